@@ -1,0 +1,94 @@
+"""Every error a user can meet.
+
+::
+
+    MerlinError                 exit code 1
+    ├── UsageError              2   the command line contradicts itself
+    ├── SpecError               2   the spec is wrong; carries every diagnostic with file:line:col
+    │   └── SamplesError        2   the samples file is missing, ragged, empty, non-finite …
+    ├── WorkspaceError          1   not a workspace, locked by a live run, not writable, plan unreadable
+    ├── LedgerError             1   the ledger cannot be read or written
+    ├── ExecutionError          1   the run itself broke (not a task: tasks fail, they do not raise)
+    ├── ShardError              1   damage in a data set
+    │   └── NotADataSetError    2   the path holds no manifest
+    └── MissingExtraError       2   an optional dependency is not installed; says which extra
+
+Foreign exceptions are translated at the fence where the foreign library is called, with ``raise … from``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+
+class MerlinError(Exception):
+    """Base of all errors; the message says what happened, where, and what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(MerlinError):
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding about a spec, with its place; lines and columns count from 1, 0 means unknown."""
+
+    file: str
+    line: int
+    col: int
+    message: str
+    text: str = ""  # the offending text as written
+    hint: str = ""  # what is allowed, or "did you mean …?"
+    severity: Literal["error", "warning"] = "error"
+    code: str = ""  # stable short name, e.g. "unknown-key"
+
+    def render(self) -> str:
+        place = f"{self.file}:{self.line}:{self.col}" if self.line else self.file
+        hint = f"\n    {self.hint}" if self.hint else ""
+        return f"{place}: {self.severity}: {self.message}{hint}"
+
+
+class SpecError(MerlinError):
+    """A spec that cannot run; `diagnostics` holds every finding, errors first."""
+
+    exit_code = 2
+
+    def __init__(self, diagnostics: list[Diagnostic]) -> None:
+        self.diagnostics = diagnostics
+        super().__init__("\n".join(d.render() for d in diagnostics))
+
+
+class SamplesError(SpecError):
+    """A samples file that cannot be used."""
+
+
+class WorkspaceError(MerlinError):
+    pass
+
+
+class LedgerError(MerlinError):
+    pass
+
+
+class ExecutionError(MerlinError):
+    pass
+
+
+class ShardError(MerlinError):
+    pass
+
+
+class NotADataSetError(ShardError):
+    exit_code = 2
+
+
+class MissingExtraError(MerlinError):
+    """An optional dependency is missing."""
+
+    exit_code = 2
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}; install it with: pip install 'merlin-ensembles[{extra}]'")

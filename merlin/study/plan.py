@@ -1,0 +1,141 @@
+"""The plan: what `merlin run` makes of a spec. Its size does not depend on the number of samples.
+
+A plan is written once as ``merlin_info/plan.json`` and never changes; workers load it from the shared file system.
+Paths of instances and files inside the workspace are relative to it, so a workspace may be moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+FORMAT = "merlin-plan"
+VERSION = 1
+
+Scalar = str | int | float | bool
+
+
+class StepKind(StrEnum):
+    CMD = "cmd"  # a shell script per task
+    FUNCTION = "function"  # one Python call per chunk
+    AGGREGATE = "aggregate"  # one shard per task
+    MANIFEST = "manifest"  # one task after the last shard of an aggregate: manifest.json and ensemble.h5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """`target` waits for `source`.
+
+    same   task i of the target waits for task i of the source, and is skipped if that one did not end ok
+    all    every task of the target waits for every task of every source in the edge's group; the target is skipped
+           when no task of the whole group ended ok
+    block  task k of an aggregate waits for the rows of its shard (see `Aggregate`); it is never skipped
+    """
+
+    source: str  # StepInstance.id
+    kind: Literal["same", "all", "block"]
+    group: str  # the entry of `depends` that made it, e.g. "step_1_*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a data set: where its values come from and what they must look like."""
+
+    name: str
+    kind: Literal["scalar", "series", "image", "volume", "text"] = "scalar"
+    dtype: str = "float64"  # a NumPy dtype name, little-endian
+    shape: tuple[int, ...] = ()  # of one sample
+    # source: `output` names a function's result; `file` is a glob inside the task's directory
+    output: str | None = None
+    file: str | None = None
+    key: str | None = None  # dotted path in JSON, member of an .npz, dataset path in HDF5, column of a CSV
+    regex: str | None = None  # first group, on text files
+    finite: bool = True  # NaN or infinity fails the sample
+    units: str = ""
+    description: str = ""
+    compression: str = ""  # "" = the aggregate's
+    axes: tuple[str, ...] = ()  # names of the sample's axes, e.g. ("y", "x", "channel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """What an aggregate step collects.
+
+    Rows of the data set are numbered over all sources: row = source_index * num_tasks(source) + task. Shard k holds rows
+    [k * samples_per_shard, (k + 1) * samples_per_shard), less those whose task did not end ok. All sources are
+    instances of one step, so they have the same number of tasks.
+    """
+
+    sources: tuple[str, ...]  # StepInstance.id, in plan order
+    fields: tuple[Field, ...]
+    samples_per_shard: int = 1000
+    compression: str = "none"  # none | gzip | zstd | blosc2
+    splits: tuple[tuple[str, float], ...] = (("train", 0.8), ("validation", 0.1), ("test", 0.1))
+    seed: int = 0  # of the split hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInstance:
+    """A step with one combination of global.parameters filled in."""
+
+    id: str  # also its directory inside the workspace: "step" or "step/X2.0.5.Y.1"
+    step: str
+    kind: StepKind
+    num_tasks: int
+    per_sample: bool  # task i is sample i, in its own directory
+    params: dict[str, Scalar] = field(default_factory=dict)  # the parameters it uses, values as in the spec
+    label: str = ""  # "X2.0.5.Y.1", "" without parameters
+    description: str = ""
+    # cmd: everything but sample tokens is filled in: $(LABEL), $(MERLIN_SAMPLE_ID|PATH|VECTOR|NAMES), $(WORKSPACE),
+    # and $(<step>.workspace) where that step is per sample and the edge is `same`
+    command: str = ""
+    restart: str | None = None
+    shell: str = "/bin/bash"
+    fresh_shell: bool = False
+    function: str | None = None  # "module:callable"
+    aggregate: Aggregate | None = None  # also on the manifest instance
+    feeds: tuple[str, ...] = ()  # ids of aggregate instances that collect from this instance
+    same_workspaces: dict[str, str] = field(default_factory=dict)  # step name -> instance id, for `same` edges
+    queue: str = "merlin"
+    max_retries: int = 30
+    retry_delay_s: float = 1.0
+    timeout_s: float | None = None
+    on_failure: Literal["skip", "continue"] = "skip"
+    max_failures: float | None = None  # < 1: fraction of num_tasks; >= 1: count
+    canary: int = 10  # if the first `canary` tasks to end have all failed, the study stops; 0 = off
+    crash_limit: int = 3
+    resources: dict[str, Scalar] = field(default_factory=dict)  # nodes, procs, cores per task, walltime, …
+    edges: tuple[Edge, ...] = ()
+
+    @property
+    def script_name(self) -> str:
+        """Stem of upstream's file names: "step" or "step_X2.0.5"."""
+        return f"{self.step}_{self.label}" if self.label else self.step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesInfo:
+    """The samples of a study; row i of `file` is sample i."""
+
+    file: str  # absolute, or relative to the workspace
+    num: int
+    labels: tuple[str, ...]  # column_labels
+    level_max_dirs: int = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    name: str
+    study_id: str  # random, unique
+    workspace: str  # absolute at planning time; loaders replace it by where they found the plan
+    spec_path: str
+    spec_root: str
+    spec_digest: str  # sha256 of the expanded spec
+    created: str  # ISO 8601 with zone
+    seed: int
+    samples: SamplesInfo | None
+    variables: dict[str, Scalar]
+    instances: tuple[StepInstance, ...]  # topological order
+    env: dict[str, str] = field(default_factory=dict)  # exported to every task, if any
+    code_version: str = ""

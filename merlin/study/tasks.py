@@ -1,0 +1,80 @@
+"""Tasks, their outcomes, and the half-open ranges of them that everything else is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Outcome(IntEnum):
+    """How a task ended. A planned task with none of these is *missing*."""
+
+    OK = 0
+    FAILED = 1
+    SKIPPED = 2  # an upstream task of the same sample failed
+    INTERRUPTED = 3  # not its fault: worker lost, walltime, Ctrl-C; it counts as missing and runs again
+
+
+NO_OUTCOME = 255  # in arrays of outcomes: nothing is recorded for this task
+
+
+class ReturnCode(IntEnum):
+    """Exit codes with a meaning, as upstream; the spec writes them ``$(MERLIN_SUCCESS)`` and so on."""
+
+    SUCCESS = 0
+    RESTART = 100
+    SOFT_FAIL = 101
+    HARD_FAIL = 102
+    DRY_SUCCESS = 103
+    RETRY = 104
+    STOP_WORKERS = 105
+    RAISE_ERROR = 106
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A half-open range of tasks of one step instance; the only thing a queue holds."""
+
+    instance: str  # StepInstance.id
+    lo: int
+    hi: int  # exclusive; hi > lo, an empty chunk is a bug
+    attempt: int = 1  # how often this range has been handed out; the fencing token
+    holes: tuple[tuple[int, int], ...] = ()  # sorted ranges inside [lo, hi) that must not run
+    retries: int = 0  # application retries so far (exit codes 100 and 104) of every task in it
+    use_restart: bool = False  # run the step's `restart` command instead of `cmd`
+    isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
+    absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lo < self.hi:
+            raise ValueError(f"bad chunk [{self.lo}, {self.hi}) of {self.instance}")
+
+    def task_ids(self) -> list[int]:
+        """The tasks to run, holes left out, in order."""
+        out: list[int] = []
+        at = self.lo
+        for a, b in self.holes:
+            out.extend(range(at, a))
+            at = b
+        out.extend(range(at, self.hi))
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferred:
+    """Tasks that asked to be run again (exit code 100 or 104); they have no outcome yet."""
+
+    chunk: Chunk
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkResult:
+    """What a worker reports about a chunk it has finished; the ledger already holds the details."""
+
+    chunk: Chunk
+    runs: tuple[tuple[int, int, int], ...]  # (lo, hi, Outcome), sorted, without the deferred tasks
+    deferred: tuple[Deferred, ...] = ()
+    busy_s: float = 0.0  # wall seconds the chunk took in its worker
+    stop: str = ""  # "", "hard_fail" (exit 102) or "stop_workers" (exit 105)
+    note: str = ""  # one line for the user, e.g. the first failure's cause
