@@ -22,6 +22,30 @@ class RunMap:
         self._starts: list[int] = [0] if size else []
         self._values: list[int] = [default] if size else []
 
+    @classmethod
+    def from_runs(cls, size: int, runs: Iterable[tuple[int, int, int]], default: int = NO_OUTCOME) -> RunMap:
+        """Build a map from (lo, hi, value) runs that are sorted and disjoint; linear in their number."""
+        made = cls(size, default)
+        starts, values, at = [], [], 0
+        last: int | None = None
+        for lo, hi, value in runs:
+            if not at <= lo < hi <= size:
+                raise ValueError(f"[{lo}, {hi}) is not inside [{at}, {size}), or empty")
+            if at < lo and last != default:
+                starts.append(at)
+                values.append(default)
+                last = default
+            if value != last:
+                starts.append(lo)
+                values.append(value)
+                last = value
+            at = hi
+        if at < size and last != default:
+            starts.append(at)
+            values.append(default)
+        made._starts, made._values = starts, values
+        return made
+
     def set(self, lo: int, hi: int, value: int) -> None:
         """Set [lo, hi) to `value`; neighbours of equal value merge."""
         if not 0 <= lo <= hi <= self.size:

@@ -1,0 +1,59 @@
+# make setup | check | test | bench | demo.  Nothing is needed before but Python 3.11+, git and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := dev,parquet,plot,pandas
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test bench demo clean
+
+help:
+	@echo "make setup   environment in $(VENV) with everything below"
+	@echo "make check   format, lint, types"
+	@echo "make test    all tests"
+	@echo "make bench   every number of docs/benchmarks.md"
+	@echo "make demo    an ensemble of fusion simulations, its shards and a contact sheet, in ./demo_output"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Merlin needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' -c constraints.txt
+	touch $@
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# pytest ends with 5 when it finds no test at all, which is a failure here too
+test: setup
+	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/system tests/compat
+
+bench: setup
+	$(BIN)/python tests/bench/run.py
+
+# more samples: make demo DEMO_VARS="N_SAMPLES=20000"
+DEMO_VARS ?=
+demo: setup
+	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
+	mkdir -p demo_output; \
+	merlin run specs/icf/icf.yaml --local --vars OUTPUT_PATH=$(CURDIR)/demo_output $(DEMO_VARS); \
+	workspace=$$(ls -1d demo_output/*_????????-?????? | sort -t_ -k3 | tail -n 1); \
+	echo; echo "== merlin shards describe $$workspace"; merlin shards describe "$$workspace"; \
+	echo; echo "== merlin shards plot $$workspace"; merlin shards plot "$$workspace" --out demo_output/contact_sheet.png; \
+	echo; echo "== merlin status $$workspace"; merlin status "$$workspace"; \
+	echo; echo "== merlin shards verify $$workspace"; merlin shards verify "$$workspace"; \
+	echo; echo "workspace  $(CURDIR)/$$workspace"; \
+	echo "pictures   $(CURDIR)/demo_output/contact_sheet.png"
+
+clean:
+	rm -rf demo_output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m merlin.cli` is the `merlin` command."""
+
+from merlin.cli.main import main
+
+main()

@@ -1,0 +1,105 @@
+"""`merlin plan`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from merlin.cli.argv import ManyCommand
+from merlin.cli.options import check_pgen, json_option, parse_assignments, spec_argument, spec_options
+from merlin.errors import UsageError
+
+if TYPE_CHECKING:
+    from merlin.cli.forecast import Forecast
+    from merlin.study.plan import Plan
+
+MAX_ROWS = 40  # of the table of step instances
+
+
+@click.command(cls=ManyCommand)
+@spec_argument
+@spec_options
+@json_option
+@click.option(
+    "--mermaid", "as_mermaid", is_flag=True, help="Print the graph of steps as a Mermaid flowchart."
+)
+def plan(
+    spec: Path,
+    assignments: tuple[str, ...],
+    samples_file: str | None,
+    pgen: str | None,
+    pargs: tuple[str, ...],
+    as_json: bool,
+    as_mermaid: bool,
+) -> None:
+    """Show what SPEC will run and write: step instances, samples, tasks, directories, files, and the graph.
+
+    Nothing is run or written, so the time does not depend on the number of samples.
+    """
+    from merlin.cli.forecast import forecast
+    from merlin.cli.graph import graph_of, mermaid
+    from merlin.cli.output import print_json
+    from merlin.spec.load import load_spec
+    from merlin.study.prepare import StudyOptions, plan_only
+
+    if as_json and as_mermaid:
+        raise UsageError("--json and --mermaid exclude each other; choose one")
+    check_pgen(pgen, pargs)
+    loaded = load_spec(spec, variables=parse_assignments(assignments), samples_file=samples_file)
+    made = plan_only(loaded, StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs))
+    if as_mermaid:
+        print(mermaid(graph_of(made)))
+    elif as_json:
+        graph = [
+            {
+                "step": n.name,
+                "kind": n.kind,
+                "instances": n.num_instances,
+                "tasks": n.num_tasks,
+                "after": n.sources,
+            }
+            for n in graph_of(made)
+        ]
+        print_json({"spec": spec, "forecast": forecast(made), "graph": graph})
+    else:
+        _show(made, forecast(made))
+
+
+def _show(made: Plan, facts: Forecast) -> None:
+    from merlin.cli.drawing import LEGEND, draw
+    from merlin.cli.graph import graph_of
+    from merlin.cli.output import console, count, table
+
+    out = console()
+    print(f"{facts.name}\n")
+    print(draw(graph_of(made), width=out.width if sys.stdout.isatty() else 100))
+    print(f"\n{LEGEND}\n")
+    shown = facts.instances[:MAX_ROWS]
+    rows = [
+        (
+            i.id,
+            i.kind,
+            f"{i.num_tasks:,}",
+            f"{i.num_directories:,}",
+            f"{i.num_files:,}",
+            ", ".join(i.waits_for),
+        )
+        for i in shown
+    ]
+    columns = ("step instance", "kind", "tasks", "directories", "files", "waits for")
+    out.print(table(columns, rows, right=("tasks", "directories", "files")))
+    if len(facts.instances) > len(shown):
+        print(f"… and {count(len(facts.instances) - len(shown), 'more step instance')} (--json shows all)")
+    if facts.num_samples == 0:
+        print("\nHow many samples there are is known only after generate.cmd has run; they are not counted here.")
+    elif facts.num_samples is not None:
+        print(f"\n{count(facts.num_samples, 'sample')} of {', '.join(facts.columns) or 'unnamed columns'}")
+    print(
+        f"\n{count(len(facts.instances), 'step instance')}, {count(facts.num_tasks, 'task')}, "
+        f"{count(facts.num_directories, 'directory', 'directories')}, {count(facts.num_files, 'file')}"
+        f", {count(facts.num_shards, 'shard')}\n"
+        "(files that the commands of the steps write are not counted)"
+    )

@@ -1,0 +1,47 @@
+"""`merlin restart`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from merlin.cli.argv import ManyCommand, ManyOption
+from merlin.cli.options import json_option, workers_option, workspace_argument
+from merlin.errors import UsageError
+
+
+@click.command(cls=ManyCommand)
+@workspace_argument
+@click.option("--local", is_flag=True, help="Run on this machine, even where a broker is configured.")
+@click.option("--failed", is_flag=True, help="Run failed tasks again too, and those skipped because of them.")
+@click.option(
+    "--step",
+    "steps",
+    cls=ManyOption,
+    leaves_last=True,
+    metavar="STEP …",
+    help="With --failed: only these.",
+)
+@workers_option
+@json_option
+def restart(
+    workspace: Path, local: bool, failed: bool, steps: tuple[str, ...], num_workers: int | None, as_json: bool
+) -> None:
+    """Finish the study in WORKSPACE: run what is missing, and nothing that has finished.
+
+    Failed tasks stay as they are unless --failed is given. Exit codes as for merlin run.
+    """
+    from merlin.cli.execute import execute
+    from merlin.study.workspace import open_workspace
+
+    if steps and not failed:
+        raise UsageError("--step narrows --failed; give both: merlin restart WORKSPACE --failed --step NAME")
+    opened = open_workspace(workspace)
+    known = {i.step for i in opened.plan.instances} | {i.id for i in opened.plan.instances}
+    for step in steps:
+        if step not in known:
+            names = ", ".join(sorted({i.step for i in opened.plan.instances}))
+            raise UsageError(f"the study has no step {step!r}; it has: {names}")
+    sys.exit(execute(opened, num_workers=num_workers, as_json=as_json, failed=failed, steps=steps))

@@ -1,0 +1,68 @@
+"""`merlin run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from merlin.cli.argv import ManyCommand
+from merlin.cli.options import (
+    check_pgen,
+    json_option,
+    parse_assignments,
+    spec_argument,
+    spec_options,
+    workers_option,
+)
+
+
+@click.command(cls=ManyCommand)
+@spec_argument
+@spec_options
+@click.option("--local", is_flag=True, help="Run on this machine, even where a broker is configured.")
+@click.option("--dry", is_flag=True, help="Write the workspace and every script, but run nothing.")
+@click.option("--no-errors", is_flag=True, help="Accepted for old scripts; changes nothing.")
+@click.option(
+    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Same as --vars OUTPUT_PATH=DIR."
+)
+@workers_option
+@json_option
+def run(
+    spec: Path,
+    assignments: tuple[str, ...],
+    samples_file: str | None,
+    pgen: str | None,
+    pargs: tuple[str, ...],
+    local: bool,
+    dry: bool,
+    no_errors: bool,
+    output: Path | None,
+    num_workers: int | None,
+    as_json: bool,
+) -> None:
+    """Run the study that SPEC describes and wait for its end.
+
+    Exits with 0 only if every task ended ok, with 1 if one failed or is missing, with 2 if the spec is wrong,
+    and with 130 after Ctrl-C (the study can be finished with merlin restart).
+    """
+    from merlin.cli.execute import execute
+    from merlin.spec.load import load_spec
+    from merlin.study.prepare import StudyOptions, prepare_study
+
+    check_pgen(pgen, pargs)
+    variables = parse_assignments(assignments)
+    if output is not None:
+        variables["OUTPUT_PATH"] = str(output.absolute())
+    loaded = load_spec(spec, variables=variables, samples_file=samples_file)
+    for warning in loaded.warnings:
+        print(warning.render(), file=sys.stderr)
+    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
+    workspace = prepare_study(loaded, options)
+    if dry:
+        from merlin.cli.dry import write_scripts
+
+        sys.exit(write_scripts(workspace, as_json=as_json))
+    print(f"workspace {workspace.path}", file=sys.stderr)
+    sys.exit(execute(workspace, num_workers=num_workers, as_json=as_json))

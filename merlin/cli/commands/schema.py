@@ -1,0 +1,28 @@
+"""`merlin schema`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to this file."
+)
+def schema(output: Path | None) -> None:
+    """Print the JSON Schema of specs, made from the model that checks them.
+
+    In VS Code with the YAML extension: merlin schema -o .merlin-schema.json, and as the first line of a spec:
+    # yaml-language-server: $schema=.merlin-schema.json
+    """
+    from merlin.cli.output import dump_file, print_json
+    from merlin.spec.schema import json_schema
+
+    if output is None:
+        print_json(json_schema())
+    else:
+        target = output.with_suffix(".json")
+        dump_file(target, [], json_schema())
+        print(target)

@@ -1,0 +1,67 @@
+"""`merlin validate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from merlin.cli.argv import ManyCommand
+from merlin.cli.options import check_pgen, json_option, parse_assignments, spec_argument, spec_options
+
+
+@click.command(cls=ManyCommand)
+@spec_argument
+@spec_options
+@json_option
+def validate(
+    spec: Path,
+    assignments: tuple[str, ...],
+    samples_file: str | None,
+    pgen: str | None,
+    pargs: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Check SPEC and show every problem with its line and column.
+
+    Exits with 0 when the spec can run (warnings allowed) and with 2 when it cannot. Nothing is written.
+    """
+    from merlin.cli.output import count, print_json
+    from merlin.errors import SpecError
+    from merlin.spec.load import check_spec
+
+    check_pgen(pgen, pargs)
+    loaded, diagnostics = check_spec(
+        spec, variables=parse_assignments(assignments), samples_file=samples_file
+    )
+    plan = None
+    if loaded is not None and not any(d.severity == "error" for d in diagnostics):
+        from merlin.study.prepare import StudyOptions, plan_only
+
+        try:
+            plan = plan_only(loaded, StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs))
+        except SpecError as error:  # what only shows when samples and parameters are read
+            diagnostics = [*diagnostics, *(d for d in error.diagnostics if d not in diagnostics)]
+    num_errors = sum(d.severity == "error" for d in diagnostics)
+    num_warnings = len(diagnostics) - num_errors
+    summary: dict[str, Any] | None = None
+    if plan is not None and not num_errors:
+        summary = {
+            "name": plan.name,
+            "steps": len({i.step for i in plan.instances}),
+            "instances": len(plan.instances),
+            "tasks": sum(i.num_tasks for i in plan.instances),
+        }
+    if as_json:
+        print_json({"spec": spec, "valid": not num_errors, "diagnostics": diagnostics, "summary": summary})
+    else:
+        for diagnostic in diagnostics:
+            print(diagnostic.render())
+        findings = f"{count(num_errors, 'error')}, {count(num_warnings, 'warning')}"
+        print(f"{spec}: {'not valid' if num_errors else 'valid'}: {findings}")
+        if summary:
+            steps, instances = count(summary["steps"], "step"), count(summary["instances"], "step instance")
+            print(f"{summary['name']}: {steps}, {instances}, {count(summary['tasks'], 'task')}")
+    sys.exit(2 if num_errors else 0)

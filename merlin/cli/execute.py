@@ -1,0 +1,127 @@
+"""Runs a prepared workspace with a display, then prints how it ended; `run` and `restart` share it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.cli.output import count, duration, print_json, table
+
+if TYPE_CHECKING:
+    from merlin.execution.events import RunSummary
+    from merlin.status.snapshot import Snapshot
+    from merlin.study.workspace import Workspace
+
+MAX_GROUPS = 3  # of failures shown at the end
+EXIT_INTERRUPTED = 130
+
+
+def execute(
+    workspace: Workspace,
+    *,
+    num_workers: int | None,
+    as_json: bool,
+    failed: bool = False,
+    steps: Sequence[str] = (),
+) -> int:
+    """Run what is missing in `workspace` and report; returns the exit code.
+
+    0 when every task ended ok, 1 when one failed, was skipped or is missing, 130 after Ctrl-C.
+    """
+    from merlin.cli.progress import choose_display
+    from merlin.execution.embedded import RunOptions, run_embedded
+
+    options = RunOptions(workers=num_workers, redo_failed=failed, steps=tuple(steps) or None)
+    with choose_display() as display:
+        summary = run_embedded(workspace, options, display)
+    code = exit_code(summary)
+    report = make_report(workspace, summary, code)
+    if as_json:
+        print_json(report)
+    else:
+        show_report(report)
+    return code
+
+
+def exit_code(summary: RunSummary) -> int:
+    """The exit code that a summary deserves."""
+    from merlin.execution.embedded import INTERRUPTED
+
+    if summary.ok == summary.planned:
+        return 0
+    return EXIT_INTERRUPTED if summary.stop_reason == INTERRUPTED else 1
+
+
+def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[str, Any]:
+    """Everything that is told at the end, read back from the ledger and the data sets."""
+    from merlin.status.failures import group_failures
+    from merlin.status.snapshot import take_snapshot
+
+    snapshot = take_snapshot(workspace)
+    return {
+        "workspace": str(workspace.path),
+        "name": workspace.plan.name,
+        "exit_code": code,
+        "seconds": summary.seconds,
+        "stop_reason": summary.stop_reason,
+        "planned": summary.planned,
+        "ok": summary.ok,
+        "failed": summary.failed,
+        "skipped": summary.skipped,
+        "missing": summary.missing,
+        "steps": _steps(snapshot),
+        "failures": list(group_failures(workspace))[:MAX_GROUPS] if summary.failed else [],
+        "data_sets": data_sets(workspace),
+    }
+
+
+def _steps(snapshot: Snapshot) -> list[dict[str, Any]]:
+    keys = ("step", "planned", "ok", "failed", "skipped", "missing")
+    return [{key: getattr(step, key) for key in keys} for step in snapshot.steps]
+
+
+def data_sets(workspace: Workspace) -> list[dict[str, Any]]:
+    """One line of facts per finished data set of the workspace."""
+    from merlin.study.plan import StepKind
+
+    folders = [workspace.path / i.id for i in workspace.plan.instances if i.kind is StepKind.AGGREGATE]
+    return [_data_set(folder) for folder in folders if (folder / "manifest.json").is_file()]
+
+
+def _data_set(folder: Path) -> dict[str, Any]:
+    from merlin.shards.describe import describe
+
+    facts = describe(folder)
+    return {"path": str(folder), "line": facts.line}
+
+
+def show_report(report: dict[str, Any]) -> None:
+    """Print a report for people, on stdout."""
+    from merlin.cli.output import console
+
+    keys = ("planned", "ok", "failed", "skipped", "missing")
+    print(f"\nworkspace {report['workspace']}\n")
+    rows = [[step["step"], *(f"{step[key]:,}" for key in keys)] for step in report["steps"]]
+    console().print(table(("step", *keys), rows, right=keys))
+    print(f"\n{reconciled(report)}   ({duration(report['seconds'])})")
+    for group in report["failures"]:
+        print(f"\n{group.step}: {count(group.count, 'task')} failed: {group.cause}")
+        if group.message:
+            print(f"    {group.message}")
+    if report["failures"]:
+        print(f"\nall failures, with logs: merlin failures {report['workspace']}")
+    for data_set in report["data_sets"]:
+        print(f"\n{data_set['line']}")
+    sys.stdout.flush()
+    if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
+        print(f"stopped early: {report['stop_reason']}", file=sys.stderr)
+    if report["missing"]:
+        print(f"resume with: merlin restart {report['workspace']}", file=sys.stderr)
+
+
+def reconciled(numbers: dict[str, Any]) -> str:
+    """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
+    parts = " + ".join(f"{key} {numbers[key]:,}" for key in ("ok", "failed", "skipped", "missing"))
+    return f"planned {numbers['planned']:,} = {parts}"

@@ -1,0 +1,57 @@
+"""Finds the workspace that a command line means: given itself, or the newest of a spec's study."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import WorkspaceError
+
+if TYPE_CHECKING:
+    from merlin.study.workspace import Workspace
+
+
+def find_workspace(path: Path, *, output: Path | None = None, ask: bool = False) -> Workspace:
+    """The workspace at `path`; for a spec, the newest of its study (below `output`, if given).
+
+    With several and `ask`, a person at a terminal may choose; else stderr says which one was taken.
+
+    Raises:
+        WorkspaceError: there is none.
+    """
+    from merlin.study.workspace import open_workspace
+
+    if path.is_dir():
+        return open_workspace(path)
+    found = _of_spec(path, output)
+    if len(found) == 1:
+        return found[0]
+    if ask and sys.stdin.isatty() and sys.stderr.isatty():
+        return _ask(found)
+    print(f"{len(found)} workspaces of this study; this is the newest: {found[0].path}", file=sys.stderr)
+    return found[0]
+
+
+def _of_spec(path: Path, output: Path | None) -> list[Workspace]:
+    from merlin.spec.load import load_spec
+    from merlin.study.workspace import find_workspaces, output_path
+
+    variables = {} if output is None else {"OUTPUT_PATH": str(output.absolute())}
+    spec = load_spec(path, variables=variables)
+    found = find_workspaces(spec)
+    if not found:
+        raise WorkspaceError(
+            f"no workspace of the study {spec.document.description.name!r} in {output_path(spec)}; "
+            f"run it with: merlin run {path}"
+        )
+    return found
+
+
+def _ask(found: list[Workspace]) -> Workspace:
+    import click
+
+    for number, workspace in enumerate(found, 1):
+        print(f"{number}: {workspace.path}", file=sys.stderr)
+    chosen: int = click.prompt("Which one?", type=click.IntRange(1, len(found)), default=1, err=True)
+    return found[chosen - 1]

@@ -1,0 +1,179 @@
+"""The `merlin` command: finds the command, runs it, turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from merlin import __version__
+from merlin.errors import MerlinError, SpecError
+
+# name -> (module under merlin.cli.commands, attribute, help line); the help page is drawn from it alone
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": ("run", "run", "Run a study: expand the spec, run every task, build the data sets."),
+    "restart": ("restart", "restart", "Finish a study that was stopped; nothing finished runs again."),
+    "validate": ("validate", "validate", "Check a spec and show every problem with its place."),
+    "plan": ("plan", "plan", "Show what a spec will run and write, without running it."),
+    "samples": ("samples", "samples", "Generate a samples file."),
+    "status": ("status", "status", "Show how far a study is."),
+    "detailed-status": ("detailed_status", "detailed_status", "Show a study task by task, with filters."),
+    "failures": ("failures", "failures", "Explain the failures of a study, grouped by cause."),
+    "sql": ("sql", "sql", "Ask a study anything, in SQL."),
+    "shards": ("shards", "shards", "Describe, verify and plot data sets."),
+    "schema": ("schema", "schema", "Print the JSON Schema of specs, for editors."),
+    "info": ("info", "info", "Show versions and paths, for bug reports."),
+}
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is called, and not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(import_module(f"merlin.cli.commands.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with "did you mean" for a name that does not exist."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else " See 'merlin --help'."
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(__version__, "-v", "--version", message="%(version)s")
+@click.option(
+    "-lvl",
+    "--level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="How much to log; DEBUG also shows the traceback of an error.",
+)
+@click.pass_context
+def cli(ctx: click.Context, level: str) -> None:
+    """Merlin: one YAML spec becomes an ensemble, the ensemble becomes a verified data set."""
+    import logging
+
+    ctx.obj = level.upper()
+    logging.basicConfig(level=ctx.obj, format="%(levelname)s %(name)s: %(message)s")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; never returns."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args and "_MERLIN_COMPLETE" not in os.environ:
+        args = ["--help"]
+    debug = _wants_debug(args)
+    try:
+        # with standalone_mode off, click returns the code of ctx.exit() and raises everything else
+        code = cli.main(args=args, prog_name="merlin", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("stopped")
+        code = 130
+    except BrokenPipeError:
+        _drop_stdout()
+        code = 141  # what a shell reports for a program that SIGPIPE ended
+    except MerlinError as error:
+        code = _explain(error, debug)
+    except Exception as error:  # noqa: BLE001  the outermost frame: nobody above could explain it
+        code = _unexpected(error, args, debug)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _wants_debug(args: Sequence[str]) -> bool:
+    """Whether `-lvl DEBUG` stands before the command, read by hand because click may be what fails."""
+    for i, word in enumerate(args):
+        if word in COMMANDS:
+            return False
+        if word in ("-lvl", "--level"):
+            return i + 1 < len(args) and args[i + 1].upper() == "DEBUG"
+        if word.upper() == "--LEVEL=DEBUG":
+            return True
+    return False
+
+
+def _say(text: str) -> None:
+    try:
+        print(f"merlin: {text}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _drop_stdout()
+
+
+def _explain(error: MerlinError, debug: bool) -> int:
+    """Print a known error and return its exit code."""
+    if debug:
+        _traceback(error, sys.stderr.write)
+    if isinstance(error, SpecError):
+        for diagnostic in error.diagnostics:
+            print(diagnostic.render(), file=sys.stderr)
+        num = sum(d.severity == "error" for d in error.diagnostics)
+        _say(f"{num} error{'s' if num != 1 else ''}; nothing was run")
+    else:
+        _say(f"error: {error}")
+    return error.exit_code
+
+
+def _traceback(error: BaseException, write: Callable[[str], Any]) -> None:
+    import traceback
+
+    for line in traceback.format_exception(error):
+        write(line)
+
+
+def _unexpected(error: Exception, args: Sequence[str], debug: bool) -> int:
+    """Print an error that nobody foresaw; the traceback goes to a file, or to stderr with -lvl DEBUG."""
+    import tempfile
+
+    message = f"internal error: {type(error).__name__}: {error}"
+    if debug:
+        _traceback(error, sys.stderr.write)
+        _say(message)
+        return 1
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="merlin-error-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(f"merlin {__version__} on Python {sys.version.split()[0]}\ncommand: {list(args)!r}\n\n")
+        _traceback(error, file.write)
+    _say(f"{message}\n  This is a bug. Please report it with the traceback saved in {file.name}")
+    return 1
+
+
+def _drop_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush is quiet too."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Options that several commands share, and how their words become values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from merlin.cli.argv import ManyOption, is_assignment
+from merlin.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+spec_argument = click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+workspace_argument = click.argument("workspace", type=click.Path(exists=True, path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+workers_option = click.option(
+    "--workers",
+    "num_workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Worker processes [default: all cores].",
+)
+
+
+def spec_options(command: F) -> F:
+    """Add the options that change what a spec means: --vars, --samplesfile, --pgen, --pargs."""
+    for option in (
+        click.option(
+            "--pargs", multiple=True, metavar="A:B", help="An argument for the --pgen file; may repeat."
+        ),
+        click.option(
+            "--pgen",
+            type=click.Path(exists=True, dir_okay=False),
+            metavar="FILE",
+            help="Python file whose get_custom_generator() replaces global.parameters.",
+        ),
+        click.option(
+            "--samplesfile",
+            "samples_file",
+            type=click.Path(),
+            metavar="FILE",
+            help="Use these samples instead of the spec's (.npy, .csv, .tab, .parquet).",
+        ),
+        click.option(
+            "--vars",
+            "assignments",
+            cls=ManyOption,
+            accepts=is_assignment,
+            metavar="K=V …",
+            help="Override variables of the spec; takes several: --vars N=5 NAME=x.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def study_options(command: F) -> F:
+    """Add the argument SPEC_OR_WORKSPACE and what goes with it: --output-path, --dump, --no-prompts."""
+    for option in (
+        click.option("--task_server", "--task-server", default="celery", hidden=True),
+        click.option(
+            "--no-prompts", is_flag=True, help="Take the newest workspace of a spec without asking."
+        ),
+        click.option(
+            "--dump",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Write a .csv or .json file.",
+        ),
+        click.option(
+            "-o",
+            "--output-path",
+            "output",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Where to look for workspaces, if a spec is given.",
+        ),
+        click.argument("spec_or_workspace", type=click.Path(exists=True, path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
+    """Turn K=V words into a dict; raises UsageError for a word without a name or a name given twice."""
+    out: dict[str, str] = {}
+    for word in assignments:
+        name, equals, value = word.partition("=")
+        if not equals or not is_assignment(word):
+            raise UsageError(f"--vars takes NAME=VALUE words, not {word!r}; example: --vars N_SAMPLES=100")
+        if name in out:
+            raise UsageError(f"--vars gives {name} twice: {out[name]!r} and {value!r}")
+        out[name] = value
+    return out
+
+
+def check_pgen(pgen: str | None, pargs: tuple[str, ...]) -> None:
+    """Raise UsageError for --pargs that no --pgen file would read, or that are not KEY:VALUE."""
+    if pargs and not pgen:
+        raise UsageError("--pargs gives arguments to a --pgen file; name one with --pgen FILE")
+    for word in pargs:
+        if ":" not in word:
+            raise UsageError(f"--pargs takes KEY:VALUE, not {word!r}; example: --pargs NUM:5")

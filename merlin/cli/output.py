@@ -1,0 +1,144 @@
+"""How the commands print: JSON on stdout, tables by rich, files by their suffix."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on stdout or stderr that leaves words in [brackets] alone."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def jsonable(value: Any) -> Any:
+    """For `json.dumps(default=…)`: dataclasses, enums, paths, NumPy scalars and arrays."""
+    import dataclasses
+    from enum import Enum
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return str(value)
+
+
+def to_json(document: Any) -> str:
+    """Indented JSON; NaN and infinity, which JSON does not have, become null."""
+    return json.dumps(
+        _finite(json.loads(json.dumps(document, default=jsonable))), indent=2, ensure_ascii=False
+    )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return value
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    print(to_json(document))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
+    """A plain table; the columns named in `right` are right-aligned."""
+    from rich import box
+    from rich.table import Table
+
+    out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for name in columns:
+        out.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        out.add_row(*("" if value is None else str(value) for value in row))
+    return out
+
+
+def check_dump(path: Path | None) -> None:
+    """Raise UsageError unless `path` ends in .csv or .json."""
+    if path is not None and path.suffix not in (".csv", ".json"):
+        raise UsageError(f"--dump writes .csv or .json, not {path.suffix or path.name!r}: {path}")
+
+
+def dump_file(path: Path, rows: Sequence[dict[str, Any]], document: Any) -> None:
+    """Write `rows` as CSV or `document` as JSON, as the suffix says, through a temporary name."""
+    import csv
+    import io
+
+    if path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue()
+    else:
+        content = to_json(document) + "\n"
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def count(num: int, noun: str, plural: str = "") -> str:
+    """ "1 task", "1,200 tasks"."""
+    return f"{num:,} {noun if num == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float | None) -> str:
+    """ "0.4 s", "12 s", "3 min 05 s", "2 h 10 min"; "" for an unknown one."""
+    if seconds is None or seconds != seconds or seconds == float("inf"):
+        return ""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def rate(per_second: float | None) -> str:
+    """ "1,234/s", "0.52/s", "3.1/min"; "" for none."""
+    if not per_second or per_second != per_second:
+        return ""
+    if per_second >= 10:
+        return f"{per_second:,.0f}/s"
+    if per_second >= 0.5:
+        return f"{per_second:.1f}/s"
+    return f"{per_second * 60:.1f}/min"
+
+
+def size(num_bytes: float) -> str:
+    """ "512 B", "3.4 MB", in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError("unreachable")

@@ -1,0 +1,128 @@
+"""A run's decisions and their record: the scheduler with its eyes and hands on the ledger.
+
+Executors own processes or messages and call this; nothing here starts a process.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Any
+
+from merlin.ledger.records import RESET, EventRecord, RangeRecord
+from merlin.ledger.replay import replay
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.reopen import reopen_failed
+from merlin.study.runs import RunMap
+from merlin.study.schedule import TARGET_S, Counts, Scheduler
+from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult
+from merlin.study.workspace import Workspace
+
+CONTROLLER = "controller"  # its name as a writer of the ledger
+
+
+class Conductor:
+    """One run of a study: reads the ledger at the start and after losses, writes what no worker writes.
+
+    `session` is to be given to the ledger writers of all workers of this run.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self.session = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._ledger = LedgerWriter(
+            workspace.ledger_dir,
+            CONTROLLER,
+            session=self.session,
+            study_id=workspace.plan.study_id,
+            sync=False,  # skips follow from other outcomes; a power cut costs nothing
+        )
+
+    def open(
+        self,
+        *,
+        num_workers: int,
+        target_s: float = TARGET_S,
+        redo_failed: bool = False,
+        steps: Collection[str] | None = None,
+    ) -> None:
+        """Read the ledger and decide what is to do; with `redo_failed`, failed tasks (of `steps`), too."""
+        plan = self._workspace.plan
+        self._replay = replay(self._workspace.ledger_dir, plan)
+        if redo_failed:
+            self._forget(reopen_failed(plan, self._replay.outcomes, steps))
+        self.scheduler = Scheduler(plan, self._replay.outcomes, num_workers=num_workers, target_s=target_s)
+        self.flush()
+
+    def _forget(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
+        records = [
+            RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="to be run again", attempt=0)
+            for id, ranges in reopened.items()
+            for lo, hi in ranges
+        ]
+        self._ledger.append(*records)  # all or none
+        self._replay.update()
+
+    def outcomes(self) -> Mapping[str, RunMap]:
+        """What the ledger holds now."""
+        self._replay.update()
+        return self._replay.outcomes
+
+    def lost(self, chunk: Chunk, now: float, *, crash: str = "") -> None:
+        """The chunk's worker is gone; `crash` says how it died, "" that we ended it ourselves."""
+        done = tuple(
+            r for r in self.outcomes()[chunk.instance].runs(chunk.lo, chunk.hi) if r[2] != NO_OUTCOME
+        )
+        if crash:
+            self.scheduler.lost(chunk, done, now, signal=crash)
+        else:
+            self.scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
+        self.flush()
+
+    def finished(self, result: ChunkResult, now: float) -> None:
+        self.scheduler.finished(result, now)
+        self.flush()
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Write down something that happened to the run."""
+        self._ledger.append(EventRecord(kind=kind, data=data))
+
+    def flush(self) -> None:
+        """Write the scheduler's verdicts."""
+        self._ledger.append(
+            *(
+                RangeRecord(
+                    instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt
+                )
+                for v in self.scheduler.verdicts()
+            )
+        )
+
+    def per_step(self, in_flight: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Counts]:
+        """Counts per step, over its instances; `in_flight`: (ended, failed) as running chunks report."""
+        names = ("planned", "ok", "failed", "skipped", "running", "ready", "waiting", "queued")
+        sums: dict[str, list[int]] = {}
+        counts = self.scheduler.counts()
+        for instance in self._workspace.plan.instances:
+            have = counts[instance.id]
+            total = sums.setdefault(instance.step, [0] * len(names))
+            ended, failed = (in_flight or {}).get(instance.id, (0, 0))
+            ended = min(ended, have.running)
+            failed = min(failed, ended)
+            shift = {"ok": ended - failed, "failed": failed, "running": -ended}
+            for i, name in enumerate(names):
+                total[i] += getattr(have, name) + shift.get(name, 0)
+        return {step: Counts(**dict(zip(names, total, strict=True))) for step, total in sums.items()}
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def __enter__(self) -> Conductor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

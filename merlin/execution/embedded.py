@@ -1,0 +1,354 @@
+"""The embedded executor: the command runs the study itself, with worker processes and no server."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from merlin.errors import ExecutionError
+from merlin.execution.conductor import Conductor
+from merlin.execution.events import Observer, Progress, RunSummary
+from merlin.execution.orphans import kill_orphans
+from merlin.execution.pool import WorkerProcess
+from merlin.execution.wire import Message, result_from_json
+from merlin.study.schedule import TARGET_S
+from merlin.study.tasks import Chunk
+from merlin.study.workspace import Workspace, lock
+
+INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
+PROGRESS_S = 0.2
+MAX_STILLBORN = 3  # workers in a row that die before they are ready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run a study."""
+
+    workers: int | None = None  # default: the cores this process may use
+    target_s: float = TARGET_S  # of work per chunk
+    redo_failed: bool = False  # run failed and skipped tasks again
+    steps: tuple[str, ...] | None = None  # … of these steps only
+    grace_s: float = 5.0  # for workers to end when told to stop; then they are killed
+
+
+def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) -> RunSummary:
+    """Run what the ledger does not hold yet, to the end or to the first stop.
+
+    Raises:
+        WorkspaceError: another run holds the workspace.
+        LedgerError, ExecutionError: the run itself broke; what has ended is in the ledger.
+    """
+    began = time.monotonic()
+    with lock(workspace):
+        kill_orphans(workspace)
+        with Conductor(workspace) as conductor, _signals() as interrupts:
+            run = _Run(workspace, options, observer, conductor, interrupts, began)
+            try:
+                return run.run()
+            finally:
+                run.close()
+
+
+class _Interrupts:
+    """Counts SIGINT and SIGTERM, and wakes the loop by its socket."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wake, self.inner = socket.socketpair()
+        self.wake.setblocking(False)
+        self.inner.setblocking(False)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+
+@contextmanager
+def _signals() -> Iterator[_Interrupts]:
+    """Take over SIGINT and SIGTERM for the run, if this is the main thread."""
+    interrupts = _Interrupts()
+    # a background job of a script ignores SIGINT, and shall go on doing so
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    try:
+        before: dict[int, Any] = {n: signal.signal(n, interrupts.handle) for n in numbers}
+    except ValueError:  # not the main thread: the caller cannot be interrupted by signals
+        before = {}
+    fd = signal.set_wakeup_fd(interrupts.inner.fileno(), warn_on_full_buffer=False) if before else -1
+    try:
+        yield interrupts
+    finally:
+        if before:
+            signal.set_wakeup_fd(fd)
+        for n, handler in before.items():
+            signal.signal(n, handler)
+        interrupts.wake.close()
+        interrupts.inner.close()
+
+
+class _Run:
+    """The event loop of one run."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        options: RunOptions,
+        observer: Observer,
+        conductor: Conductor,
+        interrupts: _Interrupts,
+        began: float,
+    ) -> None:
+        self._workspace, self._options, self._observer = workspace, options, observer
+        self._conductor, self._interrupts, self._began = conductor, interrupts, began
+        cores = len(os.sched_getaffinity(0))
+        num_tasks = sum(instance.num_tasks for instance in workspace.plan.instances)
+        wanted = options.workers or cores
+        self._num_workers = max(1, min(wanted, num_tasks))
+        self._num_threads = max(1, cores // wanted)
+        self._workers: list[WorkerProcess] = []
+        self._num_started = 0
+        self._num_stillborn = 0
+        self._num_interrupts = 0  # acted upon
+        self._is_stopping = False  # and has said so
+        self._kill_at: float | None = None
+        self._next_progress = 0.0
+        self._is_changed = True
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(interrupts.wake, selectors.EVENT_READ, None)
+
+    # ------------------------------------------------------------------- loop
+
+    def run(self) -> RunSummary:
+        for _ in range(self._num_workers):
+            self._start_worker()  # they load while the ledger is read
+        options = self._options
+        self._conductor.open(
+            num_workers=self._num_workers,
+            target_s=options.target_s,
+            redo_failed=options.redo_failed,
+            steps=options.steps,
+        )
+        self._scheduler = self._conductor.scheduler
+        self._conductor.event(
+            "run_started", workers=self._num_workers, pid=os.getpid(), host=socket.gethostname()
+        )
+        self._observer.started(self._workspace.plan, self._progress())
+        try:
+            while self._workers or not self._is_over():
+                self._step()
+        except BaseException as error:
+            self._conductor.event("run_failed", reason=f"{type(error).__name__}: {error}")
+            raise
+        return self._finish()
+
+    def _step(self) -> None:
+        """Hand out, wait, take in."""
+        self._follow_interrupts()
+        self._hand_out()
+        for key, _ in self._selector.select(self._timeout()):
+            if key.data is None:
+                self._drain_wakeups()
+            elif key.data in self._workers:
+                self._listen(key.data, is_dead=key.fd == key.data.pidfd)
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_all()
+        if self._is_changed and now >= self._next_progress:
+            self._observer.progress(self._progress())
+            self._is_changed, self._next_progress = False, now + PROGRESS_S
+
+    def _is_over(self) -> bool:
+        """Nothing runs, and nothing will."""
+        scheduler = self._scheduler
+        if scheduler.num_running:
+            return False
+        return bool(scheduler.is_complete or scheduler.stop_reason)
+
+    def _timeout(self) -> float | None:
+        now = time.monotonic()
+        times = [t for t in (self._scheduler.next_wakeup(), self._kill_at) if t is not None]
+        if self._is_changed:
+            times.append(self._next_progress)
+        return max(0.0, min(times) - now) if times else None
+
+    def _drain_wakeups(self) -> None:
+        try:
+            self._interrupts.wake.recv(1024)
+        except BlockingIOError:
+            pass
+
+    # -------------------------------------------------------------- hand out
+
+    def _hand_out(self) -> None:
+        """Give every idle worker a chunk, or leave when there will be none."""
+        idle = [w for w in self._workers if w.chunk is None and not w.is_leaving]
+        if self._is_over():
+            for worker in idle:
+                worker.leave(now=False)
+            return
+        now = time.monotonic()
+        num_live = sum(not w.is_leaving for w in self._workers)
+        while idle or num_live < self._num_workers:
+            chunk = self._scheduler.take(now)
+            if chunk is None:
+                break
+            if not idle:
+                idle.append(self._start_worker())
+                num_live += 1
+            idle.pop(0).run(chunk)
+        self._expect_progress()
+
+    def _expect_progress(self) -> None:
+        """A study that neither runs nor ends is a bug; say so instead of waiting for ever."""
+        scheduler = self._scheduler
+        if not (scheduler.num_running or self._is_over() or scheduler.next_wakeup() is not None):
+            raise ExecutionError(f"nothing can run, and tasks are missing: {scheduler.counts()}")
+
+    def _start_worker(self) -> WorkerProcess:
+        name = f"w{self._num_started}"
+        worker = WorkerProcess(
+            self._workspace, name, session=self._conductor.session, num_threads=self._num_threads
+        )
+        self._num_started += 1
+        self._workers.append(worker)
+        self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+        self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
+        return worker
+
+    # --------------------------------------------------------------- take in
+
+    def _listen(self, worker: WorkerProcess, *, is_dead: bool) -> None:
+        for message in worker.channel.receive():
+            self._heed(worker, message)
+        if is_dead:
+            self._bury(worker)
+        elif worker.channel.is_closed and worker.channel in self._selector.get_map():
+            self._selector.unregister(worker.channel)  # its process follows
+
+    def _heed(self, worker: WorkerProcess, message: Message) -> None:
+        self._is_changed = True
+        match message["op"]:
+            case "ready":
+                worker.is_ready, self._num_stillborn = True, 0
+            case "progress":
+                worker.ended, worker.failed = message["ended"], message["failed"]
+            case "result":
+                assert worker.chunk is not None
+                chunk, worker.chunk = worker.chunk, None
+                self._conductor.finished(result_from_json(chunk, message), time.monotonic())
+                self._follow_stop()
+            case "error":  # of its surroundings: the disk is full, the plan is unreadable
+                self._stop(message["message"], now=True)
+            case "crash":
+                worker.crash = message["message"]
+
+    def _bury(self, worker: WorkerProcess) -> None:
+        """The process has ended: take over its chunk, end its leftovers, count its start."""
+        self._is_changed = True
+        if worker.channel in self._selector.get_map():
+            self._selector.unregister(worker.channel)
+        self._selector.unregister(worker.pidfd)
+        self._workers.remove(worker)
+        died = worker.how_it_died()
+        chunk, worker.chunk = worker.chunk, None
+        if chunk is not None or not worker.is_leaving:
+            worker.kill()
+            self._lose(worker, chunk, died)
+        worker.close()
+
+    def _lose(self, worker: WorkerProcess, chunk: Chunk | None, died: str) -> None:
+        now = time.monotonic()
+        if chunk is not None and self._scheduler.stop_now:
+            self._conductor.lost(chunk, now)
+        elif chunk is not None and not worker.is_ready:
+            self._scheduler.give_back(chunk)
+        elif chunk is not None:
+            self._conductor.lost(chunk, now, crash=died)
+        if self._scheduler.stop_now:
+            return
+        what = f" with tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}" if chunk is not None else ""
+        self._conductor.event("worker_lost", worker=worker.name, pid=worker.process.pid, died=died)
+        self._observer.note(f"worker {worker.name} was lost{what} ({died}); log: {worker.log}")
+        self._follow_stop()
+        self._num_stillborn += not worker.is_ready
+        if self._num_stillborn >= MAX_STILLBORN:
+            raise ExecutionError(
+                f"{self._num_stillborn} workers in a row died at their start ({died}); the last one said:\n"
+                f"{worker.log_tail()}\nlog: {worker.log}"
+            )
+
+    # -------------------------------------------------------------- stopping
+
+    def _follow_interrupts(self) -> None:
+        """The first signal stops cleanly, the second kills."""
+        while self._num_interrupts < self._interrupts.count:
+            self._num_interrupts += 1
+            if self._num_interrupts == 1:
+                self._stop(INTERRUPTED, now=True)
+            else:
+                self._kill_all()
+
+    def _stop(self, reason: str, *, now: bool) -> None:
+        self._scheduler.stop(reason, now=now)
+        self._follow_stop()
+
+    def _follow_stop(self) -> None:
+        """If the scheduler has just stopped the study, say so and tell the workers."""
+        scheduler = self._scheduler
+        if scheduler.stop_reason and not self._is_stopping:
+            self._is_stopping = True
+            self._observer.note(f"stopping: {scheduler.stop_reason}")
+        if scheduler.stop_now and self._kill_at is None:
+            self._kill_at = time.monotonic() + self._options.grace_s
+            for worker in self._workers:
+                worker.leave(now=True)
+
+    def _kill_all(self) -> None:
+        self._kill_at = None if not self._workers else time.monotonic() + self._options.grace_s
+        for worker in self._workers:
+            worker.kill()
+
+    def _finish(self) -> RunSummary:
+        scheduler, per_step = self._scheduler, self._conductor.per_step()
+        totals = {
+            name: sum(getattr(c, name) for c in per_step.values()) for name in ("planned", "ok", "failed")
+        }
+        summary = RunSummary(
+            **totals,
+            skipped=sum(c.skipped for c in per_step.values()),
+            missing=sum(c.missing for c in per_step.values()),
+            stop_reason=scheduler.stop_reason,
+            seconds=time.monotonic() - self._began,
+            per_step=per_step,
+        )
+        kind = "run_stopped" if scheduler.stop_reason else "run_finished"
+        self._conductor.event(kind, reason=scheduler.stop_reason, seconds=summary.seconds)
+        self._observer.progress(self._progress())
+        self._observer.finished(summary)
+        return summary
+
+    def _progress(self) -> Progress:
+        in_flight: dict[str, tuple[int, int]] = {}
+        for worker in self._workers:
+            if worker.chunk is not None:
+                ended, failed = in_flight.get(worker.chunk.instance, (0, 0))
+                in_flight[worker.chunk.instance] = (ended + worker.ended, failed + worker.failed)
+        return Progress(
+            seconds=time.monotonic() - self._began,
+            per_step=self._conductor.per_step(in_flight),
+            num_workers=len(self._workers),
+        )
+
+    def close(self) -> None:
+        """Leave no process behind, whatever happened."""
+        for worker in self._workers:
+            worker.kill()
+            worker.process.wait()
+            worker.close()
+        self._selector.close()

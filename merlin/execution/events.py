@@ -1,0 +1,93 @@
+"""What a run tells whoever watches it: the live display, a log, a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from merlin.study.plan import Plan
+from merlin.study.schedule import Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The tasks of every step by state; tasks that ended inside running chunks are counted as ended."""
+
+    seconds: float  # since the run started
+    per_step: Mapping[str, Counts]  # in the order of the plan
+    num_workers: int  # alive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """How a run ended; planned = ok + failed + skipped + missing."""
+
+    planned: int
+    ok: int
+    failed: int
+    skipped: int
+    missing: int
+    stop_reason: str  # "" when nothing stopped it; "interrupted" after Ctrl-C
+    seconds: float
+    per_step: Mapping[str, Counts]
+
+    @property
+    def is_success(self) -> bool:
+        """Every planned task ended ok."""
+        return self.ok == self.planned
+
+
+class Observer(Protocol):
+    """Receives events in the order started, (progress | note)*, finished; never called concurrently."""
+
+    def started(self, plan: Plan, progress: Progress) -> None:
+        """The ledger has been read; `progress` holds what earlier runs have done."""
+
+    def progress(self, progress: Progress) -> None:
+        """A few times per second while something changes."""
+
+    def note(self, text: str) -> None:
+        """One line worth reading: a worker was lost, a step stops the study …"""
+
+    def finished(self, summary: RunSummary) -> None:
+        """The run is over; not called when it raises."""
+
+
+class SilentObserver:
+    """Watches nothing."""
+
+    def started(self, plan: Plan, progress: Progress) -> None:
+        pass
+
+    def progress(self, progress: Progress) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def finished(self, summary: RunSummary) -> None:
+        pass
+
+
+@dataclass
+class RecordingObserver:
+    """Keeps every event, for tests and programs."""
+
+    plan: Plan | None = None
+    steps: list[Progress] = field(default_factory=list)  # started and progress
+    notes: list[str] = field(default_factory=list)
+    summary: RunSummary | None = None
+
+    def started(self, plan: Plan, progress: Progress) -> None:
+        self.plan = plan
+        self.steps.append(progress)
+
+    def progress(self, progress: Progress) -> None:
+        self.steps.append(progress)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def finished(self, summary: RunSummary) -> None:
+        self.summary = summary

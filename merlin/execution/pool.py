@@ -1,0 +1,95 @@
+"""The worker processes of the embedded executor, as the command sees them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from merlin.errors import ExecutionError
+from merlin.execution.sessions import kill_session
+from merlin.execution.wire import Channel, chunk_to_json
+from merlin.study.tasks import Chunk
+from merlin.study.workspace import Workspace
+
+LOGS_DIR = "logs"  # in merlin_info
+_TAIL_BYTES = 2000
+
+
+class WorkerProcess:
+    """One worker: its process, the socket to it, and the chunk it runs."""
+
+    def __init__(self, workspace: Workspace, name: str, *, session: str, num_threads: int) -> None:
+        """Start it. Raises ExecutionError if the machine cannot."""
+        self.name = name
+        self.is_ready = False  # it has said so
+        self.is_leaving = False  # it has been told to exit
+        self.chunk: Chunk | None = None
+        self.ended = 0  # tasks of the chunk that have ended, and failed, as far as it has told
+        self.failed = 0
+        self.crash = ""  # what it said before it died
+        self.log = workspace.info / LOGS_DIR / f"{name}.err"
+        ours, theirs = socket.socketpair()
+        argv = [sys.executable, "-P", "-m", "merlin.execution.worker", "--workspace", str(workspace.path)]
+        argv += ["--fd", str(theirs.fileno()), "--name", name, "--session", session]
+        argv += ["--threads", str(num_threads)]
+        try:
+            self.log.parent.mkdir(exist_ok=True)
+            with theirs, self.log.open("ab") as log:
+                self._log_start = log.tell()
+                self.process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise ExecutionError(f"cannot start a worker process: {error}") from error
+        self.channel = Channel(ours)
+        self.pidfd = os.pidfd_open(self.process.pid)
+
+    def run(self, chunk: Chunk) -> None:
+        self.chunk, self.ended, self.failed = chunk, 0, 0
+        self.channel.send({"op": "run", "chunk": chunk_to_json(chunk)})
+
+    def leave(self, *, now: bool) -> None:
+        """Tell it to exit; `now`: interrupt what it runs."""
+        self.is_leaving = True
+        self.channel.send({"op": "stop" if now else "exit"})
+
+    def kill(self) -> None:
+        """SIGKILL it and everything in its session."""
+        self.is_leaving = True
+        kill_session(self.process.pid)
+
+    def how_it_died(self) -> str:
+        """After the process has ended: "SIGSEGV", "exit code 1", or its last words."""
+        code = self.process.wait()
+        if code >= 0:
+            return self.crash or f"exit code {code}"
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+
+    def log_tail(self) -> str:
+        """The end of what it wrote to stderr."""
+        return tail(self.log, self._log_start)
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.pidfd)
+
+
+def tail(path: Path, start: int) -> str:
+    """The last lines of a file, from byte `start` at most."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - _TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()

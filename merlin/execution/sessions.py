@@ -1,0 +1,73 @@
+"""Sessions of processes: every worker leads one, and its tasks cannot leave it unnoticed."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+KILL_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One entry of /proc."""
+
+    pid: int
+    session: int
+    started: float  # epoch seconds, to the clock tick
+
+
+def all_sessions() -> dict[int, list[Process]]:
+    """The live processes of this machine that we may see, by session."""
+    found: dict[int, list[Process]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (process := read_process(int(entry.name))):
+            found.setdefault(process.session, []).append(process)
+    return found
+
+
+def read_process(pid: int) -> Process | None:
+    """What /proc says about a process; None for one that is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if fields[0] in (b"Z", b"X"):
+        return None
+    ticks = int(fields[19])
+    return Process(pid, int(fields[3]), _boot_time() + ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _boot_time() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL every process of a session and wait until they are gone; this process goes last."""
+    deadline = time.monotonic() + KILL_WAIT_S
+    while time.monotonic() < deadline:  # again, because a process may have forked in between
+        others = [p.pid for p in all_sessions().get(session, []) if p.pid != os.getpid()]
+        if not others:
+            break
+        _kill(others, deadline)
+    if os.getsid(0) == session:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill(pids: list[int], deadline: float) -> None:
+    fds: list[int] = []
+    try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                fds.append(os.pidfd_open(pid))
+                os.kill(pid, signal.SIGKILL)
+        for fd in fds:
+            select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+    finally:
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,137 @@
+"""A worker process of the embedded executor: ``python -m merlin.execution.worker --workspace W --fd N …``.
+
+It leads its own session, runs one chunk at a time and says what happened over a socket. When the command that
+started it goes away, for whatever reason, it kills the tasks it runs and exits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from types import FrameType
+
+from merlin.errors import MerlinError
+from merlin.execution.wire import Channel, Message, chunk_from_json, result_to_json
+
+PROGRESS_S = 0.2  # between two progress messages
+ORPHAN_GRACE_S = 5.0  # for a function call to return after the command is gone
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run chunks until told to exit."""
+    args = _parse(argv)
+    faulthandler.enable()  # a segfault leaves its Python stack in the log
+    signal.signal(signal.SIGINT, _ignore)  # a handler, not SIG_IGN: the tasks must not inherit it
+    os.set_inheritable(args.fd, False)
+    channel = Channel(socket.socket(fileno=args.fd))
+    _load_numpy(args.threads)
+    try:
+        _Worker(args, channel).serve()
+    except MerlinError as error:
+        channel.send({"op": "error", "message": str(error)})
+        return 1
+    except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
+        traceback.print_exc()
+        channel.send({"op": "crash", "message": f"{type(error).__name__}: {error}"})
+        return 1
+    return 0
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="merlin.execution.worker")
+    parser.add_argument("--workspace", required=True)
+    parser.add_argument("--fd", type=int, required=True, help="the socket to the command, inherited")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--session", required=True, help="of the run, for the ledger")
+    parser.add_argument("--threads", type=int, default=1, help="of numerical libraries in this process")
+    return parser.parse_args(argv)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _load_numpy(num_threads: int) -> None:
+    """Import NumPy with few BLAS threads, since the workers share the cores; tasks do not see the setting."""
+    ours = [name for name in _THREAD_VARIABLES if name not in os.environ]
+    os.environ.update(dict.fromkeys(ours, str(num_threads)))
+    import numpy as np
+
+    assert np
+    for name in ours:
+        del os.environ[name]
+
+
+class _Worker:
+    """The loop, and what it needs."""
+
+    def __init__(self, args: argparse.Namespace, channel: Channel) -> None:
+        from merlin.execution.runner import ChunkRunner
+        from merlin.ledger.writer import LedgerWriter
+        from merlin.study.workspace import open_workspace
+
+        self._channel = channel
+        self._last_progress = 0.0
+        workspace = open_workspace(args.workspace)
+        self._ledger = LedgerWriter(
+            workspace.ledger_dir, args.name, session=args.session, study_id=workspace.plan.study_id
+        )
+        self._runner = ChunkRunner(
+            workspace,
+            args.name,
+            self._ledger,
+            on_progress=self._progress,
+            should_stop=channel.has_news,
+            wake_fd=channel.fileno(),
+        )
+
+    def serve(self) -> None:
+        threading.Thread(target=_watch, args=(self._channel,), name="watch", daemon=True).start()
+        self._channel.send({"op": "ready"})
+        try:
+            while not self._channel.is_closed:
+                for message in self._channel.receive(wait=True):
+                    if message["op"] != "run":
+                        return
+                    self._run(message)
+        finally:
+            self._runner.close()
+            self._ledger.close()
+
+    def _run(self, message: Message) -> None:
+        self._last_progress = time.monotonic()
+        result = self._runner.run(chunk_from_json(message["chunk"]))
+        self._channel.send({"op": "result", **result_to_json(result)})
+
+    def _progress(self, ended: int, failed: int) -> None:
+        now = time.monotonic()
+        if now - self._last_progress >= PROGRESS_S:
+            self._last_progress = now
+            self._channel.send({"op": "progress", "ended": ended, "failed": failed})
+
+
+def _watch(channel: Channel) -> None:
+    """Wait for the command to go away; then give the main thread a moment, and end the session.
+
+    The main thread sees it, too, except inside a call of the user's function.
+    """
+    from merlin.execution.sessions import kill_session
+
+    poll = select.poll()
+    poll.register(channel.sock, select.POLLRDHUP)
+    poll.poll()
+    time.sleep(ORPHAN_GRACE_S)
+    kill_session(os.getsid(0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

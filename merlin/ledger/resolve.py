@@ -1,0 +1,56 @@
+"""Which of several records about one task counts. Pure: headers and runs in, a map out.
+
+Records are ordered by the start of their run, then attempt (the fencing token), then the time they were
+written. A later one wins, except that a task that ended ok stays so when a later record says interrupted
+or skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from merlin.study.runs import RunMap
+from merlin.study.tasks import NO_OUTCOME, Outcome
+
+Run = tuple[int, int, int]
+_WEAK = frozenset((int(Outcome.SKIPPED), int(Outcome.INTERRUPTED)))
+
+
+def effective(current: RunMap, run: Run) -> Iterator[tuple[int, int]]:
+    """The parts of `run` that take effect over `current`."""
+    lo, hi, value = run
+    if value not in _WEAK:
+        yield lo, hi
+        return
+    yield from current.ranges([v for v in (*Outcome, NO_OUTCOME) if v != Outcome.OK], lo, hi)
+
+
+def apply_run(current: RunMap, run: Run, reset: bool = False) -> None:
+    """Set one run of a record's outcomes; NO_OUTCOME says nothing, unless the record is a reset."""
+    if run[2] == NO_OUTCOME and not reset:
+        return
+    for lo, hi in effective(current, run):
+        current.set(lo, hi, run[2])
+
+
+R = TypeVar("R")
+
+
+def clusters(
+    records: Iterable[R], span: Callable[[R], tuple[int, int]]
+) -> Iterator[tuple[int, int, list[R]]]:
+    """Group records whose ranges overlap; yields (lo, hi, records) in order of lo."""
+    group: list[R] = []
+    lo = hi = 0
+    for record in sorted(records, key=span):
+        a, b = span(record)
+        if group and a < hi:
+            group.append(record)
+            hi = max(hi, b)
+            continue
+        if group:
+            yield lo, hi, group
+        group, lo, hi = [record], a, b
+    if group:
+        yield lo, hi, group

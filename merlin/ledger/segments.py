@@ -1,0 +1,160 @@
+"""Read segments while others write them: what is valid is used, what is not is reported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.errors import LedgerError
+from merlin.ledger.format import (
+    RECORD_MAGIC,
+    SUFFIX,
+    RecordHeader,
+    SegmentHeader,
+    parse_records,
+    parse_segment_header,
+)
+
+WINDOW_BYTES = 16 << 20
+_HEADER_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [offset, offset + size) of a segment that are no valid record."""
+
+    path: Path
+    offset: int
+    size: int
+    torn: bool  # at the end of the segment: a write that never completed, or has not yet
+
+    def __str__(self) -> str:
+        what = "an incomplete record at the end" if self.torn else "a damaged record"
+        return f"{self.path}: {what}, {self.size} bytes at offset {self.offset}"
+
+
+class Segment:
+    """One segment file; `read_new` returns what was appended since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.header: SegmentHeader | None = None  # None while the header is not complete
+        self.position = 0  # everything before it has been read
+        self.damage: list[Damage] = []
+        self.tail: Damage | None = None
+        self._names: dict[bytes, str] = {}
+
+    def read_new(self) -> list[RecordHeader]:
+        """Headers of the records appended since the last call, in file order.
+
+        Raises LedgerError for another format or version, FileNotFoundError if a compaction removed the file.
+        """
+        with self.path.open("rb", buffering=0) as file:
+            fd = file.fileno()
+            size = os.fstat(fd).st_size
+            if self.header is None and not self._read_header(fd, size):
+                return []
+            return self._read_records(fd, size) if size > self.position else []
+
+    def _read_header(self, fd: int, size: int) -> bool:
+        data = os.pread(fd, _HEADER_BYTES, 0)
+        parsed = parse_segment_header(data, str(self.path))
+        if parsed is None and size > _HEADER_BYTES:
+            parsed = parse_segment_header(_pread_all(fd, size, 0), str(self.path))
+        if parsed is None:
+            self.tail = Damage(self.path, 0, size, torn=True)
+            return False
+        self.header, self.position = parsed
+        self.tail = None
+        return True
+
+    def _read_records(self, fd: int, size: int) -> list[RecordHeader]:
+        records: list[RecordHeader] = []
+        self.tail = None
+        window = WINDOW_BYTES
+        while self.position < size:
+            data = _pread_all(fd, min(window, size - self.position), self.position)
+            parsed = parse_records(data, 0, self.position, self._names)
+            records += parsed.records
+            self.position += parsed.end
+            if len(data) < min(window, size - self.position + parsed.end):
+                break  # the file was cut while we read it; the next call sees what is left
+            if parsed.end == len(data):
+                continue
+            if 0 < parsed.needs <= size - self.position:
+                window = max(WINDOW_BYTES, parsed.needs)
+            elif not self._resynchronise(fd, size, records):
+                break
+        return records
+
+    def _resynchronise(self, fd: int, size: int, records: list[RecordHeader]) -> bool:
+        """Skip what is no record; False if nothing valid follows."""
+        rest = _pread_all(fd, size - self.position, self.position)
+        at = rest.find(RECORD_MAGIC, 1)
+        while at >= 0:
+            parsed = parse_records(rest, at, self.position, self._names)
+            if parsed.records:
+                self.damage.append(Damage(self.path, self.position, at, torn=False))
+                records += parsed.records
+                self.position += parsed.end
+                return True
+            at = rest.find(RECORD_MAGIC, at + 1)
+        self.tail = Damage(self.path, self.position, len(rest), torn=True)
+        return False
+
+    def payloads(self, headers: list[RecordHeader]) -> Iterator[tuple[RecordHeader, bytes]]:
+        """The bytes of records of this segment. Raises LedgerError if a compaction has removed it since."""
+        try:
+            file = self.path.open("rb", buffering=0)
+        except FileNotFoundError as e:
+            raise LedgerError(f"{self.path} was compacted while it was read; read the ledger again") from e
+        with file:
+            for header in headers:
+                yield header, os.pread(file.fileno(), header.length, header.offset)
+
+
+def _pread_all(fd: int, size: int, offset: int) -> bytes:
+    """Up to `size` bytes; fewer only at the end of the file."""
+    data = os.pread(fd, size, offset)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size:
+        data = os.pread(fd, size - got, offset + got)
+        if not data:
+            break
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def segment_paths(directory: Path) -> list[Path]:
+    """All segment files, in order of names; none if the directory does not exist."""
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(e.name for e in entries if e.name.endswith(SUFFIX))
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise LedgerError(f"cannot read the ledger {directory}: {e.strerror}") from e
+    return [directory / name for name in names]
+
+
+def segments(directory: Path) -> list[tuple[Path, SegmentHeader]]:
+    """The segments and who wrote them: what a restart needs to find processes left over from a run."""
+    found: list[tuple[Path, SegmentHeader]] = []
+    for path in segment_paths(Path(directory)):
+        try:
+            with path.open("rb") as file:
+                data = file.read(_HEADER_BYTES)
+                parsed = parse_segment_header(data, str(path))
+                if parsed is None and len(data) == _HEADER_BYTES:
+                    parsed = parse_segment_header(data + file.read(), str(path))
+        except FileNotFoundError:
+            continue  # compacted away
+        if parsed is not None:
+            found.append((path, parsed[0]))
+    return found

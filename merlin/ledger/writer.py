@@ -1,0 +1,118 @@
+"""Append records to this process's own segment."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+
+from merlin.errors import LedgerError
+from merlin.ledger.encode import TailBudget, encode
+from merlin.ledger.format import SUFFIX, SegmentHeader, Writer, encode_payload, frame
+from merlin.ledger.records import Record
+
+
+class LedgerWriter:
+    """One process's segment `<host>-<pid>-<random>.mlg`; never shared, never appended to by another process.
+
+    After `append` returns, the record survives `kill -9` of the writer, and with `sync` also a loss of power.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        worker: str,
+        *,
+        session: str = "",
+        study_id: str = "",
+        host: str | None = None,
+        pid: int | None = None,
+        sync: bool = True,
+    ) -> None:
+        """Create the segment. Raises LedgerError if the directory cannot be written."""
+        self.writer = Writer(
+            worker=worker,
+            host=socket.gethostname() if host is None else host,
+            pid=os.getpid() if pid is None else pid,
+            session=session,
+            started=time.time(),
+        )
+        name = f"{self.writer.host}-{self.writer.pid}-{secrets.token_hex(4)}{SUFFIX}"
+        self.path = Path(directory) / name.replace("/", "_")
+        self._sync = sync
+        self._budget = TailBudget()
+        self._end = 0
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
+        except OSError as e:
+            raise LedgerError(f"cannot create the ledger segment {self.path}: {e.strerror}") from e
+        try:
+            self._write(SegmentHeader(study_id=study_id, writers=(self.writer,)).to_bytes())
+        except LedgerError:
+            self.close()
+            self.path.unlink(missing_ok=True)
+            raise
+        if sync:
+            sync_directory(self.path.parent)
+
+    def append(self, *records: Record) -> None:
+        """Append the records, all or none. Raises LedgerError, having undone a partial write."""
+        now = time.time()
+        framed = [frame(encode_payload(*encode(record, now, self._budget))) for record in records]
+        if framed:
+            self._write(b"".join(framed))
+
+    def _write(self, data: bytes) -> None:
+        if self._fd < 0:
+            raise LedgerError(f"the ledger segment {self.path} is closed")
+        view = memoryview(data)
+        try:
+            while view:  # one write, unless the disk is full: then the second one says so
+                view = view[os.write(self._fd, view) :]
+            if self._sync:
+                os.fdatasync(self._fd)
+        except OSError as e:
+            self._undo()
+            full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            what = "the disk is full" if full else e.strerror
+            hint = "; free some space, then run merlin restart" if full else ""
+            raise LedgerError(f"cannot append to the ledger segment {self.path}: {what}{hint}") from e
+        self._end += len(data)
+
+    def _undo(self) -> None:
+        try:
+            os.ftruncate(self._fd, self._end)
+        except OSError:
+            pass  # readers drop the torn record by its checksum
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> LedgerWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,165 @@
+"""Count, minimum, maximum, mean and standard deviation of a field, per channel for images, mergeable over shards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from merlin.study.plan import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """One entry per channel (a single one for fields without channels); over the finite values only.
+
+    `m2` is the sum of squared deviations from the mean, which is what can be merged.
+    """
+
+    count: tuple[int, ...]
+    min: tuple[float, ...]
+    max: tuple[float, ...]
+    mean: tuple[float, ...]
+    m2: tuple[float, ...]
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Population standard deviation."""
+        return tuple(math.sqrt(q / n) if n else math.nan for q, n in zip(self.m2, self.count, strict=True))
+
+    @property
+    def num_channels(self) -> int:
+        return len(self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Lists per channel; what is undefined (no finite values) is null, as JSON has no NaN."""
+        names = ("min", "max", "mean", "m2")
+        known = {name: [x if math.isfinite(x) else None for x in getattr(self, name)] for name in names}
+        std = [x if math.isfinite(x) else None for x in self.std]
+        return {"count": list(self.count), **known, "std": std}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Statistics:
+        def floats(name: str) -> tuple[float, ...]:
+            return tuple(math.nan if x is None else float(x) for x in data[name])
+
+        count = tuple(int(n) for n in data["count"])
+        return Statistics(count, floats("min"), floats("max"), floats("mean"), floats("m2"))
+
+
+def merge(parts: Sequence[Statistics]) -> Statistics | None:
+    """Statistics of the union (Chan, Golub and LeVeque's pairwise update), in the order given."""
+    total: Statistics | None = None
+    for part in parts:
+        total = part if total is None else _merge_two(total, part)
+    return total
+
+
+def _merge_two(a: Statistics, b: Statistics) -> Statistics:
+    count, low, high, mean, m2 = [], [], [], [], []
+    for i in range(a.num_channels):
+        n, m = a.count[i], b.count[i]
+        if not n or not m:
+            kept = a if n else b
+            count.append(kept.count[i])
+            low.append(kept.min[i])
+            high.append(kept.max[i])
+            mean.append(kept.mean[i])
+            m2.append(kept.m2[i])
+            continue
+        delta = b.mean[i] - a.mean[i]
+        count.append(n + m)
+        low.append(min(a.min[i], b.min[i]))
+        high.append(max(a.max[i], b.max[i]))
+        mean.append(a.mean[i] + delta * m / (n + m))
+        m2.append(a.m2[i] + b.m2[i] + delta * delta * n * m / (n + m))
+    return Statistics(tuple(count), tuple(low), tuple(high), tuple(mean), tuple(m2))
+
+
+def channel_axis(field: Field) -> int | None:
+    """The sample axis that separates channels: the one named "channel", else the last of a multi-channel image."""
+    if "channel" in field.axes and len(field.axes) == len(field.shape):
+        return field.axes.index("channel")
+    spatial = {"image": 2, "volume": 3}.get(field.kind)
+    return len(field.shape) - 1 if spatial is not None and len(field.shape) > spatial else None
+
+
+class Accumulator:
+    """Collects the statistics of one field over blocks of rows.
+
+    Sums are taken of deviations from the first block's mean, so that a large mean does not swallow a small spread.
+    """
+
+    def __init__(self, shape: tuple[int, ...], axis: int | None) -> None:
+        self._shape = shape
+        self._axis = axis
+        channels = shape[axis] if axis is not None else 1
+        self._shift: np.ndarray[Any, Any] | None = None  # per value of a sample
+        self._count = np.zeros(channels, dtype=np.int64)
+        self._sum = np.zeros(channels)
+        self._squares = np.zeros(channels)
+        self._min = np.full(channels, np.inf)
+        self._max = np.full(channels, -np.inf)
+
+    def add(self, block: np.ndarray[Any, Any]) -> None:
+        """Add a block (m, *shape) of real numbers."""
+        if not block.size:
+            return
+        flat = block.reshape(len(block), -1)
+        wide = flat.astype(np.float64)
+        low, high = flat.min(axis=0).astype(np.float64), flat.max(axis=0).astype(np.float64)
+        finite: np.ndarray[Any, Any] | None = None
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            finite = np.isfinite(wide)
+            low = np.where(finite, wide, np.inf).min(axis=0)
+            high = np.where(finite, wide, -np.inf).max(axis=0)
+        if self._shift is None:
+            self._shift = self._first_mean(wide, finite)
+        wide -= self._shift
+        if finite is None:
+            counts = np.full(wide.shape[1], len(wide), dtype=np.int64)
+        else:
+            wide[~finite] = 0.0
+            counts = finite.sum(axis=0)
+        self._count += self._fold(counts, np.add)
+        self._sum += self._fold(wide.sum(axis=0), np.add)
+        self._squares += self._fold(np.einsum("ij,ij->j", wide, wide), np.add)
+        self._min = np.minimum(self._min, self._fold(low, np.minimum))
+        self._max = np.maximum(self._max, self._fold(high, np.maximum))
+
+    def _fold(self, values: np.ndarray[Any, Any], how: np.ufunc) -> np.ndarray[Any, Any]:
+        """Reduce one number per value of a sample to one per channel."""
+        if self._axis is None:
+            return np.asarray(how.reduce(values)).reshape(1)
+        moved = np.moveaxis(values.reshape(self._shape), self._axis, -1)
+        return np.asarray(how.reduce(moved.reshape(-1, moved.shape[-1]), axis=0))
+
+    def _first_mean(
+        self, wide: np.ndarray[Any, Any], finite: np.ndarray[Any, Any] | None
+    ) -> np.ndarray[Any, Any]:
+        known = wide if finite is None else np.where(finite, wide, 0.0)
+        num = np.full(wide.shape[1], len(wide)) if finite is None else finite.sum(axis=0)
+        mean = self._fold(known.sum(axis=0), np.add) / np.maximum(self._fold(num, np.add), 1)
+        if self._axis is None:
+            return np.full(wide.shape[1], mean[0])
+        spread = [1] * len(self._shape)
+        spread[self._axis] = -1
+        return np.broadcast_to(mean.reshape(spread), self._shape).reshape(-1).copy()
+
+    def result(self) -> Statistics:
+        n = np.maximum(self._count, 1)
+        shift = np.zeros(len(n)) if self._shift is None else self._fold(self._shift, np.maximum)
+        mean = np.where(self._count > 0, shift + self._sum / n, np.nan)
+        m2 = np.maximum(self._squares - self._sum * self._sum / n, 0.0)
+        low = np.where(self._count > 0, self._min, np.nan)
+        high = np.where(self._count > 0, self._max, np.nan)
+        return Statistics(
+            tuple(self._count.tolist()),
+            tuple(low.tolist()),
+            tuple(high.tolist()),
+            tuple(mean.tolist()),
+            tuple(m2.tolist()),
+        )

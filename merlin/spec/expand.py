@@ -1,0 +1,218 @@
+"""Filling user variables into a tree: values, keys and commands, in every block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import yaml
+
+from merlin.spec.findings import Findings, did_you_mean
+from merlin.spec.scalars import plain_scalar, typed
+from merlin.spec.tokens import substitute
+from merlin.spec.tree import SCRIPT_KEYS, Entry, compose, to_data
+from merlin.spec.variables import OUTPUT_PATH, RESERVED, expand_home, resolve_variables
+
+# `$` and `~` in these belong to the shell or to the regular expression.
+LITERAL_KEYS = SCRIPT_KEYS | {"regex"}
+_BLOCKS = ("variables", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A tree with its user variables filled in, and their values by name."""
+
+    tree: Entry
+    values: dict[str, str]  # every token name, dependencies and capitalised spellings included
+    variables: dict[str, str | int | float | bool]  # by the name in the spec, with YAML types
+
+
+def override(tree: Entry, overrides: Mapping[str, str], text: str, findings: Findings) -> Entry:
+    """The tree with the command line's variables put into env; a name that the spec never mentions is an error."""
+    if not overrides:
+        return tree
+    env = dict(tree.get("env").mapping)
+    blocks = {name: dict(env[name].mapping) if name in env else {} for name in _BLOCKS}
+    parameters = tree.get("global.parameters").mapping
+    for name, value in overrides.items():
+        if name in RESERVED:
+            findings.command_line(
+                f"--vars cannot set the reserved variable {name}", text=name, code="reserved"
+            )
+        elif name in parameters:
+            findings.command_line(
+                f"--vars sets variables, and {name} is a parameter",
+                text=name,
+                hint=f"let its values be a variable, e.g. values: $({name}_VALUES)",
+                code="not-a-variable",
+            )
+        elif name not in text and name != OUTPUT_PATH:
+            known = [*blocks["variables"], *blocks["labels"]]
+            findings.command_line(
+                f"--vars names {name}, which the spec does not mention",
+                text=name,
+                hint=did_you_mean(name, known) or (f"its variables are: {', '.join(known)}" if known else ""),
+                code="unknown-variable",
+            )
+        else:
+            block = blocks["labels" if name in blocks["labels"] else "variables"]
+            old = block.get(name, Entry(None))
+            block[name] = Entry(str(value), old.place, old.key_place, plain=True)
+    for block_name, content in blocks.items():
+        if content:
+            old = env.get(block_name, Entry(None))
+            env[block_name] = replace(old, content=dict(content))
+    return _with_env(tree, env)
+
+
+def _with_env(tree: Entry, env: dict[str, Entry]) -> Entry:
+    old = tree.get("env")
+    return replace(tree, content={**tree.mapping, "env": replace(old, content=dict(env))})
+
+
+def expand(tree: Entry, findings: Findings) -> Expansion:
+    """Fill the variables of env into the whole tree."""
+    raw, entries = _raw_variables(tree, findings)
+    resolved = resolve_variables(raw)
+    for cycle in resolved.cycles:
+        entry = entries.get(cycle[0], tree)
+        findings.error(
+            entry.place,
+            f"variable {cycle[0]} refers to itself: {' -> '.join(cycle)}",
+            text=entry.text,
+            hint="give one of them a value of its own",
+            code="variable-cycle",
+        )
+    values = dict(resolved.values)
+    taken = {*tree.get("global.parameters").mapping, *(e.text for e in _columns(tree))}
+    for name, value in resolved.values.items():
+        if name.upper() not in taken and name.upper() not in RESERVED:
+            values.setdefault(name.upper(), value)  # upstream knows variables by their capitals
+    expanded = _expand(tree, values, findings)
+    if not resolved.cycles:
+        expanded = _write_back(expanded, resolved.values)
+    variables = {
+        name: typed(plain_scalar(value) or value) if entries[name].plain else value
+        for name, value in resolved.values.items()
+        if name in entries
+    }
+    return Expansion(expanded, values, variables)
+
+
+def _columns(tree: Entry) -> list[Entry]:
+    return tree.get("merlin", "samples", "column_labels").items
+
+
+def _raw_variables(tree: Entry, findings: Findings) -> tuple[dict[str, str], dict[str, Entry]]:
+    raw: dict[str, str] = {}
+    entries: dict[str, Entry] = {}
+    for block in _BLOCKS:
+        for name, entry in tree.get("env", block).mapping.items():
+            if name in RESERVED:
+                findings.error(
+                    entry.key_place, f"{name} is reserved and cannot be assigned", text=name, code="reserved"
+                )
+                continue
+            if name in entries:
+                findings.error(
+                    entry.key_place,
+                    f"{name} is both a variable and a label",
+                    text=name,
+                    hint=f"the variable is on line {entries[name].key_place[0]}; rename one of them",
+                    code="name-clash",
+                )
+                continue
+            if entry.is_null:
+                findings.warning(entry.key_place, f"variable {name} is empty", text=name, code="empty")
+            raw[name] = _as_text(entry)
+            entries[name] = entry
+    for name, value in _dependency_paths(tree).items():
+        raw.setdefault(name, value)
+    return raw, entries
+
+
+def _as_text(entry: Entry) -> str:
+    """What a variable becomes in a command: as Python prints its YAML type, so `true` is `True`, as upstream."""
+    data = typed(to_data(entry))
+    return "" if data is None else str(data)
+
+
+def _dependency_paths(tree: Entry) -> dict[str, str]:
+    """Dependencies are tokens too: a path stands for itself, a repository for its checkout."""
+    found: dict[str, str] = {}
+    for entry in tree.get("env", "dependencies", "paths").items:
+        name, path = entry.get("name").text, entry.get("path").text
+        if name and path:
+            found[name] = path
+    for entry in tree.get("env", "dependencies", "git").items:
+        name, path = entry.get("name").text, entry.get("path").text
+        if name and path:
+            found[name] = os.path.join(path, name)  # noqa: PTH118 - text that may hold tokens
+    return found
+
+
+def _write_back(tree: Entry, values: Mapping[str, str]) -> Entry:
+    """Let the env block of the expanded tree show the values of variables."""
+    env = dict(tree.get("env").mapping)
+    for block in _BLOCKS:
+        if block in env:
+            content = {
+                name: replace(entry, content=values[name])
+                if name in values and isinstance(entry.content, str)
+                else entry
+                for name, entry in env[block].mapping.items()
+            }
+            env[block] = replace(env[block], content=dict(content))
+    return _with_env(tree, env) if env else tree
+
+
+def _expand(entry: Entry, values: Mapping[str, str], findings: Findings, key: str = "") -> Entry:
+    content = entry.content
+    if isinstance(content, dict):
+        return replace(entry, content=_expand_mapping(content, values, findings))
+    if isinstance(content, list):
+        return replace(entry, content=[_expand(item, values, findings) for item in content])
+    if not isinstance(content, str):
+        return entry
+    text = substitute(content, values)
+    if key not in LITERAL_KEYS:
+        text = expand_home(text)
+    if text == content:
+        return entry
+    if entry.plain and key not in LITERAL_KEYS and text.startswith("[") and text.endswith("]"):
+        return _as_list(text, entry)
+    return replace(entry, content=text)
+
+
+def _expand_mapping(
+    content: dict[str, Entry], values: Mapping[str, str], findings: Findings
+) -> dict[str, Entry]:
+    out: dict[str, Entry] = {}
+    for key, item in content.items():
+        name = substitute(key, values)
+        if name in out:
+            findings.error(
+                item.key_place,
+                f"key {key!r} becomes {name!r}, which is there already",
+                text=key,
+                code="duplicate-key",
+            )
+        out[name] = _expand(item, values, findings, name)
+    return out
+
+
+def _as_list(text: str, entry: Entry) -> Entry:
+    """A variable that holds a list, used alone as a value."""
+    try:
+        node = compose(text)
+    except yaml.YAMLError:
+        return replace(entry, content=text)
+    return _list_entry(node, entry) if isinstance(node, yaml.SequenceNode) else replace(entry, content=text)
+
+
+def _list_entry(node: yaml.Node, entry: Entry) -> Entry:
+    if isinstance(node, yaml.SequenceNode):
+        return replace(entry, content=[_list_entry(item, entry) for item in node.value], plain=False)
+    text = node.value if isinstance(node, yaml.ScalarNode) else ""
+    return replace(entry, content=text, plain=not getattr(node, "style", ""))

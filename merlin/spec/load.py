@@ -1,0 +1,160 @@
+"""Reading a spec: text -> tree -> variables filled in -> checked -> typed. Every finding is reported at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from merlin.errors import Diagnostic, SpecError
+from merlin.spec import provenance
+from merlin.spec.defaults import fill
+from merlin.spec.expand import Expansion, expand, override
+from merlin.spec.findings import NOWHERE, Findings, Source
+from merlin.spec.lint import lint
+from merlin.spec.model import Dependencies, Document
+from merlin.spec.tree import Entry, parse, to_data
+from merlin.spec.validation import validate
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A spec that may run.
+
+    `document` has user variables filled in; tokens of parameters, samples, workspaces and reserved variables are left
+    in it as text. `dependencies` and `sources` are those of env.
+    """
+
+    path: Path
+    text: str  # as it is in the file
+    document: Document
+    variables: dict[str, Scalar]  # env.variables, env.labels and --vars; values filled in, `~` and $HOME too
+    sources: list[str]
+    dependencies: Dependencies
+    warnings: list[Diagnostic] = field(default_factory=list)
+    tree: Entry = field(default_factory=lambda: Entry(None), repr=False)  # as written, with --vars
+    expanded: Entry = field(default_factory=lambda: Entry(None), repr=False)  # with user variables filled in
+
+    def position(self, *keys: str | int) -> tuple[int, int]:
+        """Line and column of a value, `position("study", 2, "run", "depends")`, or of the nearest block above it."""
+        entry = self.expanded.nearest(keys)
+        return entry.place if entry.place != NOWHERE else entry.key_place
+
+    def partial_yaml(self) -> str:
+        """The spec with --vars, --samplesfile and defaults in it, and all tokens still there."""
+        return provenance.dump(self.tree)
+
+    def expanded_yaml(self, runtime_variables: Mapping[str, Any] | None = None) -> str:
+        """The spec with user variables filled in, and these as well (SPECROOT, MERLIN_INFO, …)."""
+        values = {name: str(value) for name, value in (runtime_variables or {}).items()}
+        return provenance.dump(self.expanded, values)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the expanded spec, the same wherever and whenever it runs."""
+        return hashlib.sha256(self.expanded_yaml().encode()).hexdigest()
+
+
+def load_spec(
+    path: str | os.PathLike[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    samples_file: str | None = None,
+) -> Spec:
+    """Read a spec. `variables` are those of --vars, `samples_file` replaces merlin.samples.file.
+
+    Raises SpecError with every finding if one of them is an error.
+    """
+    spec, diagnostics = check_spec(path, variables=variables, samples_file=samples_file)
+    if spec is None:
+        raise SpecError(diagnostics)
+    return spec
+
+
+def check_spec(
+    path: str | os.PathLike[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    samples_file: str | None = None,
+) -> tuple[Spec | None, list[Diagnostic]]:
+    """The spec, or None if it has errors, with all findings; errors first, then by place."""
+    findings = Findings(os.fspath(path))
+    text = _read(Path(path), findings)
+    if text is None:
+        return None, findings.sorted()
+    source = Source(findings.file, text)
+    tree = parse(source, findings)
+    if tree is None:
+        return None, findings.sorted()
+    tree = override(tree, variables or {}, text, findings)
+    if samples_file is not None:
+        tree = _with_samples_file(tree, samples_file, findings)
+    expansion = expand(tree, findings)
+    lint(source, tree, expansion, findings)
+    document = validate(fill(to_data(expansion.tree)), expansion.tree, findings)
+    diagnostics = findings.sorted()
+    if document is None or findings.failed:
+        return None, diagnostics
+    return _spec(Path(path), text, document, tree, expansion, diagnostics), diagnostics
+
+
+def _spec(
+    path: Path, text: str, document: Document, tree: Entry, expansion: Expansion, warnings: list[Diagnostic]
+) -> Spec:
+    return Spec(
+        path=Path(os.path.abspath(path)),  # noqa: PTH100 - links in the path are kept, as $(SPECROOT) shows it
+        text=text,
+        document=document,
+        variables=expansion.variables,
+        sources=list(document.env.sources),
+        dependencies=document.env.dependencies,
+        warnings=warnings,
+        tree=tree,
+        expanded=expansion.tree,
+    )
+
+
+def _read(path: Path, findings: Findings) -> str | None:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        findings.error(NOWHERE, f"cannot read the spec: {error.strerror}", text=str(path), code="unreadable")
+        return None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line = before.count(b"\n") + 1
+        col = error.start - (before.rfind(b"\n") + 1) + 1
+        findings.error(
+            (line, col),
+            "the spec is not UTF-8 text",
+            text=repr(raw[error.start : error.end]),
+            code="encoding",
+        )
+        return None
+
+
+def _with_samples_file(tree: Entry, samples_file: str, findings: Findings) -> Entry:
+    """--samplesfile replaces the file, and nothing generates it."""
+    merlin = tree.get("merlin")
+    samples = merlin.get("samples")
+    if not samples.mapping:
+        findings.command_line(
+            "--samplesfile is given, but the spec has no merlin.samples block",
+            text=samples_file,
+            hint="add merlin: {samples: {column_labels: [...]}}",
+            code="samples",
+        )
+        return tree
+    old = samples.get("file")
+    path = os.path.abspath(os.path.expanduser(samples_file))  # noqa: PTH100, PTH111 - links are kept
+    content = {key: item for key, item in samples.mapping.items() if key != "generate"}
+    content["file"] = Entry(path, old.place, old.key_place)
+    new_merlin = replace(merlin, content={**merlin.mapping, "samples": replace(samples, content=content)})
+    return replace(tree, content={**tree.mapping, "merlin": new_merlin})

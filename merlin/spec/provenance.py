@@ -1,0 +1,64 @@
+"""Specs written back as YAML: the partial one (overrides and defaults) and the expanded one (everything filled in)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from merlin.spec.defaults import fill
+from merlin.spec.scalars import Plain
+from merlin.spec.tokens import substitute
+from merlin.spec.tree import Entry, to_data
+
+_ORDER = ("description", "batch", "env", "study", "global.parameters", "merlin", "user")
+_CLOCK_KEYS = frozenset({"walltime", "timeout", "retry_delay", "name"})
+
+
+class _Dumper(yaml.SafeDumper):
+    """Block style, multi-line texts as they were typed, no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
+    short = all(not isinstance(item, dict | list) and "\n" not in str(item) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=short)
+
+
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(list, _represent_list)
+
+
+def dump(tree: Entry, values: Mapping[str, str] | None = None) -> str:
+    """The tree with defaults as YAML; `values` are filled in last, in keys too."""
+    data = fill(to_data(tree))
+    ordered = {key: data[key] for key in _ORDER if key in data}
+    ordered.update({key: value for key, value in data.items() if key not in ordered})
+    plain = _writable(ordered, values or {})
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+
+
+def _writable(value: Any, values: Mapping[str, str], key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {substitute(name, values): _writable(item, values, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_writable(item, values) for item in value]
+    if isinstance(value, Plain):
+        return str.__str__(value) if key in _CLOCK_KEYS else value.typed
+    if isinstance(value, str):
+        # A block scalar cannot keep blanks before a line's end; a script does not miss them.
+        text = substitute(value, values)
+        return (
+            "\n".join(line.rstrip(" \t") for line in text.split("\n")) if key in ("cmd", "restart") else text
+        )
+    return value

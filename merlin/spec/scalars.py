@@ -1,0 +1,247 @@
+"""YAML scalars as text that remembers its YAML 1.1 type, and the field types that read them.
+
+A spec keeps every scalar as written (`walltime: 1:30:00`, `cmd: true`); a field that wants a number asks for one.
+Numbers may also be a token, `$(NAME)`, that is only known at run time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+
+Scalar = str | int | float | bool
+
+TOKEN_PATTERN = r"^\$\(.+\)$"
+_LONE_TOKEN = re.compile(r"\$\([^()\s]+\)")
+_INTEGER = re.compile(r"[+-]?\d+")
+_CLOCK = re.compile(r"(?:(?:(\d+)[-:])?(\d+):)?(\d+):(\d+(?:\.\d*)?)")
+_SPAN = re.compile(r"(\d+(?:\.\d*)?)\s*(ms|s|m|min|h|d)")
+_SPAN_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TRUE = {"true", "yes", "on", "1"}
+_FALSE = {"false", "no", "off", "0"}
+
+
+class Plain(str):
+    """An unquoted scalar whose YAML type is not text: equal to its text, with the typed value beside it."""
+
+    __slots__ = ("typed",)
+    typed: Scalar
+
+
+class Problem(ValueError):
+    """What is wrong with a value, and what would be right."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@cache
+def _yaml_types() -> tuple[yaml.resolver.Resolver, yaml.constructor.SafeConstructor]:
+    return yaml.resolver.Resolver(), yaml.constructor.SafeConstructor()
+
+
+def plain_scalar(text: str) -> str | None:
+    """Type an unquoted scalar as YAML 1.1 does; null is None. Clock times stay text."""
+    resolver, constructor = _yaml_types()
+    tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    if tag == "tag:yaml.org,2002:null":
+        return None
+    kind = tag.rpartition(":")[2]
+    if kind not in ("int", "float", "bool") or ":" in text:
+        return text
+    node = yaml.ScalarNode(tag, text)
+    scalar = Plain(text)
+    construct = getattr(constructor, f"construct_yaml_{kind}")
+    try:
+        scalar.typed = construct(node)
+    except ValueError:  # "0b" and the like match YAML's pattern but are no number
+        return text
+    return scalar
+
+
+def typed(value: Any) -> Any:
+    """The value with every scalar in it turned into its YAML type."""
+    if isinstance(value, Plain):
+        return value.typed
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    return value
+
+
+def shown(value: Any) -> str:
+    """The offending text for a message, cut to one line."""
+    text = str(value).strip().splitlines()
+    line = text[0] if text else ""
+    return repr(line if len(line) <= 60 and len(text) < 2 else line[:57] + "…")
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, Plain):
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        raise Problem("must be text, not a list or a mapping")
+    return value
+
+
+def _as_nonempty_text(value: Any) -> Any:
+    text = _as_text(value)
+    if not text.strip():
+        raise Problem("must not be empty")
+    return text
+
+
+def to_int(value: Any, least: int | None = None) -> int:
+    """Read a whole number."""
+    value = typed(value)
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _not_a("a whole number", value, least)
+    if least is not None and value < least:
+        raise Problem(f"must be at least {least}, not {value}")
+    return value
+
+
+def to_float(value: Any, least: float | None = None) -> float:
+    """Read a finite number; `1e-3` is one."""
+    value = typed(value)
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            raise _not_a("a number", value, least) from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _not_a("a number", value, least)
+    if not math.isfinite(value):
+        raise Problem("must be finite")
+    if least is not None and value < least:
+        raise Problem(f"must be at least {least:g}, not {value:g}")
+    return float(value)
+
+
+def to_bool(value: Any) -> bool:
+    """Read true or false, in all of YAML 1.1's spellings, quoted or not."""
+    value = typed(value)
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower() if _is_scalar(value) else ""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise Problem(f"{shown(value)} is neither true nor false", "write true or false")
+
+
+def to_seconds(value: Any) -> float:
+    """Read a time span: seconds, `HH:MM:SS`, `MM:SS`, or a number with a unit such as `90s`, `5m`, `2h`."""
+    text = str(typed(value)).strip() if _is_scalar(value) else ""
+    if match := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds
+    if match := _SPAN.fullmatch(text):
+        return float(match[1]) * _SPAN_UNITS[match[2]]
+    try:
+        return to_float(value, 0.0)
+    except Problem as problem:
+        if not problem.hint:
+            raise
+        raise Problem(
+            f"{shown(value)} is not a time span", 'write seconds (90), "HH:MM:SS", or a unit (90s, 5m, 2h)'
+        ) from None
+
+
+def to_failure_limit(value: Any) -> float | None:
+    """Read `5%` as a fraction and `12` as a count; `100%` means no limit."""
+    text = str(typed(value)).strip() if _is_scalar(value) else ""
+    if not text.endswith("%"):
+        try:
+            return to_float(value, 0.0)
+        except Problem as problem:
+            raise Problem(str(problem), 'write a count (12) or a share of the tasks ("5%")') from None
+    percent = to_float(text[:-1].strip(), 0.0)
+    if percent > 100:
+        raise Problem(f"{text} is more than all tasks", 'write a count (12) or a share of the tasks ("5%")')
+    return None if percent == 100 else percent / 100
+
+
+def _not_a(what: str, value: Any, least: float | None) -> Problem:
+    if isinstance(value, str) and "$(" in value:
+        return Problem(
+            f"{shown(value)} has no value yet when this number is needed",
+            "use a variable of env.variables here",
+        )
+    if not _is_scalar(value):
+        return Problem(f"must be {what}, not a list or a mapping")
+    suffix = "" if least is None else f", at least {least:g}"
+    return Problem(f"{shown(value)} is not {what}", f"write {what}{suffix}")
+
+
+def _reader(read: Callable[[Any], Any], *, tokens: bool) -> PlainValidator:
+    def validate(value: Any) -> Any:
+        if tokens and isinstance(value, str) and _LONE_TOKEN.fullmatch(value.strip()):
+            return str(value).strip()
+        return read(value)
+
+    return PlainValidator(validate)
+
+
+def _schema(**kind: Any) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [kind, {"type": "string", "pattern": TOKEN_PATTERN}]})
+
+
+Text = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Name = Annotated[
+    str, BeforeValidator(_as_nonempty_text), WithJsonSchema({"type": ["string", "number"], "minLength": 1})
+]
+Count = Annotated[int, _reader(lambda v: to_int(v, 0), tokens=False), _schema(type="integer", minimum=0)]
+Positive = Annotated[int, _reader(lambda v: to_int(v, 1), tokens=False), _schema(type="integer", minimum=1)]
+Base = Annotated[int, _reader(lambda v: to_int(v, 2), tokens=False), _schema(type="integer", minimum=2)]
+Number = Annotated[float, _reader(to_float, tokens=False), _schema(type="number")]
+Flag = Annotated[bool, _reader(to_bool, tokens=False), _schema(type="boolean")]
+Seconds = Annotated[
+    float,
+    _reader(to_seconds, tokens=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0},
+                {"type": "string", "pattern": r"^[\d.:-]+\s*(ms|s|m|min|h|d)?$|\$\("},
+            ]
+        }
+    ),
+]
+FailureLimit = Annotated[
+    float | None,
+    _reader(to_failure_limit, tokens=False),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[\d.]+\s*%?$|\$\("}]}
+    ),
+]
+# Resources may use parameters, whose values differ between the instances of a step.
+ResourceCount = Annotated[
+    int | str, _reader(lambda v: to_int(v, 0), tokens=True), _schema(type="integer", minimum=0)
+]
+ResourcePositive = Annotated[
+    int | str, _reader(lambda v: to_int(v, 1), tokens=True), _schema(type="integer", minimum=1)
+]
+ResourceFlag = Annotated[bool | str, _reader(to_bool, tokens=True), _schema(type="boolean")]
+Typed = Annotated[Any, BeforeValidator(typed)]

@@ -1,0 +1,357 @@
+"""YAML text as a tree of entries that know their place in the text.
+
+PyYAML composes the nodes; merge keys, anchors and duplicate keys are dealt with here, so that every value keeps the
+place where it was written. Unquoted commands with ": " in them are made readable first, see `compose`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import yaml
+
+from merlin.spec.findings import NOWHERE, Findings, Place, Source
+from merlin.spec.scalars import plain_scalar
+from merlin.spec.tokens import TOKEN
+
+Path: TypeAlias = tuple[str | int, ...]
+
+# Keys whose value is a script: text as written, whatever YAML would make of it.
+SCRIPT_KEYS = frozenset({"cmd", "restart"})
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BLANK = "\ue000"  # stands for the blank of ": " in an unquoted command
+_COLON = "\ue001"  # stands for a ":" at the end of a line of an unquoted command
+_COMMAND_LINE = re.compile(
+    r"^(?P<indent>[ ]*(?:-[ ]+)*)(?P<key>cmd|restart):[ ]+(?P<first>[^\s|>'\"&*!{\[#%@`])"
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """A value of the spec: a mapping, a list, a text, or None."""
+
+    content: dict[str, Entry] | list[Entry] | str | None
+    place: Place = NOWHERE
+    key_place: Place = NOWHERE
+    start: int = -1  # offsets of the value in the text, -1 if it is not from there
+    end: int = -1
+    plain: bool = False  # an unquoted scalar, whose type YAML decides
+
+    @property
+    def mapping(self) -> dict[str, Entry]:
+        """The entries of a mapping; empty for anything else."""
+        return self.content if isinstance(self.content, dict) else {}
+
+    @property
+    def items(self) -> list[Entry]:
+        """The entries of a list; a single text counts as a list of one."""
+        if isinstance(self.content, list):
+            return self.content
+        return [self] if isinstance(self.content, str) else []
+
+    @property
+    def text(self) -> str:
+        """The text of a scalar; empty for anything else."""
+        return self.content if isinstance(self.content, str) else ""
+
+    @property
+    def is_null(self) -> bool:
+        return self.content is None
+
+    def get(self, *path: str | int) -> Entry:
+        """The entry at a path; an empty entry without a place if there is none."""
+        at = self
+        for key in path:
+            if isinstance(at.content, dict) and key in at.content:
+                at = at.content[str(key)]
+            elif isinstance(at.content, list) and isinstance(key, int) and 0 <= key < len(at.content):
+                at = at.content[key]
+            else:
+                return MISSING
+        return at
+
+    def nearest(self, path: Path) -> Entry:
+        """The entry at a path, or at the longest part of it that exists."""
+        at = self
+        for key in path:
+            inner = at.get(key)
+            if inner is MISSING:
+                break
+            at = inner
+        return at
+
+    def walk(self, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
+        """Every entry with its path, this one first."""
+        yield path, self
+        if isinstance(self.content, dict):
+            for key, item in self.content.items():
+                yield from item.walk((*path, key))
+        elif isinstance(self.content, list):
+            for index, item in enumerate(self.content):
+                yield from item.walk((*path, index))
+
+    def map_text(self, change: Callable[[str, Path, Entry], Entry], path: Path = ()) -> Entry:
+        """A copy in which `change(text, path, entry)` replaces every scalar; keys are left alone."""
+        if isinstance(self.content, dict):
+            return replace(
+                self, content={key: item.map_text(change, (*path, key)) for key, item in self.content.items()}
+            )
+        if isinstance(self.content, list):
+            return replace(
+                self, content=[item.map_text(change, (*path, i)) for i, item in enumerate(self.content)]
+            )
+        if isinstance(self.content, str):
+            return change(self.content, path, self)
+        return self
+
+
+MISSING = Entry(None)
+
+
+def to_data(entry: Entry, key: str = "") -> Any:
+    """Plain dicts, lists and texts; unquoted scalars are `scalars.Plain` where YAML types them."""
+    content = entry.content
+    if isinstance(content, dict):
+        return {name: to_data(item, name) for name, item in content.items()}
+    if isinstance(content, list):
+        return [to_data(item) for item in content]
+    if content is None or not entry.plain or key in SCRIPT_KEYS:
+        return content
+    return plain_scalar(content)
+
+
+def token_place(source: Source, entry: Entry, name: str, nth: int) -> Place:
+    """Where the nth token of this name stands in the text of a scalar."""
+    if entry.start < 0:
+        return entry.place
+    seen = 0
+    for match in TOKEN.finditer(source.text, entry.start, entry.end):
+        if match[1] == name:
+            if seen == nth:
+                return source.place(match.start())
+            seen += 1
+    return entry.place
+
+
+def parse(source: Source, findings: Findings) -> Entry | None:
+    """The tree of the text, or None (with findings) if it is no YAML mapping."""
+    try:
+        root = compose(source.text)
+    except yaml.YAMLError as error:
+        _report_yaml(error, source, findings)
+        return None
+    except RecursionError:
+        findings.error((1, 1), "the YAML is nested too deeply", code="yaml")
+        return None
+    if root is None:
+        findings.error(
+            (1, 1), "the spec is empty", code="empty", hint="it needs at least description and study"
+        )
+        return None
+    if not isinstance(root, yaml.MappingNode):
+        findings.error(
+            _node_place(root),
+            "a spec is a mapping of blocks (description, env, study, …)",
+            text=source.line(1),
+            code="type",
+        )
+        return None
+    return _Builder(findings).entry(root)
+
+
+def compose(text: str) -> yaml.Node | None:
+    """The node tree. Where YAML refuses `cmd: echo a: b`, the colons of that command stop being YAML's.
+
+    Stand-ins of one character keep every line and column; `_Builder` puts the colons and blanks back.
+    """
+    lines: list[str] | None = None
+    while True:
+        try:
+            node: yaml.Node | None = _compose(text)
+            return node
+        except yaml.MarkedYAMLError as error:
+            if "mapping values are not allowed" not in str(error.problem) or error.problem_mark is None:
+                raise
+            lines = text.split("\n")
+            if not _shield(lines, error.problem_mark.line):
+                raise
+            text = "\n".join(lines)
+
+
+def _compose(text: str) -> yaml.Node | None:
+    loader = _LOADER(text)
+    try:
+        node: yaml.Node | None = loader.get_single_node()
+        return node
+    finally:
+        loader.dispose()
+
+
+def _shield(lines: list[str], number: int) -> bool:
+    """Take YAML's meaning from the colons of the unquoted command on this line; False if there is none."""
+    at = number
+    indent = len(lines[at]) - len(lines[at].lstrip(" "))
+    while at >= 0:
+        match = _COMMAND_LINE.match(lines[at])
+        if match:
+            break
+        inner = len(lines[at]) - len(lines[at].lstrip(" "))
+        if (lines[at].strip() and inner < indent) or number - at > 50:
+            return False
+        at -= 1
+    else:
+        return False
+    if at != number and indent <= match.end("indent"):
+        return False  # a key beside the command, not a further line of it
+    cut = match.start("first") if at == number else 0
+    head, tail = lines[number][:cut], lines[number][cut:]
+    new = re.sub(r":(?=\r?$)", _COLON, re.sub(r"(?<=:) ", _BLANK, tail))
+    if new == tail:
+        return False
+    lines[number] = head + new
+    return True
+
+
+def _node_place(node: yaml.Node) -> Place:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+class _Builder:
+    """Turns composed nodes into entries."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._open: set[int] = set()  # ids of the nodes above, to recognise an anchor inside itself
+
+    def entry(self, node: yaml.Node, key_place: Place = NOWHERE) -> Entry:
+        place = _node_place(node)
+        span = (node.start_mark.index, node.end_mark.index)
+        if isinstance(node, yaml.ScalarNode):
+            plain = not node.style
+            text: str | None = node.value.replace(_BLANK, " ").replace(_COLON, ":")
+            if plain and node.tag.endswith(":null"):
+                text = None
+            return Entry(text, place, key_place, *span, plain=plain)
+        if id(node) in self._open:
+            self._findings.error(place, "an anchor is used inside itself", code="yaml")
+            return Entry(None, place, key_place)
+        self._open.add(id(node))
+        content: dict[str, Entry] | list[Entry]
+        if isinstance(node, yaml.MappingNode):
+            content = self._mapping(node)
+        else:
+            content = [self.entry(item) for item in node.value]
+        self._open.discard(id(node))
+        return Entry(content, place, key_place, *span)
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Entry]:
+        merged: dict[str, Entry] = {}
+        own: dict[str, Entry] = {}
+        for key, value in node.value:
+            place = _node_place(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self._findings.error(place, "a key must be text, not a list or a mapping", code="yaml")
+            elif key.tag.endswith(":merge"):
+                self._merge(value, merged)
+            elif key.value in own:
+                first = own[key.value].key_place
+                self._findings.error(
+                    place,
+                    f"key {key.value!r} is given twice",
+                    text=key.value,
+                    hint=f"the first one is on line {first[0]}; remove one of them",
+                    code="duplicate-key",
+                )
+            else:
+                own[key.value] = self.entry(value, place)
+        return {**merged, **own}
+
+    def _merge(self, value: yaml.Node, into: dict[str, Entry]) -> None:
+        if isinstance(value, yaml.SequenceNode):
+            for item in reversed(value.value):  # the first of the list wins
+                self._merge(item, into)
+            return
+        inner = self.entry(value)
+        if not isinstance(inner.content, dict):
+            self._findings.error(inner.place, "<<: needs a mapping to merge, e.g. <<: *anchor", code="yaml")
+            return
+        into.update(inner.content)
+
+
+_EXPLANATIONS = (
+    ("mapping values are not allowed", "': ' cannot stand in unquoted text", 'quote the value: key: "a: b"'),
+    ("found undefined alias", "the alias has no anchor", "define it with &name before it is used"),
+    ("expected a single document", "a spec is one YAML document", "remove the line with ---"),
+    (
+        "did not find expected key",
+        "a key was expected here",
+        "check indentation; quote a value that continues after a closing quote or bracket, or use a block: cmd: |",
+    ),
+    (
+        "did not find expected ',' or",
+        "a list or mapping in brackets is not closed",
+        "close it, or quote the value",
+    ),
+    (
+        "did not find expected '-' indicator",
+        "a list item was expected here",
+        "items of a list start with '- '",
+    ),
+    (
+        "could not find expected ':'",
+        "a key without a colon",
+        "write key: value, or indent this line as part of the value above",
+    ),
+    (
+        "cannot start any token",
+        "this character cannot start a value",
+        "quote the value, or use a block: cmd: |",
+    ),
+    ("found unexpected end of stream", "a quote is not closed", "close the quote"),
+    ("control characters are not allowed", "the file holds a control character", "remove it"),
+)
+
+
+def _report_yaml(error: yaml.YAMLError, source: Source, findings: Findings) -> None:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+    if mark is None:
+        offset = getattr(error, "position", None)
+        place = source.place(offset) if isinstance(offset, int) else (1, 1)
+        findings.error(place, f"bad YAML: {problem}", code="yaml")
+        return
+    line = mark.line + 1
+    text = source.line(line)
+    tabbed = _tab_lines(source, line)
+    if tabbed and ("token" in problem or "expected" in problem or "tab" in problem):
+        for number in tabbed:
+            where = source.line(number)
+            findings.error(
+                (number, where.index("\t") + 1),
+                "a tab is used for indentation",
+                text=where,
+                hint="YAML indents with blanks only",
+                code="tab",
+            )
+        return
+    for needle, message, hint in _EXPLANATIONS:
+        if needle in problem:
+            findings.error(
+                (line, mark.column + 1), f"bad YAML: {message}", text=text.strip(), hint=hint, code="yaml"
+            )
+            return
+    findings.error((line, mark.column + 1), f"bad YAML: {problem}", text=text.strip(), code="yaml")
+
+
+def _tab_lines(source: Source, near: int) -> list[int]:
+    """All lines indented with a tab, if one of them is where the parser stopped."""
+    lines = [
+        number
+        for number, text in enumerate(source.text.splitlines(), 1)
+        if "\t" in text[: len(text) - len(text.lstrip())] and text.strip()
+    ]
+    return lines if any(abs(number - near) <= 1 for number in lines) else []

@@ -1,0 +1,90 @@
+"""Names with a meaning: what is reserved, what makes a step per sample, and how user variables resolve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from merlin.spec.tokens import find_tokens, substitute
+
+RETURN_CODE_VARIABLES: dict[str, int] = {
+    "MERLIN_SUCCESS": 0,
+    "MERLIN_RESTART": 100,
+    "MERLIN_SOFT_FAIL": 101,
+    "MERLIN_HARD_FAIL": 102,
+    "MERLIN_DRY_SUCCESS": 103,
+    "MERLIN_RETRY": 104,
+    "MERLIN_STOP_WORKERS": 105,
+    "MERLIN_RAISE_ERROR": 106,
+}
+
+# Column labels trigger the expansion over samples too. $(MERLIN_SAMPLE_NAMES) is the same text for every sample and does not.
+SAMPLE_TOKENS = frozenset({"MERLIN_SAMPLE_ID", "MERLIN_SAMPLE_PATH", "MERLIN_SAMPLE_VECTOR"})
+
+# Known once the workspace exists.
+STUDY_VARIABLES = frozenset(
+    {
+        "SPECROOT",
+        "MERLIN_TIMESTAMP",
+        "MERLIN_WORKSPACE",
+        "MERLIN_INFO",
+        "MERLIN_SPEC_ORIGINAL_TEMPLATE",
+        "MERLIN_SPEC_EXECUTED_RUN",
+        "MERLIN_SPEC_ARCHIVED_COPY",
+    }
+)
+# Known when a step (or one of its tasks) is rendered.
+STEP_VARIABLES = SAMPLE_TOKENS | {
+    "WORKSPACE",
+    "LAUNCHER",
+    "VLAUNCHER",
+    "MERLIN_SAMPLE_NAMES",
+    "MERLIN_GLOB_PATH",
+    "MERLIN_PATHS_ALL",
+}
+RESERVED = STUDY_VARIABLES | STEP_VARIABLES | frozenset(RETURN_CODE_VARIABLES)
+
+# A user may assign it; without that, study/ fills in the current directory.
+OUTPUT_PATH = "OUTPUT_PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """User variables with their references filled in, and every circle among them."""
+
+    values: dict[str, str]
+    cycles: tuple[tuple[str, ...], ...]  # ("A", "B", "A")
+
+
+def expand_home(text: str) -> str:
+    """Fill in `~`, `$NAME` and `${NAME}` from the environment; unset names stay as written."""
+    if "~" not in text and "$" not in text:
+        return text
+    return os.path.expandvars(os.path.expanduser(text))  # noqa: PTH111 - text, not always a path
+
+
+def resolve_variables(raw: Mapping[str, str]) -> Resolved:
+    """Fill each variable into the others, in any order of definition; members of a circle keep their text."""
+    values: dict[str, str] = {}
+    cycles: list[tuple[str, ...]] = []
+    stack: list[str] = []
+
+    def visit(name: str) -> str:
+        if name in values:
+            return values[name]
+        if name in stack:
+            circle = (*stack[stack.index(name) :], name)
+            if not any(set(circle) == set(known) for known in cycles):
+                cycles.append(circle)
+            return f"$({name})"
+        stack.append(name)
+        text = raw[name]
+        known = {token.name: visit(token.name) for token in find_tokens(text) if token.name in raw}
+        stack.pop()
+        values[name] = expand_home(substitute(text, known))
+        return values[name]
+
+    for name in raw:
+        visit(name)
+    return Resolved(values, tuple(cycles))

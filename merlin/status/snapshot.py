@@ -1,0 +1,245 @@
+"""Where a study stands, from the headers of the ledger's records; no NumPy, no DuckDB, no HDF5."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from merlin.ledger.records import EventRecord
+from merlin.ledger.replay import Counts, Entry, Replay, replay
+from merlin.status.live import is_live
+from merlin.study.plan import StepInstance
+from merlin.study.tasks import Outcome
+from merlin.study.workspace import Workspace
+
+State = Literal["new", "running", "finished", "stopped", "failed"]
+
+RATE_WINDOW_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStatus:
+    """Tasks of one step (or of the study) by outcome: planned = ok + failed + skipped + missing."""
+
+    step: str  # "" for the study
+    queue: str
+    instances: int
+    planned: int
+    ok: int
+    failed: int
+    skipped: int
+    missing: int
+    running: int  # workers that were last seen at this step, while a run is alive: an estimate
+    rate: float | None  # tasks per second that ended lately in the current or last run
+    busy_s: float  # wall seconds that workers spent
+    started: float | None  # epoch seconds of the first record
+    ended: float | None  # epoch seconds of the last record
+    eta_s: float | None  # until nothing is missing, at the pace so far; None: unknown, or no run is alive
+
+    @property
+    def done(self) -> int:
+        return self.ok + self.failed + self.skipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A study at one moment.
+
+    state: new (never run), running, finished (all ok), failed (nothing missing but not all ok, or the run broke),
+    stopped (tasks are missing and no run is alive).
+    """
+
+    name: str
+    workspace: str
+    state: State
+    stop_reason: str  # why the last run stopped early; "killed" if it left no word
+    steps: tuple[StepStatus, ...]  # in the order of the plan
+    totals: StepStatus
+    num_workers: int  # of the live run
+    started: float | None
+    ended: float | None  # of the last activity
+    elapsed_s: float
+    eta_s: float | None
+    damage: tuple[str, ...]  # places in the ledger that cannot be read
+    ledger_bytes: int
+
+
+def take_snapshot(workspace: Workspace, *, now: float | None = None) -> Snapshot:
+    """Read the ledger's headers and count."""
+    state = replay(workspace.ledger_dir, workspace.plan)
+    return snapshot_of(workspace, state, is_live(workspace), time.time() if now is None else now)
+
+
+def snapshot_of(workspace: Workspace, state: Replay, live: bool, now: float) -> Snapshot:
+    """The snapshot of a replay; `live` says whether a run holds the workspace."""
+    plan = workspace.plan
+    events = state.events()
+    starts = [e for e in events if e.kind == "run_started"]
+    num_workers = int(starts[-1].data.get("workers", 0)) if live and starts else 0
+    run_started = starts[-1].time if starts else None
+    seen = _last_seen(state) if live else {}
+    counts = state.counts()
+    by_step: dict[str, list[StepInstance]] = {}
+    for instance in plan.instances:
+        by_step.setdefault(instance.step, []).append(instance)
+    steps = tuple(
+        _step_status(step, instances, state, counts, run_started, now if live else None, num_workers, seen)
+        for step, instances in by_step.items()
+    )
+    totals = _totals(steps, len(plan.instances), live, num_workers)
+    started = starts[0].time if starts else totals.started
+    ended = max([e.time or 0.0 for e in events] + [totals.ended or 0.0], default=0.0) or None
+    last = now if live else ended
+    return Snapshot(
+        name=plan.name,
+        workspace=str(workspace.path),
+        state=_state(totals, live, events),
+        stop_reason="" if live or not totals.missing else _stop_reason(events),
+        steps=steps,
+        totals=totals,
+        num_workers=num_workers,
+        started=started,
+        ended=ended,
+        elapsed_s=max(0.0, last - started) if last is not None and started is not None else 0.0,
+        eta_s=totals.eta_s,
+        damage=tuple(str(d) for d in state.damage if not d.torn),
+        ledger_bytes=state.size_bytes,
+    )
+
+
+def _step_status(
+    step: str,
+    instances: list[StepInstance],
+    state: Replay,
+    counts: dict[str, Counts],
+    run_started: float | None,
+    now: float | None,
+    num_workers: int,
+    seen: dict[str, int],
+) -> StepStatus:
+    planned = sum(i.num_tasks for i in instances)
+    ok, failed, skipped = (
+        sum(counts[i.id].get(o, 0) for i in instances) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
+    )
+    entries = [e for i in instances for e in state.entries(i.id)]
+    pace = _pace(entries, run_started, now)
+    missing = planned - ok - failed - skipped
+    cost = pace.busy_s / pace.num_ended if pace.num_ended else None
+    eta_s = None
+    if now is not None and num_workers and (cost is not None or not missing):
+        eta_s = missing * (cost or 0.0) / num_workers
+    return StepStatus(
+        step=step,
+        queue=instances[0].queue,
+        instances=len(instances),
+        planned=planned,
+        ok=ok,
+        failed=failed,
+        skipped=skipped,
+        missing=missing,
+        running=min(missing, sum(seen.get(i.id, 0) for i in instances)),
+        rate=pace.rate,
+        busy_s=pace.busy_s,
+        started=pace.started,
+        ended=pace.ended,
+        eta_s=eta_s,
+    )
+
+
+@dataclass(slots=True)
+class _Pace:
+    """What records say about time."""
+
+    busy_s: float = 0.0
+    num_ended: int = 0
+    started: float | None = None
+    ended: float | None = None
+    rate: float | None = None
+
+
+def _pace(entries: list[Entry], run_started: float | None, now: float | None) -> _Pace:
+    """Busy time, first and last record, and the rate over the last minute of the current or last run."""
+    pace = _Pace()
+    headers = [e.header for e in entries]
+    if not headers:
+        return pace
+    pace.started = min(h.started for h in headers)
+    pace.ended = max(h.started + h.elapsed_s for h in headers)
+    ran = [
+        (h.started + h.elapsed_s, h.started, h.counts[0] + h.counts[1]) for h in headers if h.elapsed_s > 0
+    ]
+    pace.busy_s = sum(ended - started for ended, started, _ in ran)
+    pace.num_ended = sum(num for _, _, num in ran)
+    until = pace.ended if now is None else now
+    since = max(until - RATE_WINDOW_S, run_started or 0.0)
+    recent = [(started, num) for ended, started, num in ran if ended >= since]
+    if recent:
+        since = max(since, min(started for started, _ in recent))
+        if until > since:
+            pace.rate = sum(num for _, num in recent) / (until - since)
+    return pace
+
+
+def _last_seen(state: Replay) -> dict[str, int]:
+    """Step instance -> workers whose last record was about it, in the current run."""
+    last: dict[str, Entry] = {}
+    for entry in state.entries():
+        if entry.header.elapsed_s > 0:
+            last[entry.segment.path.name] = entry
+    if not last:
+        return {}
+    session = max(last.values(), key=lambda e: e.writer.started).writer.session
+    seen: dict[str, int] = {}
+    for entry in last.values():
+        if entry.writer.session == session:
+            seen[entry.header.instance] = seen.get(entry.header.instance, 0) + 1
+    return seen
+
+
+def _totals(steps: tuple[StepStatus, ...], num_instances: int, live: bool, num_workers: int) -> StepStatus:
+    def total(name: str) -> int:
+        return sum(getattr(s, name) for s in steps)
+
+    rates = [s.rate for s in steps if s.rate is not None and s.ended is not None]
+    etas = [s.eta_s for s in steps if s.eta_s is not None]
+    missing = total("missing")
+    return StepStatus(
+        step="",
+        queue="",
+        instances=num_instances,
+        planned=total("planned"),
+        ok=total("ok"),
+        failed=total("failed"),
+        skipped=total("skipped"),
+        missing=missing,
+        running=min(missing, num_workers) if live else 0,
+        rate=sum(rates) if rates else None,
+        busy_s=sum(s.busy_s for s in steps),
+        started=_least(s.started for s in steps),
+        ended=max((s.ended for s in steps if s.ended is not None), default=None),
+        eta_s=sum(etas) if etas and any(s.busy_s for s in steps) else None,
+    )
+
+
+def _least(times: Iterable[float | None]) -> float | None:
+    return min((t for t in times if t is not None), default=None)
+
+
+def _state(totals: StepStatus, live: bool, events: list[EventRecord]) -> State:
+    if live:
+        return "running"
+    if not totals.missing:
+        return "finished" if totals.ok == totals.planned else "failed"
+    if not events and not totals.done:
+        return "new"
+    return "failed" if events and events[-1].kind == "run_failed" else "stopped"
+
+
+def _stop_reason(events: list[EventRecord]) -> str:
+    """What the last run said when it ended."""
+    runs = [e for e in events if e.kind.startswith("run_")]
+    if not runs:
+        return ""
+    return "killed" if runs[-1].kind == "run_started" else str(runs[-1].data.get("reason", ""))

@@ -1,0 +1,148 @@
+"""What each step needs of the others: order, parameters and samples; decided from the spec alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from merlin.spec.tokens import find_tokens
+from merlin.spec.variables import SAMPLE_TOKENS
+
+if TYPE_CHECKING:
+    from merlin.spec.model import Document, Step
+
+_FUNNEL_MARK = re.compile(r"_\*|\*")
+_WORKSPACE = ".workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """An entry of `depends`; a funnel (``step_*``) waits for all instances of the step and takes no parameters on."""
+
+    step: str
+    funnel: bool
+    entry: str  # as written
+
+    @classmethod
+    def parse(cls, entry: str) -> Dependency:
+        return cls(_FUNNEL_MARK.sub("", entry).strip(), "*" in entry, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class StepNeeds:
+    """A step with what follows from the spec for it."""
+
+    step: Step
+    depends: tuple[Dependency, ...]
+    parameters: frozenset[str]  # its own and those of the steps it follows
+    per_sample: bool
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+    @property
+    def funnels(self) -> frozenset[str]:
+        return frozenset(dependency.step for dependency in self.depends if dependency.funnel)
+
+
+def analyse(document: Document, parameters: Iterable[str]) -> list[StepNeeds]:
+    """Every step in topological order; steps that do not depend on each other keep the order of the spec.
+
+    The spec has been checked before: `depends` names existing steps and has no cycle.
+    """
+    steps = {step.name: step for step in document.study}
+    depends = {name: tuple(map(Dependency.parse, step.run.depends)) for name, step in steps.items()}
+    used = _used_parameters(steps, depends, frozenset(parameters))
+    samples = document.merlin.samples
+    labels = None if samples is None else samples.column_labels
+    return [
+        StepNeeds(steps[name], depends[name], used[name], _is_per_sample(steps[name], labels))
+        for name in topological_order({name: [d.step for d in entries] for name, entries in depends.items()})
+    ]
+
+
+def topological_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names such that each comes after those it depends on, otherwise in the given order; ValueError on a cycle."""
+    waiting = dict(depends)
+    done: dict[str, None] = {}
+    while waiting:
+        ready = [name for name, needs in waiting.items() if all(need in done for need in needs)]
+        if not ready:
+            raise ValueError(f"the steps {', '.join(waiting)} depend on each other in a circle")
+        # One at a time, so that a step comes as early as the order of the spec allows.
+        done[ready[0]] = None
+        del waiting[ready[0]]
+    return list(done)
+
+
+def _is_per_sample(step: Step, labels: Sequence[str] | None) -> bool:
+    """Shell steps run per sample if their own text uses a sample; functions always map over the samples.
+
+    Depending on a step that runs per sample is not enough: such a step runs once, after the last sample, as
+    the steps of upstream's iterative studies expect.
+    """
+    if labels is None or step.run.aggregate is not None:
+        return False
+    if step.run.function is not None:
+        return True
+    names = sample_names(labels)
+    texts = (step.run.cmd or "", step.run.restart or "")
+    return any(
+        canonical_sample_name(token.name, names) is not None for text in texts for token in find_tokens(text)
+    )
+
+
+def sample_names(labels: Sequence[str]) -> Mapping[str, str]:
+    """Every name whose use makes a step per sample, as used in commands, by its spelling in the spec."""
+    names = {label: label for label in labels}
+    for name in SAMPLE_TOKENS:
+        names[name] = names[name.lower()] = name
+    return names
+
+
+def canonical_sample_name(token: str, names: Mapping[str, str]) -> str | None:
+    return names.get(token)
+
+
+def _used_parameters(
+    steps: Mapping[str, Step], depends: Mapping[str, tuple[Dependency, ...]], parameters: frozenset[str]
+) -> dict[str, frozenset[str]]:
+    """Parameters that each step uses by itself, follows by `depends`, or needs to tell another step's workspace.
+
+    A step uses those whose tokens are anywhere in its text, description included. A function step that names
+    none uses all: its code reads them.
+    """
+    own: dict[str, set[str]] = {}
+    sources: dict[str, set[str]] = {}
+    for name, step in steps.items():
+        tokens = {token.name for text in _texts(step.model_dump()) for token in find_tokens(text)}
+        own[name] = {p for p in parameters if p in tokens or any(t.rpartition(".")[0] == p for t in tokens)}
+        if step.run.function is not None and not own[name]:
+            own[name] = set(parameters)  # it cannot write $(NAME) in a script, so it gets every parameter
+        funnels = {d.step for d in depends[name] if d.funnel}
+        referred = {t.removesuffix(_WORKSPACE) for t in tokens if t.endswith(_WORKSPACE)}
+        plain = {d.step for d in depends[name] if not d.funnel}
+        sources[name] = (plain | (referred - funnels)) & steps.keys()
+    changed = True
+    while changed:
+        changed = False
+        for name, used in own.items():
+            inherited = set().union(*(own[source] for source in sources[name])) - used
+            if inherited:
+                used |= inherited
+                changed = True
+    return {name: frozenset(used) for name, used in own.items()}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

@@ -1,0 +1,100 @@
+"""Where the directory of a sample is: closed form from its id, no tree object.
+
+The names are the digits of the id in base ``level_max_dirs``, one directory per digit, each padded with zeros
+to the number of digits of ``level_max_dirs`` itself. The depth is the smallest that holds all samples, so a
+study of one sample has no sample directory at all: it runs in the directory of its step instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLayout:
+    """The directories of `num` samples with at most `level_max_dirs` entries in each.
+
+    >>> SampleLayout(50).path(26), SampleLayout(50).glob
+    ('01/01', '*/*')
+    """
+
+    num: int
+    level_max_dirs: int = 25
+    depth: int = field(init=False)
+    _width: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.num < 0 or self.level_max_dirs < 1 or (self.level_max_dirs == 1 and self.num > 1):
+            raise ValueError(f"{self.num} samples do not fit with level_max_dirs {self.level_max_dirs}")
+        depth, room = 0, 1
+        while room < self.num:
+            depth, room = depth + 1, room * self.level_max_dirs
+        object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "_width", len(str(self.level_max_dirs)))
+
+    def path(self, sample: int) -> str:
+        """Relative directory of a sample, "00/01"; "" when the depth is 0."""
+        if not 0 <= sample < self.num:
+            raise IndexError(f"sample {sample} is not in [0, {self.num})")
+        names = []
+        for _ in range(self.depth):
+            sample, digit = divmod(sample, self.level_max_dirs)
+            names.append(str(digit).zfill(self._width))
+        return "/".join(reversed(names))
+
+    def sample(self, path: str) -> int:
+        """The sample whose directory is `path`; the inverse of `path`."""
+        names = path.split("/") if path else []
+        if len(names) != self.depth or not all(name.isdecimal() for name in names):
+            raise ValueError(f"{path!r} is not the directory of a sample")
+        sample = 0
+        for name in names:
+            sample = sample * self.level_max_dirs + int(name)
+        if sample >= self.num or self.path(sample) != path:
+            raise ValueError(f"{path!r} is not the directory of a sample")
+        return sample
+
+    def iter_paths(self, lo: int = 0, hi: int | None = None) -> Iterator[str]:
+        """The paths of samples [lo, hi), one at a time; much faster than calling `path` for each."""
+        hi = self.num if hi is None else hi
+        if not 0 <= lo <= hi <= self.num:
+            raise IndexError(f"[{lo}, {hi}) is not inside [0, {self.num})")
+        if self.depth == 0:
+            yield from [""] * (hi - lo)
+            return
+        base, width = self.level_max_dirs, self._width
+        at = lo
+        while at < hi:
+            parent, digit = divmod(at, base)
+            end = min(hi, (parent + 1) * base)
+            prefix = self.path(at)[:-width]
+            for last in range(digit, digit + end - at):
+                yield prefix + str(last).zfill(width)
+            at = end
+
+    def parents(self, lo: int, hi: int) -> list[str]:
+        """The distinct directories that hold the directories of samples [lo, hi), in order."""
+        if self.depth == 0 or lo >= hi:
+            return []
+        base, width = self.level_max_dirs, self._width
+        firsts = range(lo - lo % base, hi, base)
+        return [self.path(first)[: -width - 1] for first in firsts]
+
+    def paths_all(self) -> str:
+        """Value of $(MERLIN_PATHS_ALL): the paths of all samples, one blank between; long for a large study."""
+        return " ".join(self.iter_paths())
+
+    @property
+    def glob(self) -> str:
+        """Pattern that matches every sample's directory: "*/*"."""
+        return "/".join(["*"] * self.depth)
+
+    @property
+    def num_directories(self) -> int:
+        """Directories of all levels below one step instance."""
+        total, room = 0, 1
+        for _ in range(self.depth):
+            total += -(-self.num // room)
+            room *= self.level_max_dirs
+        return total

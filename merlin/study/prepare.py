@@ -1,0 +1,325 @@
+"""From a spec to a workspace that is ready to run: directories, provenance, samples, plan."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import Diagnostic, MerlinError, SamplesError, SpecError, UsageError, WorkspaceError
+from merlin.spec.tokens import substitute
+from merlin.study.expand import make_plan, provenance_stem, runtime_variables
+from merlin.study.parameters import combinations
+from merlin.study.plan import Plan
+from merlin.study.plan_io import write_plan, write_text_atomic
+from merlin.study.samples import SamplesTable, check_samples, open_samples
+from merlin.study.sampling import Design, check_design, write_samples
+from merlin.study.workspace import INFO_DIR, PLAN_NAME, Workspace, output_path, workspace_stem
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.spec.model import Generate, Samples
+
+DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
+_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """What the command line adds to a spec."""
+
+    samples_file: str | None = None  # --samplesfile: used instead of the spec's samples
+    pgen: str | None = None
+    pargs: tuple[str, ...] = ()
+    output_path: str | None = None  # instead of the spec's OUTPUT_PATH
+    seed: int = 0
+
+
+def prepare_study(
+    spec: Spec, options: StudyOptions | None = None, note: Callable[[str], None] | None = None
+) -> Workspace:
+    """Create a new workspace with everything in it that a run needs; the plan is written last.
+
+    If anything fails, the workspace stays for diagnosis, with the message in ``merlin_info/error.txt`` and no
+    plan.
+
+    Args:
+        spec: A checked spec.
+        options: Of the command line.
+        note: Receives one line for what takes long.
+
+    Raises:
+        SamplesError: there are no usable samples, or the command that makes them failed.
+        WorkspaceError: the workspace cannot be created.
+    """
+    options = options or StudyOptions()
+    say = note or (lambda _: None)
+    combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+    workspace = _new_directory(_output_path(spec, options), workspace_stem(spec.document.description.name))
+    info = workspace / INFO_DIR
+    try:
+        info.mkdir()
+        (info / "ledger").mkdir()
+        variables = runtime_variables(spec, workspace)
+        _write_provenance(spec, info, variables)
+        _acquire_dependencies(spec, variables, say)
+        table, samples_file = _make_samples(spec, options, info, variables, say)
+        plan = make_plan(
+            spec,
+            workspace=workspace,
+            num_samples=None if table is None else table.num,
+            samples_file=samples_file,
+            combos=combos,
+            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+            study_id=uuid.uuid4().hex,
+            seed=options.seed,
+            mpirun=shutil.which("mpirun") is not None,
+            code_version=_code_version(),
+        )
+        write_plan(info / PLAN_NAME, plan)
+    except MerlinError as error:
+        _keep_message(info, str(error))
+        raise
+    except OSError as error:
+        _keep_message(info, str(error))
+        raise WorkspaceError(f"cannot prepare {workspace}: {error}") from error
+    return Workspace(workspace, plan)
+
+
+def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
+    """The plan that `prepare_study` would make now; writes nothing and runs nothing.
+
+    The number of samples is known from a built-in method or an existing file. Where only a command could
+    tell, the plan has ``samples.num == 0`` and steps that run per sample have no tasks.
+    """
+    options = options or StudyOptions()
+    now = datetime.now(UTC).astimezone()
+    stem = workspace_stem(spec.document.description.name)
+    workspace = _output_path(spec, options) / f"{stem}_{now:%Y%m%d-%H%M%S}"
+    variables = runtime_variables(spec, workspace)
+    samples = spec.document.merlin.samples
+    num, file = None, None
+    if samples is not None:
+        path = _samples_path(samples, options, variables)
+        num, file = _expected_samples(spec, samples, path, options), _stored_path(path, workspace)
+    return make_plan(
+        spec,
+        workspace=workspace,
+        num_samples=num,
+        samples_file=file,
+        combos=combinations(spec.document, options.pgen, options.pargs, spec.variables),
+        created=now.isoformat(timespec="seconds"),
+        study_id="",
+        seed=options.seed,
+        mpirun=shutil.which("mpirun") is not None,
+        code_version=_code_version(),
+    )
+
+
+def _code_version() -> str:
+    try:
+        return metadata.version("merlin-ensembles")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+# --------------------------------------------------------------------------- directory, provenance
+
+
+def _output_path(spec: Spec, options: StudyOptions) -> Path:
+    if options.output_path is not None:
+        return Path(os.path.normpath(Path.cwd() / Path(options.output_path).expanduser()))
+    return output_path(spec)
+
+
+def _new_directory(folder: Path, stem: str) -> Path:
+    """Make ``stem_TIMESTAMP``; where another study has taken this second, the next free one."""
+    moment = datetime.fromtimestamp(time.time())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = folder / f"{stem}_{moment:%Y%m%d-%H%M%S}"
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                moment += timedelta(seconds=1)
+    except OSError as error:
+        raise WorkspaceError(
+            f"cannot create a workspace in {folder}: {error.strerror}; set OUTPUT_PATH in env.variables"
+        ) from error
+
+
+def _write_provenance(spec: Spec, info: Path, variables: Mapping[str, str]) -> None:
+    stem = provenance_stem(spec)
+    write_text_atomic(info / f"{stem}.orig.yaml", spec.text)
+    write_text_atomic(info / f"{stem}.partial.yaml", spec.partial_yaml())
+    write_text_atomic(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables))
+
+
+def _keep_message(info: Path, message: str) -> None:
+    if info.is_dir():
+        try:
+            write_text_atomic(info / "error.txt", message + "\n")
+        except WorkspaceError:
+            pass  # the first error is the one to report
+
+
+def _acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Check env.dependencies.paths, clone env.dependencies.git."""
+    dependencies = spec.document.env.dependencies
+    findings = [
+        _finding(
+            spec,
+            ("env", "dependencies", "paths", index),
+            f"the path {variables[path.name]} of {path.name} does not exist",
+            "missing-dependency",
+        )
+        for index, path in enumerate(dependencies.paths)
+        if not Path(variables[path.name]).exists()
+    ]
+    if findings:
+        raise SpecError(findings)
+    for index, checkout in enumerate(dependencies.git):
+        target = Path(variables[checkout.name])
+        where = ("env", "dependencies", "git", index)
+        if target.exists():
+            hint = "remove it, or name another path"
+            raise SpecError([_finding(spec, where, f"{target} exists already", "git-dependency", hint)])
+        say(f"cloning {checkout.url} into {target}")
+        commands = [["git", "clone", "--quiet", "--", substitute(checkout.url, variables), str(target)]]
+        version = checkout.hash or checkout.tag
+        if version:
+            commands.append(["git", "-C", str(target), "checkout", "--quiet", "--detach", version])
+        for command in commands:
+            _run_git(spec, where, command)
+
+
+def _run_git(spec: Spec, where: tuple[str | int, ...], command: list[str]) -> None:
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise SpecError(
+            [_finding(spec, where, f"git cannot be run: {error.strerror}", "git-dependency")]
+        ) from error
+    if done.returncode != 0:
+        message = f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
+        raise SpecError([_finding(spec, where, message, "git-dependency")])
+
+
+def _finding(spec: Spec, where: Sequence[str | int], message: str, code: str, hint: str = "") -> Diagnostic:
+    line, col = spec.position(*where)
+    return Diagnostic(file=str(spec.path), line=line, col=col, message=message, hint=hint, code=code)
+
+
+# ----------------------------------------------------------------------------------------- samples
+
+
+def _make_samples(
+    spec: Spec, options: StudyOptions, info: Path, variables: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[SamplesTable | None, str | None]:
+    """Find, copy or make the samples and look at every row; returns them with their path for the plan."""
+    samples = spec.document.merlin.samples
+    if samples is None:
+        if options.samples_file is not None:
+            raise UsageError(
+                "--samplesfile was given, but the spec has no merlin.samples block with column_labels"
+            )
+        return None, None
+    path = _samples_path(samples, options, variables)
+    if options.samples_file is not None:
+        open_samples(path, samples.column_labels)  # complain about the user's file, not about the copy
+        if "*" not in path.name:
+            copy = info / path.name
+            shutil.copyfile(path, copy)
+            path = copy
+    elif samples.generate is not None and not path.exists():
+        say("generating samples")
+        if samples.generate.cmd is not None:
+            _run_generate(spec, substitute(samples.generate.cmd, variables), path, info)
+        else:
+            write_samples(path, _design(spec, samples), samples.column_labels)
+    table = _located(spec, lambda: open_samples(path, samples.column_labels))
+    check_samples(table)
+    return table, _stored_path(path, info.parent)
+
+
+def _samples_path(samples: Samples, options: StudyOptions, variables: Mapping[str, str]) -> Path:
+    """Absolute path of the samples file; a relative one counts from the current directory."""
+    text = options.samples_file or substitute(samples.file or DEFAULT_SAMPLES_FILE, variables)
+    text = os.path.expandvars(Path(text).expanduser())
+    return Path(os.path.normpath(Path.cwd() / text))
+
+
+def _stored_path(path: Path, workspace: Path) -> str:
+    """Relative if it is inside the workspace, so that the workspace may be moved."""
+    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
+
+
+def _located(spec: Spec, opening: Callable[[], SamplesTable]) -> SamplesTable:
+    """Point a missing samples file to the line of the spec that names it."""
+    try:
+        return opening()
+    except SamplesError as error:
+        if error.diagnostics[0].code != "samples-missing":
+            raise
+        message = f"{error.diagnostics[0].file}: {error.diagnostics[0].message}"
+        hint = "name an existing file, or add merlin.samples.generate"
+        where = ("merlin", "samples", "file")
+        raise SamplesError([_finding(spec, where, message, "samples-missing", hint)]) from error
+
+
+def _expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
+    generate = samples.generate
+    is_made = options.samples_file is None and generate is not None
+    if is_made and not path.exists():
+        if generate is None or generate.cmd is not None:
+            return None
+        return _design(spec, samples).num_samples
+    return _located(spec, lambda: open_samples(path, samples.column_labels)).num
+
+
+def _design(spec: Spec, samples: Samples) -> Design:
+    generate: Generate | None = samples.generate
+    where = ("merlin", "samples", "generate")
+    if generate is None or generate.method is None or generate.num is None:
+        message = "generate needs cmd, or method, num and bounds"
+        raise SamplesError([_finding(spec, where, message, "samples-generate")])
+    design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
+    try:
+        check_design(design, samples.column_labels)
+    except UsageError as error:
+        raise SamplesError([_finding(spec, where, str(error), "samples-generate")]) from error
+    return design
+
+
+def _run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
+    """Run generate.cmd in the current directory by /bin/sh; it leaves cmd.sh, cmd.out and cmd.err in merlin_info."""
+    (info / "cmd.sh").write_text(command)
+    with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
+        )
+    if done.returncode == 0 and (path.exists() or "*" in path.name):
+        return
+    if done.returncode != 0:
+        message = f"generate.cmd failed with exit code {done.returncode}"
+    else:
+        message = f"generate.cmd ended well, but did not make {path}"
+    tail = (info / "cmd.err").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    indented = "\n".join(f"    {line}" for line in tail.splitlines())
+    message += f"; the end of {info / 'cmd.err'}:\n{indented}" if tail else f"; {info / 'cmd.err'} is empty"
+    raise SamplesError(
+        [_finding(spec, ("merlin", "samples", "generate", "cmd"), message, "samples-generate")]
+    )

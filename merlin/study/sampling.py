@@ -1,0 +1,178 @@
+"""Built-in samples: designs of experiments from a method, a number, bounds and a seed.
+
+The values depend on nothing but these four. Every method but latin_hypercube is made block by block, so that
+a hundred million samples need no more memory than a block; a Latin hypercube permutes whole columns and is
+made at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merlin.errors import UsageError
+from merlin.study.samples import save_samples
+
+METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
+_BLOCK_ROWS = 1 << 18
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What to sample.
+
+    `bounds` gives (low, high) per label, for `normal` (mean, standard deviation). For `grid`, `num` is the
+    number of points along each axis, or the total, which must then be a power of the number of labels; the
+    grid includes both bounds, and its last label varies fastest.
+    """
+
+    method: str
+    num: int | tuple[int, ...]
+    bounds: Mapping[str, tuple[float, float]]
+    seed: int = 0
+
+    @property
+    def num_samples(self) -> int:
+        return math.prod(self.axes) if self.method == "grid" else self._single
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Points along each axis of a grid."""
+        if not isinstance(self.num, int):
+            return tuple(self.num)
+        side = round(self.num ** (1 / max(1, len(self.bounds))))
+        return (side,) * len(self.bounds)
+
+    @property
+    def _single(self) -> int:
+        if not isinstance(self.num, int):
+            raise UsageError(f"num is one number for the method {self.method}; a list is for grid")
+        return self.num
+
+
+def check_design(design: Design, labels: Sequence[str]) -> None:
+    """Raises UsageError with what to change."""
+    if design.method not in METHODS:
+        raise UsageError(f"unknown sampling method {design.method!r}; allowed: {', '.join(METHODS)}")
+    missing = [label for label in labels if label not in design.bounds]
+    extra = [label for label in design.bounds if label not in labels]
+    if missing or extra:
+        what = f"no bounds for {', '.join(missing)}" if missing else f"bounds for unknown {', '.join(extra)}"
+        raise UsageError(f"{what}; the columns are {', '.join(labels)}")
+    for label, (low, high) in design.bounds.items():
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UsageError(f"bounds of {label}: [{low}, {high}] are not finite")
+        if design.method == "normal" and high < 0:
+            raise UsageError(f"bounds of {label}: the standard deviation {high} is negative")
+        if design.method != "normal" and not low <= high:
+            raise UsageError(f"bounds of {label}: {low} is above {high}")
+    if design.method == "grid":
+        _check_grid(design, labels)
+    if design.num_samples < 1:
+        raise UsageError(f"num is {design.num}; at least one sample is needed")
+
+
+def _check_grid(design: Design, labels: Sequence[str]) -> None:
+    if not isinstance(design.num, int):
+        if len(design.num) != len(labels) or min(design.num) < 1:
+            raise UsageError(
+                f"num: {list(design.num)} needs one number of points for each of {', '.join(labels)}"
+            )
+    elif math.prod(design.axes) != design.num:
+        side = design.axes[0]
+        near = " or ".join(str(s ** len(labels)) for s in (side, side + 1) if s > 0)
+        raise UsageError(
+            f"a grid over {len(labels)} columns cannot have {design.num} points; "
+            f"take {near}, or give num as a list with one number per column"
+        )
+
+
+def generate_samples(design: Design, labels: Sequence[str]) -> Array:
+    """The whole design as an array of shape (n, d), columns in the order of `labels`."""
+    check_design(design, labels)
+    return np.concatenate(list(_blocks(design, labels)))
+
+
+def write_samples(path: Path, design: Design, labels: Sequence[str]) -> int:
+    """Write the design to a samples file, atomically; a ``.npy`` file block by block. Returns the number of samples."""
+    check_design(design, labels)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() != ".npy":
+        save_samples(path, generate_samples(design, labels), labels)
+        return design.num_samples
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shape = (design.num_samples, len(labels))
+    try:
+        with open(temporary, "wb") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "<f8", "fortran_order": False, "shape": shape}
+            )
+            for block in _blocks(design, labels):
+                file.write(np.ascontiguousarray(block, dtype="<f8").data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return design.num_samples
+
+
+def _blocks(design: Design, labels: Sequence[str]) -> Iterator[Array]:
+    bounds = np.array([design.bounds[label] for label in labels], dtype=np.float64)
+    low, high = bounds[:, 0], bounds[:, 1]
+    draw = _drawer(design, low, high)
+    block_rows = design.num_samples if design.method == "latin_hypercube" else _BLOCK_ROWS
+    for lo in range(0, design.num_samples, block_rows):
+        yield draw(lo, min(lo + block_rows, design.num_samples))
+
+
+def _drawer(design: Design, low: Array, high: Array) -> Callable[[int, int], Array]:
+    """A function that makes rows [lo, hi); it must be called for consecutive ranges."""
+    if design.method == "grid":
+        points = [np.linspace(a, b, n) for a, b, n in zip(low, high, design.axes, strict=True)]
+        return lambda lo, hi: _grid_rows(points, lo, hi)
+    generator = np.random.default_rng(design.seed)
+    if design.method == "uniform":
+        return lambda lo, hi: low + generator.random((hi - lo, len(low))) * (high - low)
+    if design.method == "normal":
+        return lambda lo, hi: low + generator.standard_normal((hi - lo, len(low))) * high
+    engine = _engine(design, len(low), generator)
+    return lambda lo, hi: low + _unit_rows(engine, hi - lo) * (high - low)
+
+
+def _grid_rows(points: list[Array], lo: int, hi: int) -> Array:
+    indices = np.unravel_index(np.arange(lo, hi), [len(axis) for axis in points])
+    return np.stack([axis[index] for axis, index in zip(points, indices, strict=True)], axis=1)
+
+
+def _engine(design: Design, dimensions: int, generator: np.random.Generator) -> Any:
+    from scipy.stats import qmc
+
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "latin_hypercube": (qmc.LatinHypercube, {}),
+        "halton": (qmc.Halton, {}),
+        "sobol": (qmc.Sobol, {"bits": 64} if design.num_samples > 1 << 30 else {}),
+    }
+    make, extra = kinds[design.method]
+    try:
+        return make(d=dimensions, rng=generator, **extra)
+    except TypeError:  # SciPy before 1.15 calls it seed
+        return make(d=dimensions, seed=generator, **extra)
+
+
+def _unit_rows(engine: Any, num: int) -> Array:
+    with warnings.catch_warnings():
+        # Sobol points balance best for powers of two; the user's number of samples is what counts here.
+        warnings.filterwarnings("ignore", message="The balance properties")
+        return np.asarray(engine.random(num), dtype=np.float64)

@@ -1,0 +1,701 @@
+"""Decides which chunk runs next: events in, chunks and verdicts out.
+
+The scheduler knows no clock, disk or process: time is an argument, the executor carries the decisions out and
+writes the verdicts into the ledger. Its state is run-length coded, so it grows with the number of *changes*
+between neighbouring tasks, not with the number of tasks. The states of a task::
+
+    waiting --> ready --> running --> ok | failed
+       |          ^          |
+       |          +- queued <+   handed back, to run again: deferred, interrupted, or its worker was lost
+       +--> skipped              what it depends on did not end ok
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from merlin.errors import ExecutionError
+from merlin.study.chunking import ChunkSizer
+from merlin.study.plan import Plan, StepInstance, StepKind
+from merlin.study.runs import RunMap
+from merlin.study.tasks import Chunk, ChunkResult, Outcome
+
+OK, FAILED, SKIPPED = int(Outcome.OK), int(Outcome.FAILED), int(Outcome.SKIPPED)
+WAITING, READY, QUEUED, RUNNING = 10, 11, 12, 13
+ENDED = frozenset((OK, FAILED, SKIPPED))
+NOT_ENDED = (WAITING, READY, QUEUED, RUNNING)
+_NAMES = {0: "ok", 1: "failed", 2: "skipped", 10: "waiting", 11: "ready", 12: "queued", 13: "running"}
+
+MAX_SPARSE_SPAN = 4096  # a chunk with holes reaches no further than this, or four times the tasks it runs
+TARGET_S = 1.5
+
+Range = tuple[int, int]
+Run = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """An outcome that no worker reports, so the executor must write it into the ledger."""
+
+    instance: str
+    lo: int
+    hi: int
+    outcome: Outcome  # SKIPPED, or FAILED for a task that keeps killing its worker
+    cause: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Tasks of one step instance by state; planned is the sum of the others."""
+
+    planned: int
+    ok: int
+    failed: int
+    skipped: int
+    running: int
+    ready: int  # could run now
+    waiting: int  # for another step
+    queued: int  # to run again, perhaps after a delay
+
+    @property
+    def missing(self) -> int:
+        return self.planned - self.ok - self.failed - self.skipped
+
+
+class _Group:
+    """An `all` entry of one target: satisfied when every source has ended completely."""
+
+    __slots__ = ("name", "num_open", "sources", "target")
+
+    def __init__(self, target: _State, name: str) -> None:
+        self.target, self.name = target, name
+        self.sources: list[_State] = []
+        self.num_open = 0
+
+    def passes(self) -> bool:
+        """Whether anything of the whole group may flow downstream."""
+        if not any(source.spec.num_tasks for source in self.sources):
+            return True
+        return any(s.num[OK] or (s.num[FAILED] and s.continues) for s in self.sources)
+
+
+@dataclass(slots=True)
+class _State:
+    """One step instance while the study runs."""
+
+    spec: StepInstance
+    rank: tuple[int, int, int]  # the smallest runs first
+    sizer: ChunkSizer
+    tasks: RunMap
+    num: dict[int, int]  # tasks per state
+    cursor: int = 0  # no task below it is ready
+    requeue: deque[Chunk] = field(default_factory=deque)
+    is_active: bool = False  # it has an entry in the scheduler's heap
+    num_open_groups: int = 0
+    groups: list[_Group] = field(default_factory=list)
+    same_sources: list[_State] = field(default_factory=list)
+    same_targets: list[_State] = field(default_factory=list)
+    block_sources: list[_State] = field(default_factory=list)
+    block_targets: list[_State] = field(default_factory=list)
+    member_of: list[_Group] = field(default_factory=list)
+
+    @property
+    def continues(self) -> bool:
+        return self.spec.on_failure == "continue"
+
+    @property
+    def is_ended(self) -> bool:
+        return self.num[OK] + self.num[FAILED] + self.num[SKIPPED] == self.spec.num_tasks
+
+    @property
+    def num_to_hand_out(self) -> int:
+        return self.num[READY] + self.num[WAITING]
+
+    def move(self, lo: int, hi: int, state: int) -> None:
+        """Put [lo, hi) into `state` and keep the counts."""
+        for a, b, old in self.tasks.runs(lo, hi):
+            self.num[old] -= b - a
+        self.num[state] += hi - lo
+        self.tasks.set(lo, hi, state)
+        if state == READY and lo < self.cursor:
+            self.cursor = lo
+
+
+class Scheduler:
+    """The run of one plan, from the outcomes that the ledger holds to the end.
+
+    Call `take` for work, and `finished`, `lost` or `give_back` once for every chunk that it returned. After
+    each of these, and after construction, write `verdicts` into the ledger. `first_attempt` must exceed every
+    attempt in the ledger, so that what runs now outranks what is recorded.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        outcomes: Mapping[str, RunMap],
+        *,
+        num_workers: int,
+        target_s: float = TARGET_S,
+        first_attempt: int = 1,
+    ) -> None:
+        self.plan = plan
+        self.num_workers = num_workers
+        self.first_attempt = first_attempt
+        self.stop_reason = ""
+        self.stop_now = False  # running tasks are to be interrupted, too
+        self._running: set[Chunk] = set()
+        self._deferred: list[tuple[float, int, Chunk]] = []
+        self._num_deferred = 0  # ever; breaks ties
+        self._deaths: dict[tuple[str, int], int] = {}
+        self._verdicts: list[Verdict] = []
+        self._active: list[tuple[tuple[int, int, int], str]] = []
+        self._changed: deque[tuple[_State, int, int]] = deque()
+        self._ended: set[str] = set()  # instances whose end has been told to their targets
+        self._states = _build_states(plan, outcomes, target_s)
+        for state in self._states.values():
+            self._start(state)
+        self._propagate()
+
+    # ---------------------------------------------------------------- events
+
+    def take(self, now: float) -> Chunk | None:
+        """The next chunk to run, or None when nothing is ready or the study stops."""
+        if self.stop_reason:
+            return None
+        while self._deferred and self._deferred[0][0] <= now:
+            chunk = heapq.heappop(self._deferred)[2]
+            self._requeue(self._states[chunk.instance], chunk)
+        while self._active:
+            state = self._states[self._active[0][1]]
+            if state.requeue:
+                return self._hand_out(state, state.requeue.popleft())
+            if state.num[READY]:
+                return self._hand_out(state, self._cut(state))
+            heapq.heappop(self._active)
+            state.is_active = False
+        return None
+
+    def finished(self, result: ChunkResult, now: float) -> None:
+        """A worker has ended a chunk; tasks it does not report are run again."""
+        chunk, state = result.chunk, self._release(result.chunk)
+        num_failed = self._settle(state, chunk, result.runs)
+        for later in result.deferred:
+            self._defer(state, replace(later.chunk, attempt=chunk.attempt + 1), now + later.delay_s)
+        again = self._unsettled(state, chunk)
+        for rest in again:
+            self._requeue(state, replace(rest, attempt=chunk.attempt + 1))
+        if not (again or chunk.isolate):
+            state.sizer.learn(_num_tasks(chunk), result.busy_s)
+        if result.stop:
+            self._stop_for(state, result)
+        elif num_failed:
+            self._check_failures(state, result.note)
+        self._propagate()
+
+    def lost(self, chunk: Chunk, done: Iterable[Run], now: float, *, signal: str = "") -> None:
+        """The chunk's worker died; `done` is what it left in the ledger for this attempt.
+
+        What it did not end is split in halves, down to single tasks; a task that alone kills its worker
+        `crash_limit` times has failed.
+        """
+        state = self._release(chunk)
+        self._settle(state, chunk, done)
+        for rest in self._unsettled(state, chunk):
+            if _num_tasks(rest) == 1:
+                self._lost_alone(state, rest, signal)
+                continue
+            for half in _halves(rest):
+                self._requeue(state, replace(half, attempt=chunk.attempt + 1))
+        self._propagate()
+
+    def give_back(self, chunk: Chunk) -> None:
+        """The chunk was not started; it waits again as it was."""
+        state = self._release(chunk)
+        self._requeue(state, chunk)
+
+    def stop(self, reason: str, *, now: bool = False) -> None:
+        """Hand out nothing more; with `now`, running tasks are to be interrupted. The first reason stays."""
+        self.stop_reason = self.stop_reason or reason
+        self.stop_now = self.stop_now or now
+
+    # --------------------------------------------------------------- answers
+
+    def verdicts(self) -> list[Verdict]:
+        """Outcomes decided here since the last call, for the ledger."""
+        out, self._verdicts = self._verdicts, []
+        return out
+
+    def next_wakeup(self) -> float | None:
+        """When the earliest deferred chunk may run, if one waits."""
+        return self._deferred[0][0] if self._deferred and not self.stop_reason else None
+
+    def counts(self) -> dict[str, Counts]:
+        """Tasks by state, per step instance."""
+        return {
+            id: Counts(
+                planned=s.spec.num_tasks,
+                ok=s.num[OK],
+                failed=s.num[FAILED],
+                skipped=s.num[SKIPPED],
+                running=s.num[RUNNING],
+                ready=s.num[READY],
+                waiting=s.num[WAITING],
+                queued=s.num[QUEUED],
+            )
+            for id, s in self._states.items()
+        }
+
+    @property
+    def is_complete(self) -> bool:
+        """Every task has an outcome."""
+        return len(self._ended) == len(self._states)
+
+    @property
+    def num_running(self) -> int:
+        """Chunks handed out and not ended."""
+        return len(self._running)
+
+    def story(self, instance: str, task: int) -> str:
+        """What is known about one task, for messages about bugs."""
+        state = self._states[instance]
+        chunks = [c for c in self._running if c.instance == instance and c.lo <= task < c.hi]
+        return (
+            f"task {task} of {instance} is {_NAMES[state.tasks[task]]}; running chunks over it: {chunks}; "
+            f"deaths: {self._deaths.get((instance, task), 0)}; open groups: {state.num_open_groups}"
+        )
+
+    # ------------------------------------------------------------- handing out
+
+    def _cut(self, state: _State) -> Chunk:
+        """The next chunk from the ready tasks, in order; scattered tasks share a chunk with holes."""
+        size = state.sizer.next_size(state.num_to_hand_out, self.num_workers)
+        reach = max(MAX_SPARSE_SPAN, 4 * size)
+        pieces: list[Range] = []
+        num = 0
+        for a, b, value in state.tasks.runs(state.cursor):
+            if value != READY:
+                continue
+            if pieces and (num == size or a - pieces[0][0] >= reach):
+                break
+            b = min(b, a + size - num)
+            pieces.append((a, b))
+            num += b - a
+            if num == size:
+                break
+        state.cursor = pieces[-1][1]
+        chunk = _chunk_of(pieces, instance=state.spec.id, attempt=self.first_attempt)
+        if state.spec.kind is StepKind.AGGREGATE:
+            chunk = replace(chunk, absent_rows=_absent_rows(state, chunk))
+        return chunk
+
+    def _hand_out(self, state: _State, chunk: Chunk) -> Chunk:
+        for a, b in _pieces(chunk):
+            state.move(a, b, RUNNING)
+        self._running.add(chunk)
+        return chunk
+
+    def _release(self, chunk: Chunk) -> _State:
+        if chunk not in self._running:
+            raise ExecutionError(
+                f"a chunk ended that does not run: {chunk}; {self.story(chunk.instance, chunk.lo)}"
+            )
+        self._running.remove(chunk)
+        return self._states[chunk.instance]
+
+    def _requeue(self, state: _State, chunk: Chunk) -> None:
+        for a, b in _pieces(chunk):
+            state.move(a, b, QUEUED)
+        state.requeue.append(chunk)
+        self._activate(state)
+
+    def _defer(self, state: _State, chunk: Chunk, not_before: float) -> None:
+        for a, b in _pieces(chunk):
+            self._expect_running(state, a, b)
+            state.move(a, b, QUEUED)
+        self._num_deferred += 1
+        heapq.heappush(self._deferred, (not_before, self._num_deferred, chunk))
+
+    def _activate(self, state: _State) -> None:
+        if not state.is_active and (state.num[READY] or state.requeue):
+            state.is_active = True
+            heapq.heappush(self._active, (state.rank, state.spec.id))
+
+    # -------------------------------------------------------------- outcomes
+
+    def _settle(self, state: _State, chunk: Chunk, runs: Iterable[Run]) -> int:
+        """Take the outcomes inside the chunk; returns the number of failed tasks."""
+        num_failed = 0
+        for a, b, outcome in _clip(runs, _pieces(chunk)):
+            if outcome not in ENDED:
+                continue
+            self._expect_running(state, a, b)
+            state.move(a, b, outcome)
+            num_failed += (b - a) * (outcome == FAILED)
+        self._changed.append((state, chunk.lo, chunk.hi))
+        return num_failed
+
+    def _expect_running(self, state: _State, lo: int, hi: int) -> None:
+        for a, _, value in state.tasks.runs(lo, hi):
+            if value != RUNNING:
+                raise ExecutionError(
+                    f"an outcome for a task that does not run: {self.story(state.spec.id, a)}"
+                )
+
+    def _unsettled(self, state: _State, chunk: Chunk) -> list[Chunk]:
+        """What of the chunk is still running, as a chunk; empty when nothing is."""
+        left = [r for a, b in _pieces(chunk) for r in state.tasks.ranges((RUNNING,), a, b)]
+        if not left:
+            return []
+        shape = _chunk_of(left, instance=chunk.instance, attempt=chunk.attempt)
+        return [replace(chunk, lo=shape.lo, hi=shape.hi, holes=shape.holes)]
+
+    def _lost_alone(self, state: _State, chunk: Chunk, signal: str) -> None:
+        (task,) = chunk.task_ids()
+        deaths = self._deaths[chunk.instance, task] = self._deaths.get((chunk.instance, task), 0) + 1
+        if deaths < state.spec.crash_limit:
+            self._requeue(state, replace(chunk, attempt=chunk.attempt + 1, isolate=True))
+            return
+        times = "once" if deaths == 1 else f"{deaths} times"
+        cause = f"killed its worker {times}" + (f" ({signal})" if signal else "")
+        self._judge(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
+        self._check_failures(state, cause)
+
+    def _judge(self, state: _State, lo: int, hi: int, outcome: Outcome, cause: str, attempt: int) -> None:
+        state.move(lo, hi, int(outcome))
+        self._changed.append((state, lo, hi))
+        last = self._verdicts[-1] if self._verdicts else None
+        new = Verdict(instance=state.spec.id, lo=lo, hi=hi, outcome=outcome, cause=cause, attempt=attempt)
+        if last and last.hi == lo and replace(new, lo=last.lo) == replace(last, hi=hi):
+            self._verdicts[-1] = replace(last, hi=hi)
+        else:
+            self._verdicts.append(new)
+
+    # -------------------------------------------------------------- stopping
+
+    def _stop_for(self, state: _State, result: ChunkResult) -> None:
+        step, note = state.spec.id, f": {result.note}" if result.note else ""
+        if result.stop == "hard_fail":
+            self.stop(f"a task of step '{step}' failed hard{note}", now=True)
+        else:
+            self.stop(f"a task of step '{step}' asked the workers to stop{note}")
+
+    def _check_failures(self, state: _State, note: str) -> None:
+        """The canary and `max_failures`: what runs may end, nothing new starts."""
+        spec, num_failed = state.spec, state.num[FAILED]
+        because = f": {note}" if note else ""
+        if spec.canary and spec.num_tasks > spec.canary <= num_failed and not state.num[OK]:
+            self.stop(f"canary: the first {num_failed} tasks of step '{spec.id}' all failed{because}")
+        if spec.max_failures is None:
+            return
+        limit = spec.max_failures * spec.num_tasks if spec.max_failures < 1 else spec.max_failures
+        if num_failed > limit:
+            allowed = f"{spec.max_failures:.3g}" if spec.max_failures >= 1 else f"{spec.max_failures:.3%}"
+            self.stop(
+                f"max_failures: {num_failed} of {spec.num_tasks} tasks of step '{spec.id}' failed, "
+                f"{allowed} are allowed{because}"
+            )
+
+    # --------------------------------------------------------------- readiness
+
+    def _start(self, state: _State) -> None:
+        """Bring what the ledger knows about one instance into force."""
+        if state.is_ended:
+            self._ended.add(state.spec.id)
+            for group in state.member_of:
+                group.num_open -= 1
+                self._close(group)
+        if not state.groups and state.num[WAITING]:
+            self._evaluate(state, 0, state.spec.num_tasks)
+        if state.num[OK] or state.num[FAILED] or state.num[SKIPPED]:
+            self._changed.append((state, 0, state.spec.num_tasks))
+
+    def _propagate(self) -> None:
+        """Follow every change to what depends on it, and on."""
+        while self._changed:
+            state, lo, hi = self._changed.popleft()
+            for target in state.same_targets:
+                self._evaluate(target, lo, hi)
+            for target in state.block_targets:
+                for a, b in _shards_of(target, state, lo, hi):
+                    self._evaluate(target, a, b)
+            if state.is_ended and state.spec.id not in self._ended:
+                self._ended.add(state.spec.id)
+                for group in state.member_of:
+                    group.num_open -= 1
+                    self._close(group)
+
+    def _close(self, group: _Group) -> None:
+        """A source of the group has ended; the last one decides."""
+        if group.num_open:
+            return
+        target = group.target
+        target.num_open_groups -= 1
+        if not group.passes():
+            cause = f"no task of '{group.name}', which it depends on, ended ok"
+            for a, b in target.tasks.ranges((WAITING,)):
+                self._judge(target, a, b, Outcome.SKIPPED, cause, self.first_attempt)
+        elif target.num_open_groups == 0:
+            self._evaluate(target, 0, target.spec.num_tasks)
+
+    def _evaluate(self, target: _State, lo: int, hi: int) -> None:
+        """Move waiting tasks in [lo, hi) to ready or skipped, as their sources say."""
+        find = _ready_shards if target.block_sources else _ready_tasks
+        for a, b, culprit in list(find(target, lo, hi)):
+            if culprit:
+                cause = f"a task of '{culprit}', which it depends on, did not end ok"
+                self._judge(target, a, b, Outcome.SKIPPED, cause, self.first_attempt)
+            elif target.num_open_groups == 0:
+                target.move(a, b, READY)
+        self._activate(target)
+
+    # -------------------------------------------------------------- invariants
+
+    def check(self) -> None:
+        """Assert the invariants; every test calls it after every event."""
+        held: dict[tuple[str, int], list[Range]] = {}
+        queued = [c for s in self._states.values() for c in s.requeue] + [c for _, _, c in self._deferred]
+        for kind, chunks in ((RUNNING, list(self._running)), (QUEUED, queued)):
+            for chunk in chunks:
+                held.setdefault((chunk.instance, kind), []).extend(_pieces(chunk))
+        for id, state in self._states.items():
+            real = state.tasks.counts()
+            assert {k: v for k, v in state.num.items() if v} == real, f"{id}: counts {state.num} but {real}"
+            assert state.is_ended == (id in self._ended), f"{id}: its end is not told"
+            assert all(a >= state.cursor for a, _ in state.tasks.ranges((READY,))), (
+                f"{id}: ready below the cursor"
+            )
+            for kind in (RUNNING, QUEUED):
+                have = _merged(held.get((id, kind), []))
+                assert have == state.tasks.ranges((kind,)), f"{id}: {_NAMES[kind]} {have}"
+            self._check_dependencies(state)
+
+    def _check_dependencies(self, state: _State) -> None:
+        id, size = state.spec.id, state.spec.num_tasks
+        started = state.tasks.ranges((READY, QUEUED, RUNNING))
+        closed = all(s.is_ended for g in state.groups for s in g.sources)
+        assert closed == (state.num_open_groups == 0), f"{id}: {state.num_open_groups} groups are open"
+        assert closed or not started, f"{id}: started before what it depends on ended"
+        for a, b in started:
+            for source in state.same_sources:
+                assert not _blocked(source, a, b), f"{id}: [{a}, {b}) started before {source.spec.id}"
+            if state.block_sources:
+                assert not _open_shards(state, a, b), f"{id}: a shard started before its rows ended"
+        find = _ready_shards if state.block_sources else _ready_tasks
+        if closed and not self._changed:
+            assert not list(find(state, 0, size)), f"{id}: waits for nothing"
+
+
+# -------------------------------------------------------------------- building
+
+
+def _build_states(plan: Plan, outcomes: Mapping[str, RunMap], target_s: float) -> dict[str, _State]:
+    states: dict[str, _State] = {}
+    depth: dict[str, int] = {}
+    for index, spec in enumerate(plan.instances):
+        depth[spec.id] = 1 + max((depth[e.source] for e in spec.edges), default=-1)
+        gathers = spec.kind in (StepKind.AGGREGATE, StepKind.MANIFEST)
+        tasks, num = _tasks_of(spec, outcomes.get(spec.id))
+        states[spec.id] = state = _State(
+            spec=spec,
+            rank=(-int(gathers), -depth[spec.id], index),
+            sizer=ChunkSizer(spec, target_s),
+            tasks=tasks,
+            num=num,
+            cursor=spec.num_tasks,
+        )
+        _connect(state, states)
+    return states
+
+
+def _tasks_of(spec: StepInstance, outcomes: RunMap | None) -> tuple[RunMap, dict[int, int]]:
+    """The state of every task as the ledger has it; interrupted tasks wait as if never started."""
+    tasks = RunMap(spec.num_tasks, WAITING)
+    if outcomes is not None:
+        if outcomes.size != spec.num_tasks:
+            raise ExecutionError(
+                f"the ledger has {outcomes.size} tasks of {spec.id}, the plan {spec.num_tasks}"
+            )
+        for a, b, value in outcomes.runs():
+            if value in ENDED:
+                tasks.set(a, b, value)
+    return tasks, dict.fromkeys(_NAMES, 0) | tasks.counts()
+
+
+def _connect(target: _State, states: dict[str, _State]) -> None:
+    groups: dict[str, _Group] = {}
+    for edge in target.spec.edges:
+        source = states[edge.source]
+        if edge.kind == "same":
+            if source.spec.num_tasks != target.spec.num_tasks:
+                raise ExecutionError(f"{target.spec.id} and {edge.source} differ in their number of tasks")
+            target.same_sources.append(source)
+            source.same_targets.append(target)
+        elif edge.kind == "block":
+            source.block_targets.append(target)
+        else:
+            group = groups.setdefault(edge.group, _Group(target, edge.group))
+            group.sources.append(source)
+            group.num_open += 1
+            source.member_of.append(group)
+    target.groups = list(groups.values())
+    target.num_open_groups = len(groups)
+    if any(edge.kind == "block" for edge in target.spec.edges) and target.spec.aggregate:
+        target.block_sources = [states[id] for id in target.spec.aggregate.sources]
+
+
+# ------------------------------------------------------------------- readiness
+
+
+def _blocked(source: _State, lo: int, hi: int) -> list[Range]:
+    """Tasks of [lo, hi) that what depends on them may not follow (yet)."""
+    passing = (OK, FAILED) if source.continues else (OK,)
+    return source.tasks.ranges(set(_NAMES) - set(passing), lo, hi)
+
+
+def _ready_tasks(target: _State, lo: int, hi: int) -> Iterator[tuple[int, int, str]]:
+    """Waiting tasks that `same` sources decide: (lo, hi, "" or the step that they are skipped for)."""
+    for start, end in target.tasks.ranges((WAITING,), lo, hi):
+        at = start
+        while at < end:
+            stop, culprit, is_open = end, "", False
+            for source in target.same_sources:
+                _, until, value = next(source.tasks.runs(at, end))
+                stop = min(stop, until)
+                if value == SKIPPED or (value == FAILED and not source.continues):
+                    culprit = culprit or source.spec.id
+                elif value not in ENDED:
+                    is_open = True
+            if culprit or not (is_open or target.num_open_groups):
+                yield at, stop, culprit
+            at = stop
+
+
+def _ready_shards(target: _State, lo: int, hi: int) -> Iterator[tuple[int, int, str]]:
+    """Waiting shards whose rows have all ended, if nothing else holds the target."""
+    if target.num_open_groups:
+        return
+    closed: list[Range] = []
+    at = lo
+    for x, y in _open_shards(target, lo, hi):
+        if x > at:
+            closed.append((at, x))
+        at = y
+    if at < hi:
+        closed.append((at, hi))
+    for a, b, _ in _clip([(a, b, 0) for a, b in target.tasks.ranges((WAITING,), lo, hi)], closed):
+        yield a, b, ""
+
+
+def _open_shards(target: _State, lo: int, hi: int) -> list[Range]:
+    """Shards in [lo, hi) with a row that has not ended; sorted, merged."""
+    size = _rows_per_shard(target)
+    out: list[Range] = []
+    for offset, source, a, b in _rows(target, lo * size, hi * size):
+        for x, y in source.tasks.ranges(NOT_ENDED, a, b):
+            first, last = max(lo, (offset + x) // size), min(hi, (offset + y - 1) // size + 1)
+            if out and first <= out[-1][1]:
+                out[-1] = (out[-1][0], max(last, out[-1][1]))
+            else:
+                out.append((first, last))
+    return out
+
+
+def _rows_per_shard(target: _State) -> int:
+    assert target.spec.aggregate is not None
+    return target.spec.aggregate.samples_per_shard
+
+
+def _rows(target: _State, lo: int, hi: int) -> Iterator[tuple[int, _State, int, int]]:
+    """The sources of rows [lo, hi): (row of the source's task 0, source, first task, last task + 1)."""
+    offset = 0
+    for source in target.block_sources:
+        n = source.spec.num_tasks
+        a, b = max(lo - offset, 0), min(hi - offset, n)
+        if a < b:
+            yield offset, source, a, b
+        offset += n
+
+
+def _shards_of(target: _State, source: _State, lo: int, hi: int) -> Iterator[Range]:
+    """Shards that hold rows of tasks [lo, hi) of the source."""
+    size, offset = _rows_per_shard(target), 0
+    for other in target.block_sources:
+        if other is source:
+            yield (offset + lo) // size, min(target.spec.num_tasks, (offset + hi - 1) // size + 1)
+        offset += other.spec.num_tasks
+
+
+def _absent_rows(target: _State, chunk: Chunk) -> tuple[Range, ...]:
+    size = _rows_per_shard(target)
+    out = [
+        (offset + x, offset + y)
+        for offset, source, a, b in _rows(target, chunk.lo * size, chunk.hi * size)
+        for x, y in source.tasks.ranges((FAILED, SKIPPED), a, b)
+    ]
+    return tuple(_merged(out))
+
+
+# ---------------------------------------------------------------------- chunks
+
+
+def _pieces(chunk: Chunk) -> list[Range]:
+    """The chunk without its holes."""
+    out: list[Range] = []
+    at = chunk.lo
+    for a, b in chunk.holes:
+        if a > at:
+            out.append((at, a))
+        at = b
+    if at < chunk.hi:
+        out.append((at, chunk.hi))
+    return out
+
+
+def _num_tasks(chunk: Chunk) -> int:
+    return chunk.hi - chunk.lo - sum(b - a for a, b in chunk.holes)
+
+
+def _chunk_of(pieces: list[Range], *, instance: str, attempt: int) -> Chunk:
+    merged = _merged(pieces)
+    holes = tuple((a[1], b[0]) for a, b in pairwise(merged))
+    return Chunk(instance=instance, lo=merged[0][0], hi=merged[-1][1], attempt=attempt, holes=holes)
+
+
+def _halves(chunk: Chunk) -> list[Chunk]:
+    """Two chunks of about half the tasks each."""
+    left, right = [], []
+    to_go = _num_tasks(chunk) // 2
+    for a, b in _pieces(chunk):
+        cut = min(b, a + to_go)
+        to_go -= cut - a
+        left += [(a, cut)] if cut > a else []
+        right += [(cut, b)] if b > cut else []
+    shapes = [_chunk_of(part, instance=chunk.instance, attempt=chunk.attempt) for part in (left, right)]
+    return [replace(chunk, lo=s.lo, hi=s.hi, holes=s.holes, isolate=_num_tasks(s) == 1) for s in shapes]
+
+
+def _merged(ranges: Iterable[Range]) -> list[Range]:
+    out: list[Range] = []
+    for a, b in sorted(ranges):
+        if out and out[-1][1] == a:
+            out[-1] = (out[-1][0], b)
+        else:
+            out.append((a, b))
+    return out
+
+
+def _clip(runs: Iterable[Run], pieces: list[Range]) -> Iterator[Run]:
+    """The parts of sorted runs that lie inside sorted pieces."""
+    i = 0
+    for lo, hi, value in runs:
+        while i < len(pieces) and pieces[i][1] <= lo:
+            i += 1
+        j = i
+        while j < len(pieces) and pieces[j][0] < hi:
+            yield max(lo, pieces[j][0]), min(hi, pieces[j][1]), value
+            j += 1

@@ -1,0 +1,177 @@
+"""A workspace: the directory one study lives in, and its plan."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import UsageError, WorkspaceError
+from merlin.study.layout import SampleLayout
+from merlin.study.plan import Plan, StepInstance
+from merlin.study.plan_io import read_plan, relocate
+from merlin.study.samples import SamplesTable, open_samples
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+
+INFO_DIR = "merlin_info"
+PLAN_NAME = "plan.json"
+_TIMESTAMP = re.compile(r"\d{8}-\d{6}")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A study's directory with its plan; cheap to make, safe to share between threads."""
+
+    path: Path
+    plan: Plan = field(repr=False)
+
+    @property
+    def info(self) -> Path:
+        return self.path / INFO_DIR
+
+    @property
+    def ledger_dir(self) -> Path:
+        return self.info / "ledger"
+
+    @property
+    def plan_path(self) -> Path:
+        return self.info / PLAN_NAME
+
+    @cached_property
+    def layout(self) -> SampleLayout:
+        samples = self.plan.samples
+        return SampleLayout(0) if samples is None else SampleLayout(samples.num, samples.level_max_dirs)
+
+    @cached_property
+    def _instances(self) -> dict[str, StepInstance]:
+        return {instance.id: instance for instance in self.plan.instances}
+
+    @cached_property
+    def _table(self) -> SamplesTable:
+        info = self.plan.samples
+        if info is None:
+            raise WorkspaceError(f"the study in {self.path} has no samples")
+        table = open_samples(self.path / info.file, info.labels)
+        if table.num != info.num:
+            raise WorkspaceError(
+                f"{self.path / info.file} now has {table.num} samples, it had {info.num} when the study was planned"
+            )
+        return table
+
+    def instance(self, instance_id: str) -> StepInstance:
+        try:
+            return self._instances[instance_id]
+        except KeyError:
+            raise WorkspaceError(f"no step instance {instance_id!r} in the plan of {self.path}") from None
+
+    def instance_dir(self, instance: StepInstance) -> Path:
+        return self.path / instance.id
+
+    def task_dir(self, instance: StepInstance, task: int) -> Path:
+        """Directory of one task: the sample's, or the instance's if it does not run per sample."""
+        return self.path / instance.id / self.sample_path(instance, task)
+
+    def sample_path(self, instance: StepInstance, task: int) -> str:
+        """The task's directory below its instance's: "00/01", "" if it does not run per sample."""
+        return self.layout.path(task) if instance.per_sample else ""
+
+    def samples(self) -> SamplesTable:
+        """The study's samples, opened once; WorkspaceError if it has none."""
+        return self._table
+
+
+def open_workspace(path: str | os.PathLike[str]) -> Workspace:
+    """Open the workspace at `path`, which may have been moved since the study was planned.
+
+    Raises:
+        WorkspaceError: there is no plan at `path`, or it cannot be read.
+    """
+    root = Path(os.path.abspath(path))
+    plan_path = root / INFO_DIR / PLAN_NAME
+    if not plan_path.is_file():
+        if not root.is_dir():
+            raise WorkspaceError(f"{root} is not a directory; give the workspace of a study")
+        if (root / INFO_DIR).is_dir():
+            raise WorkspaceError(
+                f"{root} has no {INFO_DIR}/{PLAN_NAME}: its preparation did not finish, or another program made it; "
+                "run the spec again"
+            )
+        raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}")
+    return Workspace(root, relocate(read_plan(plan_path), str(root)))
+
+
+def workspace_stem(name: str) -> str:
+    """What comes before the timestamp in the name of a study's workspace."""
+    stem = name.strip().replace(" ", "_")
+    if not stem or "/" in stem or stem in (".", ".."):
+        raise UsageError(
+            f"description.name {name!r} cannot name a directory; use letters, digits, '_', '-' and '.'"
+        )
+    return stem
+
+
+def output_path(spec: Spec) -> Path:
+    """Directory that holds the spec's workspaces: its OUTPUT_PATH, by default the current directory.
+
+    Variables in env blocks may refer to it, so it is read from the loaded spec's variables; ``~`` and
+    ``$HOME`` expand, a relative path counts from the current directory.
+    """
+    text = os.path.expandvars(os.path.expanduser(str(spec.variables.get("OUTPUT_PATH", "") or ".")))
+    text = text.replace("$(SPECROOT)", str(Path(spec.path).resolve().parent))
+    return Path(os.path.abspath(text))
+
+
+def find_workspaces(spec: Spec) -> list[Workspace]:
+    """The readable workspaces of a spec's study, newest first; those whose preparation failed are left out."""
+    folder, stem = output_path(spec), workspace_stem(spec.document.description.name)
+    if not folder.is_dir():
+        return []
+    names = sorted(
+        (
+            entry.name
+            for entry in folder.iterdir()
+            if entry.name.startswith(f"{stem}_")
+            and _TIMESTAMP.fullmatch(entry.name[len(stem) + 1 :])
+            and (entry / INFO_DIR / PLAN_NAME).is_file()
+        ),
+        reverse=True,
+    )
+    return [open_workspace(folder / name) for name in names]
+
+
+@contextmanager
+def lock(workspace: Workspace) -> Iterator[None]:
+    """Hold the workspace for one run; the kernel lets go of it when the process ends, however it ends.
+
+    Raises:
+        WorkspaceError: another run holds it; the message names its process.
+    """
+    path = workspace.info / "lock"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise WorkspaceError(f"cannot lock {workspace.path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "another process"
+            raise WorkspaceError(
+                f"{workspace.path} is in use by a live run ({owner}); stop that run first, or wait for it"
+            ) from None
+        except OSError as error:
+            raise WorkspaceError(f"cannot lock {workspace.path}: {error.strerror}") from error
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)

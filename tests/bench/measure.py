@@ -1,0 +1,75 @@
+"""Timing whole commands: wall seconds, peak memory, medians, and ratios taken pair by pair."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SPECS = HERE / "specs"
+MERLIN = str(Path(sys.executable).parent / "merlin")
+
+
+@dataclass(frozen=True)
+class Timing:
+    seconds: float
+    peak_bytes: int  # the largest single process of the command's tree that was waited for
+
+
+def run(command: Sequence[str], cwd: Path, env: dict[str, str] | None = None) -> Timing:
+    """Run `command` to its end; a non-zero exit is an error that shows the output's tail."""
+    with open(cwd / "bench.log", "wb") as log:
+        start = time.perf_counter()
+        child = subprocess.Popen(command, cwd=cwd, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        tail = (cwd / "bench.log").read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"{' '.join(command)} exited {child.returncode}\n{tail}")
+    return Timing(seconds, usage.ru_maxrss * 1024)
+
+
+def until(command: Sequence[str], cwd: Path, condition: Callable[[], bool], limit_s: float = 600) -> Timing:
+    """Seconds from the start of `command` until `condition` holds; then it is interrupted and reaped."""
+    with open(cwd / "bench.log", "wb") as log:
+        start = time.perf_counter()
+        child = subprocess.Popen(command, cwd=cwd, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        while not condition():
+            if child.poll() is not None or time.perf_counter() - start > limit_s:
+                child.kill()
+                raise RuntimeError((cwd / "bench.log").read_text(errors="replace")[-2000:])
+            time.sleep(0.002)
+        seconds = time.perf_counter() - start
+        child.send_signal(signal.SIGINT)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    return Timing(seconds, usage.ru_maxrss * 1024)
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """Median of the ratios of neighbours in time, which holds when the machine's speed drifts."""
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+def only_workspace(folder: Path) -> Path:
+    (found,) = (p.parent for p in folder.glob("*/merlin_info"))
+    return found

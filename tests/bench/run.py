@@ -1,0 +1,58 @@
+"""`make bench`: every row of docs/benchmarks.md, or those named on the command line.
+
+    python tests/bench/run.py [--rounds 3] [--quick] [ROW …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import data
+import report
+import scale
+import throughput
+
+ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
+    "null_shell": (throughput.null_shell, 10_000),
+    "json_to_shards": (throughput.json_to_shards, 10_000),
+    "null_function": (throughput.null_function, 3_000_000),
+    "ledger_of_shell": (throughput.ledger_of_shell, 10_000),
+    "first_sample": (throughput.first_sample, 1_000_000),
+    "plan": (scale.plan, 100_000_000),
+    "status": (scale.status, 1_000_000),
+    "restart": (scale.restart, 1_000_000),
+    "shard_writing": (data.shard_writing, 4_000),
+    "random_batches": (data.random_batches, 20_000),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all when none is named")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the size, for trying the harness")
+    args = parser.parse_args()
+    unknown = set(args.rows) - set(ROWS)
+    if unknown:
+        parser.error(f"no such row: {', '.join(sorted(unknown))}")
+    rows: list[report.Row] = []
+    for name in args.rows or ROWS:
+        row, num = ROWS[name]
+        with tempfile.TemporaryDirectory(prefix="merlin-bench-") as tmp:
+            found = row(Path(tmp), args.rounds, num // 10 if args.quick else num)
+        for r in found:
+            print(f"{r.what}: {r.ours}  {r.other}  {r.ratio}  (floor {r.floor})  {r.memory}", flush=True)
+        rows += found
+    if not args.rows and not args.quick:
+        report.write(rows, args.rounds)
+        print(f"written to {report.DOCS}")
+
+
+if __name__ == "__main__":
+    main()

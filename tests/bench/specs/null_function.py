@@ -1,0 +1,5 @@
+"""A function step that does nothing."""
+
+
+def nothing(inputs, context):
+    return {}

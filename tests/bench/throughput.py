@@ -1,0 +1,99 @@
+"""Samples per second of whole studies, paired A B A B with the peer and with bare loops."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from measure import HERE, MERLIN, SPECS, Timing, fresh, median, only_workspace, ratio, run, until
+from peer import peer_environment, peer_merlin
+from report import Row, mb
+
+
+def _ours(folder: Path, spec: str, num: int, *variables: str) -> Timing:
+    command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / f"{spec}.yaml")]
+    return run([*command, "--vars", f"N_SAMPLES={num}", *variables], fresh(folder))
+
+
+def _peer(folder: Path, spec: str, num: int) -> Timing:
+    fresh(folder)
+    for name in (f"{spec}_peer.yaml", "collect.py"):
+        shutil.copy(SPECS / name, folder)
+    command = [peer_merlin(), "run", "--local", f"{spec}_peer.yaml", "--vars", f"N_SAMPLES={num}"]
+    timing = run(command, folder, peer_environment())
+    done = sum(1 for _ in folder.rglob("MERLIN_FINISHED"))
+    if done < num:
+        raise RuntimeError(f"the peer finished {done} of {num} tasks")
+    return timing
+
+
+def _bare(folder: Path, kind: str, num: int) -> Timing:
+    command = [sys.executable, str(HERE / "bare_loop.py"), kind, str(folder / "tree"), str(num)]
+    return run(command, fresh(folder))
+
+
+def null_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
+    warm, forced, peer, bare_warm, bare_fresh = [], [], [], [], []
+    for _ in range(rounds):
+        bare_warm.append(_bare(tmp / "bare", "warm", num))
+        warm.append(_ours(tmp / "warm", "null_shell", num))
+        peer.append(_peer(tmp / "peer", "null_shell", num))
+        bare_fresh.append(_bare(tmp / "bare", "fresh", num))
+        forced.append(_ours(tmp / "fresh", "null_shell", num, "FRESH=true"))
+
+    def seconds(timings: list[Timing]) -> list[float]:
+        return [t.seconds for t in timings]
+
+    def row(what: str, mine: list[Timing], other: list[Timing], floor: str) -> Row:
+        rate = num / median(seconds(mine))
+        other_rate = num / median(seconds(other))
+        r = ratio(seconds(other), seconds(mine))
+        return Row(what, f"{rate:,.0f}/s", f"{other_rate:,.0f}/s", f"{r:.2f}×", floor, mb(mine))
+
+    return [
+        row(f"null shell, {num:,} samples, 2 workers, against merlin==1.13.0 run --local", warm, peer, "≥ 12×"),
+        row("the same against a bare warm loop", warm, bare_warm, "≥ 0.60×"),
+        row("fresh shell per task forced, against merlin==1.13.0", forced, peer, "≥ 5×"),
+        row("the same against a bare fresh loop", forced, bare_fresh, "≥ 0.75×"),
+    ]
+
+
+def json_to_shards(tmp: Path, rounds: int, num: int) -> list[Row]:
+    mine, peer = [], []
+    for _ in range(rounds):
+        mine.append(_ours(tmp / "mine", "json_shell", num))
+        peer.append(_peer(tmp / "peer", "json_shell", num))
+    a, b = [t.seconds for t in mine], [t.seconds for t in peer]
+    what = f"one JSON per sample into HDF5, end to end, {num:,} samples"
+    return [Row(what, f"{median(a):.1f} s", f"{median(b):.1f} s", f"{ratio(b, a):.1f}×", "≥ 10×", mb(mine))]
+
+
+def null_function(tmp: Path, rounds: int, num: int) -> list[Row]:
+    timings = [_ours(tmp / "function", "null_function", num) for _ in range(rounds)]
+    rate = num / median([t.seconds for t in timings])
+    ledger = sum(p.stat().st_size for p in (only_workspace(tmp / "function") / "merlin_info/ledger").iterdir())
+    return [
+        Row(f"null function, {num:,} samples, whole command", f"{rate:,.0f}/s", "", "", "≥ 300,000/s", mb(timings)),
+        Row("ledger bytes per sample, null function", f"{ledger / num:.2f}", "", "", "≤ 16", ""),
+    ]
+
+
+def ledger_of_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
+    _ours(tmp / "ledger", "null_shell", num)
+    ledger = sum(p.stat().st_size for p in (only_workspace(tmp / "ledger") / "merlin_info/ledger").iterdir())
+    return [Row(f"ledger bytes per sample, null shell, {num:,}", f"{ledger / num:.2f}", "", "", "≤ 16", "")]
+
+
+def first_sample(tmp: Path, rounds: int, num: int) -> list[Row]:
+    timings = []
+    for _ in range(rounds):
+        folder = fresh(tmp / "million")
+        command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / "null_shell.yaml")]
+        pattern = "*/null_step/00/00/00/00/00/MERLIN_FINISHED"
+        timings.append(
+            until([*command, "--vars", f"N_SAMPLES={num}"], folder, lambda f=folder: any(f.glob(pattern)))
+        )
+    seconds = median([t.seconds for t in timings])
+    what = f"{num:,}-sample shell study, command to first finished sample (peer: 286 s, 1.24 GB)"
+    return [Row(what, f"{seconds:.2f} s", "286 s", f"{286 / seconds:.0f}×", "≤ 3 s, < 200 MB", mb(timings))]

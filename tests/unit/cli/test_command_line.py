@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from merlin import __version__
+from merlin.cli import main as command_line
+from merlin.errors import Diagnostic, SpecError, UsageError, WorkspaceError
+
+
+def exit_code(*argv: str) -> int | str | None:
+    with pytest.raises(SystemExit) as caught:
+        command_line.main(argv)
+    return caught.value.code
+
+
+def test_every_command_of_the_table_can_be_loaded_and_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in command_line.COMMANDS:
+        assert exit_code(name, "--help") == 0
+        assert "Usage: merlin" in capsys.readouterr().out
+
+
+def test_no_arguments_show_the_help_with_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code() == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in command_line.COMMANDS)
+
+
+def test_version_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_a_mistyped_command_gets_a_hint_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("statsu", "x") == 2
+    assert "Did you mean 'status'" in capsys.readouterr().err
+
+
+def test_the_level_may_be_given_as_upstream_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("-lvl", "debug", "info") == 0
+    assert exit_code("--level", "WARNING", "info") == 0
+    assert exit_code("-lvl", "loud", "info") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (WorkspaceError("no plan"), 1),
+        (UsageError("both"), 2),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+    ],
+)
+def test_errors_become_their_exit_code_without_a_traceback(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(as_json: bool) -> None:
+        raise error
+
+    monkeypatch.setattr(command_line, "_drop_stdout", lambda: None)
+    monkeypatch.setattr(import_module("merlin.cli.commands.info").info, "callback", fail)
+    assert exit_code("info") == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(as_json: bool) -> None:
+        raise WorkspaceError("no plan")
+
+    monkeypatch.setattr(import_module("merlin.cli.commands.info").info, "callback", fail)
+    assert exit_code("-lvl", "DEBUG", "info") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_spec_error_prints_every_diagnostic(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [
+        Diagnostic("a.yaml", 3, 5, "unknown key 'stp'", hint="did you mean 'step'?"),
+        Diagnostic("a.yaml", 9, 1, "x"),
+    ]
+
+    def fail(as_json: bool) -> None:
+        raise SpecError(found)
+
+    monkeypatch.setattr(import_module("merlin.cli.commands.info").info, "callback", fail)
+    assert exit_code("info") == 2
+    err = capsys.readouterr().err
+    assert "a.yaml:3:5: error: unknown key 'stp'\n    did you mean 'step'?" in err
+    assert "2 errors" in err
+
+
+def test_an_unforeseen_error_says_where_its_traceback_is_saved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(as_json: bool) -> None:
+        raise TypeError("surprise")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(import_module("merlin.cli.commands.info").info, "callback", fail)
+    assert exit_code("info") == 1
+    (saved,) = tmp_path.glob("merlin-error-*.txt")
+    assert str(saved) in capsys.readouterr().err
+    assert "TypeError: surprise" in saved.read_text()
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "merlin.cli", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert process.wait() in (0, 141)
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    environment = {
+        **os.environ,
+        "_MERLIN_COMPLETE": "bash_complete",
+        "COMP_WORDS": "merlin sta",
+        "COMP_CWORD": "1",
+    }
+    script = "import sys; sys.argv = ['merlin']; from merlin.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["plain,status"]
+    environment |= {"COMP_WORDS": "merlin plan --me", "COMP_CWORD": "2"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["plain,--mermaid"]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+
+from merlin.cli.output import count, duration, rate, size, to_json
+from merlin.cli.progress import LINE_EVERY_S, LineDisplay, Speed
+from merlin.execution.events import Progress
+from merlin.study.plan import Plan
+from merlin.study.schedule import Counts
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def counts(planned: int, ok: int, failed: int = 0, running: int = 1) -> Counts:
+    rest = planned - ok - failed - running
+    return Counts(
+        planned=planned, ok=ok, failed=failed, skipped=0, running=running, ready=rest, waiting=0, queued=0
+    )
+
+
+def progress(**per_step: Counts) -> Progress:
+    return Progress(seconds=0.0, per_step=per_step, num_workers=1)
+
+
+def plan() -> Plan:
+    return Plan(
+        name="p", study_id="s", workspace="/w", spec_path="", spec_root="", spec_digest="", created="", seed=0,
+        samples=None, variables={}, instances=(),
+    )  # fmt: skip
+
+
+def test_lines_are_few_and_tell_each_step_that_ends_once() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    display = LineDisplay(write=lines.append, clock=clock)
+    display.started(plan(), progress(a=counts(1000, 0), b=counts(10, 10, running=0)))
+    assert lines == ["p: 2 steps, 1,010 tasks, 10 of them done before"]
+    for k in range(1, 100):
+        clock.now = k * LINE_EVERY_S / 50
+        display.progress(progress(a=counts(1000, k * 10), b=counts(10, 10, running=0)))
+    assert len(lines) == 2
+    assert lines[1].startswith("a: 500 ok of 1,000, 100/s, 5.0 s to go")
+    for _ in range(3):
+        display.progress(progress(a=counts(1000, 990, 10, running=0), b=counts(10, 10, running=0)))
+    assert lines[2:] == ["a: 990 ok, 10 failed of 1,000"]
+
+
+def test_speed_follows_the_last_seconds_only() -> None:
+    speed = Speed(window_s=10)
+    for k in range(100):
+        speed.add(float(k), k * 5)
+    for k in range(100, 120):
+        speed.add(float(k), 500 + (k - 100) * 50)
+    assert speed.per_second() == pytest.approx(50)
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [duration(s) for s in (0.42, 12.3, 185, 7800, None)] == [
+        "0.4 s",
+        "12 s",
+        "3 min 05 s",
+        "2 h 10 min",
+        "",
+    ]
+    assert [rate(r) for r in (1234.4, 2.5, 0.01, 0)] == ["1,234/s", "2.5/s", "0.6/min", ""]
+    assert [size(n) for n in (12, 3_400_000)] == ["12 B", "3.4 MB"]
+    assert [count(1, "task"), count(1200, "task"), count(2, "directory", "directories")] == [
+        "1 task",
+        "1,200 tasks",
+        "2 directories",
+    ]
+
+
+def test_json_has_no_nan() -> None:
+    assert to_json({"a": [float("nan"), 1.5]}) == '{\n  "a": [\n    null,\n    1.5\n  ]\n}'

@@ -1,0 +1,112 @@
+"""Small studies written by hand into a folder, for tests of the executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.study.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.study.plan_io import write_plan
+from merlin.study.workspace import Workspace, open_workspace
+
+
+def step(id: str, n: int, *edges: Edge, **more: Any) -> StepInstance:
+    kind = more.pop("kind", StepKind.CMD)
+    return StepInstance(id=id, step=id, kind=kind, num_tasks=n, per_sample=True, edges=edges, **more)
+
+
+def same(source: str) -> Edge:
+    return Edge(source=source, kind="same", group=source)
+
+
+def make_workspace(root: Path, *instances: StepInstance) -> Workspace:
+    """A prepared workspace whose samples are the numbers 0, 1, 2 … in the column X."""
+    num = max(i.num_tasks for i in instances)
+    path = root / "study_20260101-000000"
+    (path / "merlin_info").mkdir(parents=True)
+    np.save(path / "merlin_info" / "samples.npy", np.arange(num, dtype=float).reshape(-1, 1))
+    plan = Plan(
+        name="study",
+        study_id="s1",
+        workspace=str(path),
+        spec_path=str(root / "spec.yaml"),
+        spec_root=str(root),
+        spec_digest="",
+        created="2026-01-01T00:00:00+00:00",
+        seed=0,
+        samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=("X",)),
+        variables={},
+        instances=instances,
+    )
+    write_plan(path / "merlin_info" / "plan.json", plan)
+    return open_workspace(path)
+
+
+def wait_until(
+    condition: Callable[[], object], show_state: Callable[[], object], limit_s: float = 30.0
+) -> None:
+    """Return when the condition holds; fail with the state when it does not come true."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, show_state()
+        time.sleep(0.01)
+
+
+RUN = """
+import json, sys
+from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.events import SilentObserver
+from merlin.study.workspace import open_workspace
+options = RunOptions(workers=int(sys.argv[2]), redo_failed=sys.argv[3] == "redo")
+summary = run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())
+names = ("planned", "ok", "failed", "skipped", "missing", "stop_reason")
+print(json.dumps({name: getattr(summary, name) for name in names}))
+"""
+
+
+def start_run(workspace: Workspace, *, workers: int = 2, redo: bool = False) -> subprocess.Popen[str]:
+    """The command's process, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(workspace.path), str(workers), "redo" if redo else "-"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def end_of(run: subprocess.Popen[str], limit_s: float = 60.0) -> dict[str, Any]:
+    """What the command printed at its end."""
+    out, err = run.communicate(timeout=limit_s)
+    assert run.returncode == 0, err
+    summary: dict[str, Any] = json.loads(out)
+    return summary
+
+
+def processes_of(workspace: Workspace) -> list[str]:
+    """Command lines of live processes that name the workspace or work inside it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            cwd = (entry / "cwd").readlink()
+        except OSError:
+            continue
+        if line and (str(workspace.path) in line or cwd.is_relative_to(workspace.path)):
+            found.append(f"{entry.name} {line}")
+    return found
+
+
+def workers_of(workspace: Workspace) -> list[int]:
+    """Process ids of the workspace's workers."""
+    return [int(p.split()[0]) for p in processes_of(workspace) if "merlin.execution.worker" in p]

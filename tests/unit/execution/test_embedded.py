@@ -1,0 +1,238 @@
+"""The embedded executor with real worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from study_on_disk import (
+    end_of,
+    make_workspace,
+    processes_of,
+    same,
+    start_run,
+    step,
+    wait_until,
+    workers_of,
+)
+
+from merlin.errors import WorkspaceError
+from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.events import RecordingObserver, RunSummary
+from merlin.ledger.replay import replay
+from merlin.study.tasks import Outcome
+from merlin.study.workspace import Workspace
+
+TWO = RunOptions(workers=2)
+SESSION = "$(cut -d' ' -f6 /proc/$$/stat)"  # in a task: its worker's process id
+
+
+def run(workspace: Workspace, options: RunOptions = TWO) -> tuple[RunSummary, RecordingObserver]:
+    observer = RecordingObserver()
+    return run_embedded(workspace, options, observer), observer
+
+
+def counts(summary: RunSummary) -> tuple[int, int, int, int]:
+    return summary.ok, summary.failed, summary.skipped, summary.missing
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def test_every_task_of_a_chain_ends_ok_and_nothing_is_left_running(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    workspace = make_workspace(
+        tmp_path,
+        step("sim", 40, command=f"echo sim$(MERLIN_SAMPLE_ID) >> {log}"),
+        step("post", 40, same("sim"), command=f"echo post$(MERLIN_SAMPLE_ID) >> {log}"),
+    )
+    summary, observer = run(workspace)
+    assert counts(summary) == (80, 0, 0, 0)
+    assert summary.is_success
+    ran = lines(log)
+    assert sorted(ran) == sorted(f"{s}{i}" for s in ("sim", "post") for i in range(40))
+    assert all(ran.index(f"sim{i}") < ran.index(f"post{i}") for i in range(40))
+    assert observer.summary == summary
+    assert observer.steps[0].per_step["sim"].ok == 0
+    assert observer.steps[-1].per_step["post"].ok == 40
+    assert processes_of(workspace) == []
+
+
+def test_a_failed_sample_is_skipped_downstream_in_the_ledger_too(tmp_path: Path) -> None:
+    workspace = make_workspace(
+        tmp_path,
+        step("sim", 12, command="test $(MERLIN_SAMPLE_ID) != 5"),
+        step("post", 12, same("sim"), command="true"),
+    )
+    summary, _ = run(workspace)
+    assert counts(summary) == (22, 1, 1, 0)
+    assert not summary.is_success
+    outcomes = replay(workspace.ledger_dir, workspace.plan).outcomes
+    assert (outcomes["sim"][5], outcomes["post"][5]) == (Outcome.FAILED, Outcome.SKIPPED)
+
+
+def test_a_second_run_has_nothing_to_do_unless_failures_are_redone(tmp_path: Path) -> None:
+    log, flag = tmp_path / "log", tmp_path / "flag"
+    command = f"echo $(MERLIN_SAMPLE_ID) >> {log}; test $(MERLIN_SAMPLE_ID) != 5 -o -e {flag}"
+    workspace = make_workspace(
+        tmp_path, step("sim", 12, command=command), step("post", 12, same("sim"), command="true")
+    )
+    assert counts(run(workspace)[0]) == (22, 1, 1, 0)
+    assert counts(run(workspace)[0]) == (22, 1, 1, 0)
+    assert len(lines(log)) == 12
+    flag.touch()
+    assert counts(run(workspace, RunOptions(workers=2, redo_failed=True))[0]) == (24, 0, 0, 0)
+    assert lines(log)[12:] == ["5"]
+
+
+def test_a_deferred_task_waits_for_its_delay(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    command = f"test -e {tried} || {{ touch {tried}; exit 104; }}"
+    workspace = make_workspace(tmp_path, step("sim", 1, command=command, retry_delay_s=0.3))
+    summary, _ = run(workspace)
+    assert counts(summary) == (1, 0, 0, 0)
+    assert summary.seconds >= 0.3
+
+
+def test_a_hard_failure_interrupts_what_runs(tmp_path: Path) -> None:
+    command = "if [ $(MERLIN_SAMPLE_ID) = 1 ]; then exit 102; else sleep 60; fi"
+    workspace = make_workspace(tmp_path, step("sim", 4, command=command))
+    summary, observer = run(workspace)
+    assert "failed hard" in summary.stop_reason
+    assert counts(summary) == (0, 1, 0, 3)
+    assert summary.seconds < 30
+    assert any("stopping" in note for note in observer.notes)
+    assert processes_of(workspace) == []
+
+
+def test_stop_workers_lets_running_tasks_end(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    command = (
+        f"if [ $(MERLIN_SAMPLE_ID) = 1 ]; then until [ -e {other} ]; do sleep 0.01; done; exit 105; "
+        f"else touch {other}; sleep 0.3; fi"
+    )
+    workspace = make_workspace(tmp_path, step("sim", 4, command=command))
+    summary, _ = run(workspace)
+    assert "asked the workers to stop" in summary.stop_reason
+    assert summary.missing > 0
+    assert summary.ok >= 1
+
+
+def test_the_canary_stops_a_study_that_only_fails(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, step("sim", 5000, command="exit 3"))
+    summary, _ = run(workspace)
+    assert summary.stop_reason.startswith("canary: the first")
+    assert summary.failed < 1000
+
+
+def test_a_killed_worker_costs_no_task(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    kill = f"touch {once}; kill -9 {SESSION}"
+    command = f"if [ $(MERLIN_SAMPLE_ID) = 3 -a ! -e {once} ]; then {kill}; fi"
+    workspace = make_workspace(tmp_path, step("sim", 20, command=command))
+    summary, observer = run(workspace)
+    assert counts(summary) == (20, 0, 0, 0)
+    assert any("was lost" in note and "SIGKILL" in note for note in observer.notes)
+    assert [e.kind for e in replay(workspace.ledger_dir, workspace.plan).events()].count("worker_lost") == 1
+
+
+def test_a_task_that_always_kills_its_worker_fails_alone(tmp_path: Path) -> None:
+    command = f"if [ $(MERLIN_SAMPLE_ID) = 3 ]; then kill -9 {SESSION}; fi"
+    workspace = make_workspace(tmp_path, step("sim", 20, command=command, crash_limit=2))
+    summary, _ = run(workspace)
+    assert counts(summary) == (19, 1, 0, 0)
+    (failed,) = replay(workspace.ledger_dir, workspace.plan).failures()
+    assert (failed.failure.task, failed.failure.cause) == (3, "killed its worker 2 times (SIGKILL)")
+
+
+def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, step("sim", 2, command="sleep 60"))
+    first = start_run(workspace)
+    try:
+        wait_until(lambda: workers_of(workspace), lambda: first.poll())
+        with pytest.raises(WorkspaceError, match=str(first.pid)):
+            run(workspace)
+    finally:
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_stops_cleanly_and_the_study_can_be_resumed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    command = f"echo $(MERLIN_SAMPLE_ID) >> {log}; [ $(MERLIN_SAMPLE_ID) -lt 3 -o -e {gate} ] || sleep 60"
+    workspace = make_workspace(tmp_path, step("sim", 10, command=command))
+    command_process = start_run(workspace)
+    wait_until(lambda: len(lines(log)) >= 5, lambda: lines(log))
+    began = time.monotonic()
+    command_process.send_signal(number)
+    summary = end_of(command_process)
+    assert time.monotonic() - began < 5
+    assert summary["stop_reason"] == "interrupted"
+    assert (summary["ok"], summary["failed"], summary["missing"]) == (3, 0, 7)
+    assert processes_of(workspace) == []
+    gate.touch()
+    assert counts(run(workspace)[0]) == (10, 0, 0, 0)
+    assert sorted(set(lines(log))) == sorted(str(i) for i in range(10))
+    assert all(lines(log).count(str(i)) == 1 for i in range(3))
+
+
+def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    workspace = make_workspace(tmp_path, step("sim", 2, command=f"echo x >> {log}; sleep 60"))
+    command_process = start_run(workspace)
+    wait_until(lambda: len(lines(log)) == 2, lambda: lines(log))
+    for worker in workers_of(workspace):
+        os.kill(worker, signal.SIGSTOP)  # it cannot follow
+    command_process.send_signal(signal.SIGINT)
+    command_process.send_signal(signal.SIGTERM)
+    summary = end_of(command_process)
+    assert (summary["stop_reason"], summary["missing"]) == ("interrupted", 2)
+    assert processes_of(workspace) == []
+
+
+def test_workers_and_tasks_go_when_the_command_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    workspace = make_workspace(tmp_path, step("sim", 2, command=f"echo x >> {log}; sleep 60"))
+    command_process = start_run(workspace)
+    wait_until(lambda: len(lines(log)) == 2, lambda: lines(log))
+    command_process.kill()
+    command_process.communicate()
+    wait_until(lambda: not processes_of(workspace), lambda: processes_of(workspace))
+
+
+def test_the_next_run_kills_orphans_that_cannot_go_by_themselves(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = f"echo x >> {log}; [ $(wc -l < {log}) -gt 2 ] || sleep 60"
+    workspace = make_workspace(tmp_path, step("sim", 2, command=command))
+    command_process = start_run(workspace)
+    wait_until(lambda: len(lines(log)) == 2, lambda: lines(log))
+    stopped = workers_of(workspace)
+    for worker in stopped:
+        os.kill(worker, signal.SIGSTOP)
+    command_process.kill()
+    command_process.communicate()
+    assert workers_of(workspace) == stopped
+    assert counts(run(workspace)[0]) == (2, 0, 0, 0)
+    assert processes_of(workspace) == []
+
+
+def test_tasks_can_be_interrupted_by_their_own_signals(tmp_path: Path) -> None:
+    """The workers' handling of SIGINT is not inherited."""
+    command = (
+        "python3 -c 'import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler'"
+    )
+    workspace = make_workspace(tmp_path, step("sim", 1, command=command))
+    assert counts(run(workspace)[0]) == (1, 0, 0, 0)
+
+
+def test_a_study_of_one_task_starts_one_worker(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, step("sim", 1, command="true"))
+    _, observer = run(workspace, RunOptions(workers=8))
+    assert {p.num_workers for p in observer.steps} <= {0, 1}

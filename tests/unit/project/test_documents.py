@@ -1,0 +1,88 @@
+"""What the documents say about the project is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "specs").rglob("*.md")),
+]
+
+
+def test_the_architecture_starts_with_six_files_that_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    first = re.findall(r"^\d\. \[`([^`]+)`\]", text.split("\n## ")[0], re.MULTILINE)
+    assert len(first) == 6
+    assert all((ROOT / name).is_file() for name in first), [n for n in first if not (ROOT / n).is_file()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_inside_the_project_lead_somewhere(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", text):
+        if not re.match(r"[a-z]+:", target):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_key_of_a_spec_is_in_the_reference() -> None:
+    from pydantic import BaseModel
+
+    from merlin.spec import model
+
+    text = (ROOT / "docs/spec-reference.md").read_text()
+    blocks = [v for v in vars(model).values() if isinstance(v, type) and issubclass(v, BaseModel)]
+    keys = {
+        field.alias or name
+        for block in blocks
+        if block.__module__ == model.__name__
+        for name, field in block.model_fields.items()
+    }
+    assert {key for key in keys if f"`{key}`" not in text} == set()
+
+
+def test_every_variable_and_exit_code_is_in_the_reference() -> None:
+    from merlin.spec.variables import RESERVED, RETURN_CODE_VARIABLES
+
+    text = (ROOT / "docs/spec-reference.md").read_text()
+    assert {name for name in RESERVED | set(RETURN_CODE_VARIABLES) if f"$({name})" not in text} == set()
+
+
+def test_every_command_and_option_is_in_the_commands_page() -> None:
+    import click
+
+    from merlin.cli.main import COMMANDS, cli
+
+    text = (ROOT / "docs/commands.md").read_text()
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in COMMANDS}
+    assert {name for name in commands if f"## merlin {name}" not in text} == set()
+    for name, command in commands.items():
+        assert command is not None
+        section = text.split(f"## merlin {name}\n")[1].split("\n## ")[0]
+        inner = command.commands.values() if isinstance(command, click.Group) else [command]
+        options = [p for c in inner for p in c.params if isinstance(p, click.Option) and not p.hidden]
+        missing = [option.opts for option in options if not any(f"`{o}" in section for o in option.opts)]
+        assert not missing, f"docs/commands.md does not mention {missing} of {name}"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import tomllib
+
+    import merlin
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == merlin.__version__
+
+
+def test_continuous_integration_calls_the_two_commands_and_nothing_else() -> None:
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    assert "set -euo pipefail" in lines
+    assert [line for line in lines if line.startswith("make")] == ["make check", "make test"]
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111

@@ -1,0 +1,139 @@
+"""Imports point down, and third-party packages stay behind their fences; read from the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "merlin"
+
+# from the top down; a layer imports itself and what stands after it
+LAYERS = ("cli", "execution", "status", "shards", "ledger", "study", "spec", "errors")
+APART = {"testing": set(LAYERS), "common": set()}  # type: dict[str, set[str]]
+
+FENCES = {
+    "click": {"cli"},
+    "rich": {"cli"},
+    "duckdb": {"status"},
+    "h5py": {"shards"},
+    "hdf5plugin": {"shards"},
+    "scipy": {"study"},
+    "maestrowf": {"study"},
+    "pyarrow": {"study"},
+    "yaml": {"spec"},
+    "pydantic": {"spec"},
+    "pydantic_core": {"spec"},
+    "numpy": {"execution", "status", "shards", "ledger", "study", "cli", "testing", "common"},
+    "matplotlib": {"cli"},
+    "pandas": {"status", "cli"},
+}
+# modules of a layer that may also use a package: (file, package)
+EXCEPTIONS: set[tuple[str, str]] = set()
+
+
+class Import(NamedTuple):
+    file: Path
+    line: int
+    module: str
+    is_top_level: bool
+
+
+def imports_of(file: Path) -> Iterator[Import]:
+    """Every import of a file that runs; those for type checkers alone are left out of `is_top_level`."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    inner = {
+        id(node)
+        for scope in ast.walk(tree)
+        if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or is_type_checking(scope)
+        for node in ast.walk(scope)
+    }
+    for node in ast.walk(tree):
+        top = id(node) not in inner
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name, top)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: a relative import"
+            assert node.module is not None
+            yield Import(file, node.lineno, node.module, top)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def layer_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+ALL = [found for file in sorted(PACKAGE.rglob("*.py")) for found in imports_of(file)]
+
+
+def test_there_is_something_to_check() -> None:
+    assert {layer_of(i.file) for i in ALL} >= set(LAYERS) - {"errors"}
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for found in ALL:
+        if not found.module.startswith("merlin.") or layer_of(found.file) == "__init__":
+            continue
+        source, target = layer_of(found.file), found.module.split(".")[1]
+        if source in APART:
+            allowed = APART[source] | {source}
+        else:
+            assert source in LAYERS, f"{found.file}: no layer of this name in the architecture"
+            allowed = set(LAYERS[LAYERS.index(source) :])
+        if target not in allowed:
+            wrong.append(f"{found.file.relative_to(ROOT)}:{found.line}: {source} imports {found.module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_third_party_packages_stay_behind_their_fences() -> None:
+    wrong = []
+    for found in ALL:
+        package = found.module.split(".")[0]
+        if package in sys.stdlib_module_names or package == "merlin":
+            continue
+        name = str(found.file.relative_to(PACKAGE))
+        if layer_of(found.file) not in FENCES.get(package, set()) and (name, package) not in EXCEPTIONS:
+            wrong.append(f"merlin/{name}:{found.line}: {package}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_heavy_packages_are_imported_where_they_are_used() -> None:
+    """numpy may stand at the top of the layers that compute; rich, matplotlib and duckdb never do."""
+    lazy = {"rich", "matplotlib", "duckdb", "scipy", "maestrowf", "pyarrow", "pandas"}
+    wrong = [
+        f"{found.file.relative_to(ROOT)}:{found.line}: {found.module}"
+        for found in ALL
+        if found.is_top_level
+        and (
+            found.module.split(".")[0] in lazy
+            or (layer_of(found.file) == "cli" and found.module.split(".")[0] == "numpy")
+        )
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_commands_import_no_layer_before_they_are_called() -> None:
+    wrong = [
+        f"{found.file.relative_to(ROOT)}:{found.line}: {found.module}"
+        for found in ALL
+        if found.file.parent.name == "commands"
+        and found.is_top_level
+        and found.module.startswith("merlin.")
+        and found.module not in ("merlin.errors", "merlin.cli.options", "merlin.cli.argv")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "common_utils", "manager", "misc"])
+def test_no_file_is_a_drawer(name: str) -> None:
+    assert not list(PACKAGE.rglob(f"{name}.py"))
