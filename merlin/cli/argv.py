@@ -35,7 +35,7 @@ class ManyOption(click.Option):
         leaves_last: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, multiple=True, **kwargs)
+        super().__init__(*args, **{**kwargs, "multiple": True})
         self.accepts = accepts
         self.leaves_last = leaves_last
 

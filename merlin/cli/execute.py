@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.cli.output import count, duration, print_json, table
+from merlin.cli.output import count, duration, print_json, size, table
 
 if TYPE_CHECKING:
     from merlin.execution.events import RunSummary
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
 
 MAX_GROUPS = 3  # of failures shown at the end
+MAX_TAIL_LINES = 3  # of their logs
 EXIT_INTERRUPTED = 130
 
 
@@ -72,7 +73,7 @@ def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[st
         "skipped": summary.skipped,
         "missing": summary.missing,
         "steps": _steps(snapshot),
-        "failures": list(group_failures(workspace))[:MAX_GROUPS] if summary.failed else [],
+        "failures": group_failures(workspace)[:MAX_GROUPS] if summary.failed else [],
         "data_sets": data_sets(workspace),
     }
 
@@ -91,10 +92,17 @@ def data_sets(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def _data_set(folder: Path) -> dict[str, Any]:
-    from merlin.shards.describe import describe
+    from merlin.shards.manifest_file import read_manifest
 
-    facts = describe(folder)
-    return {"path": str(folder), "line": facts.line}
+    data = read_manifest(folder)
+    return {
+        "path": str(folder),
+        "rows": data.num_rows,
+        "shards": len(data.shards),
+        "size_bytes": data.size_bytes,
+        "fields": [field.name for field in data.fields],
+        "digest": data.content_digest,
+    }
 
 
 def show_report(report: dict[str, Any]) -> None:
@@ -108,12 +116,16 @@ def show_report(report: dict[str, Any]) -> None:
     print(f"\n{reconciled(report)}   ({duration(report['seconds'])})")
     for group in report["failures"]:
         print(f"\n{group.step}: {count(group.count, 'task')} failed: {group.cause}")
-        if group.message:
-            print(f"    {group.message}")
+        for line in group.log_tail.splitlines()[-MAX_TAIL_LINES:]:
+            print(f"    {line}")
     if report["failures"]:
         print(f"\nall failures, with logs: merlin failures {report['workspace']}")
     for data_set in report["data_sets"]:
-        print(f"\n{data_set['line']}")
+        print(f"\ndata set {data_set['path']}")
+        print(
+            f"  {count(data_set['rows'], 'sample')} in {count(data_set['shards'], 'shard')}, "
+            f"{size(data_set['size_bytes'])}, {count(len(data_set['fields']), 'field')}"
+        )
     sys.stdout.flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         print(f"stopped early: {report['stop_reason']}", file=sys.stderr)

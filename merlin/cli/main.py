@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 130
     except BrokenPipeError:
         _drop_stdout()
-        code = 141  # what a shell reports for a program that SIGPIPE ended
+        code = 1  # as click itself ends when a command meets it
     except MerlinError as error:
         code = _explain(error, debug)
     except Exception as error:  # noqa: BLE001  the outermost frame: nobody above could explain it

@@ -165,7 +165,7 @@ class LiveDisplay:
         assert self._plan is not None
         grid = Table.grid(padding=(0, 1))
         for justify in ("left", "left", "right", "left", "right", "right"):
-            grid.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+            grid.add_column(justify=justify, no_wrap=True)
         rows = list(self._totals.items())
         room = max(3, self._console.height - 4)
         if len(rows) > room:  # those at work first

@@ -151,7 +151,7 @@ def _encode_chunk(
 
 def _exit_codes(record: ChunkRecord) -> Array | None:
     if record.exit_codes is not None or not any(f.exit_code for f in record.failures):
-        return record.exit_codes
+        return None if record.exit_codes is None else np.asarray(record.exit_codes)
     codes = np.zeros(record.hi - record.lo, np.int16)
     for failure in record.failures:
         codes[failure.task - record.lo] = failure.exit_code
@@ -273,7 +273,8 @@ def decode(header: RecordHeader, payload: bytes, writer: Writer) -> Record:
         )
     if header.kind == Kind.RANGE:
         return RangeRecord(
-            instance=header.instance, lo=header.lo, hi=header.hi, outcome=header.outcome, cause=_range_cause(blocks),
+            instance=header.instance, lo=header.lo, hi=header.hi, outcome=header.outcome,
+            cause=_range_cause(blocks),
             attempt=header.attempt, started=header.started, worker=writer.worker, host=writer.host,
         )  # fmt: skip
     num = header.hi - header.lo

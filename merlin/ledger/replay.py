@@ -282,7 +282,7 @@ class Replay:
         return found
 
     def failing(self, instances: Iterable[str] | None = None) -> Iterator[tuple[Entry, Ranges | None]]:
-        """Records with failures that still count, and the tasks for which the record counts (None: for all)."""
+        """Records with failures that still count, and the tasks for which they do (None: for all)."""
         for instance in self._sizes if instances is None else instances:
             for lo, hi, group in self.clusters(instance):
                 if not any(entry.header.counts[Outcome.FAILED] for entry in group):

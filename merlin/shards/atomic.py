@@ -14,15 +14,14 @@ TEMPORARY_SUFFIX = ".tmp"
 def replacing(path: Path, *, durable_name: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it is flushed and renamed to `path`, else removed.
 
-    A process that is killed leaves only the temporary file, which every reader ignores and the next writer of the
-    same name replaces.
+    A process that is killed leaves only the temporary file, which every reader ignores.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
         fsync_path(temporary)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

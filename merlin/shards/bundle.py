@@ -1,8 +1,8 @@
 """Bundles: what one chunk contributed to one shard, kept until the shard is written.
 
-``<aggregate id>/bundles/<shard>/<lo>-<hi>-<attempt>-<worker>.h5`` holds `row` (global row numbers, ascending) and
-`fields/<name>` (contiguous). Only rows whose outputs were good are in it. A row may be in several bundles: the highest
-attempt counts, then the newest file.
+``<aggregate id>/bundles/<shard>/<lo>-<hi>-<attempt>-<worker>.h5`` holds `row` (global row numbers, ascending)
+and `fields/<name>` (contiguous). Only rows whose outputs were good are in it. A row may be in several
+bundles: the highest attempt counts, then the newest file.
 """
 
 from __future__ import annotations

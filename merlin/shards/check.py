@@ -39,7 +39,8 @@ def block_rows(row_bytes: int) -> int:
 
 
 def bad_rows(field: Field, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Which rows of `values` (n, …) do not survive the cast to the field's dtype, or are not finite though they must.
+    """Which rows of `values` (n, …) do not survive the cast to the field's dtype, or are not finite though
+    they must.
 
     Works block by block, so the extra memory does not grow with n.
     """

@@ -73,7 +73,7 @@ def _collect_piece(
         return
     directory = bundle_directory(request.workspace.path, request.aggregate.id, shard)
     path = free_path(directory, first + lo, first + hi, request.attempt, request.worker)
-    attributes = {
+    attributes: dict[str, str | int] = {
         "aggregate": request.aggregate.id,
         "source": request.source.id,
         "attempt": request.attempt,
@@ -234,8 +234,8 @@ def save_outputs(
 ) -> dict[int, str]:
     """Keep what a function returned for tasks [lo, hi) although no aggregate collects it.
 
-    Writes ``<instance id>/outputs/<lo>-<hi>-<attempt>-<worker>.h5``, laid out like a bundle with tasks as rows;
-    returns task -> cause where an output has the wrong number of rows or cannot be stored.
+    Writes ``<instance id>/outputs/<lo>-<hi>-<attempt>-<worker>.h5``, laid out like a bundle with tasks as
+    rows; returns task -> cause where an output has the wrong number of rows or cannot be stored.
     """
     keep = np.array(ok, dtype=bool)
     causes: dict[int, str] = {}

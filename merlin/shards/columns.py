@@ -1,7 +1,7 @@
 """Write and read columnar HDF5 files at the speed of the disk.
 
-HDF5 lays out a contiguous data set when it is created; its bytes are then written (and later read, or mapped) at that
-offset without going through the library. Compressed data sets and text go through it.
+HDF5 lays out a contiguous data set when it is created; its bytes are then written (and later read, or mapped)
+at that offset without going through the library. Compressed data sets and text go through it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _through_library(dataset: Any) -> Sink:
 
 def _at_offset(descriptor: int, offset: int, row_bytes: int) -> Sink:
     def write(row: int, block: np.ndarray[Any, Any]) -> None:
-        _write_all(descriptor, memoryview(block.reshape(-1).view(np.uint8)), offset + row * row_bytes)
+        _write_all(descriptor, block.reshape(-1).view(np.uint8).data, offset + row * row_bytes)
 
     return write
 
@@ -287,7 +287,7 @@ class ColumnReader:
         elif offset is None or dataset.dtype != out.dtype or dataset.shape[1:] != out.shape[1:]:
             out[...] = dataset[lo : lo + len(out)]
         else:
-            data = memoryview(out.reshape(-1).view(np.uint8))
+            data = out.reshape(-1).view(np.uint8).data
             position = offset + lo * (out.nbytes // max(1, len(out)))
             while data:
                 count = os.preadv(self._descriptor, [data], position)

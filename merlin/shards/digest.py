@@ -1,8 +1,9 @@
 """Digests of data sets' contents, block by block, so that damage can be narrowed down to rows.
 
-Numeric values are hashed as their little-endian bytes, text as (u64 length, UTF-8 bytes) per value. Blocks hold a fixed
-number of rows, so a digest depends on the values alone: not on the host, the time, or how the run was cut into chunks.
-SHA-256 is used because current CPUs have instructions for it; it is twice as fast as BLAKE2 there.
+Numeric values are hashed as their little-endian bytes, text as (u64 length, UTF-8 bytes) per value. Blocks
+hold a fixed number of rows, so a digest depends on the values alone: not on the host, the time, or how the
+run was cut into chunks. SHA-256 is used because current CPUs have instructions for it; it is twice as fast as
+BLAKE2 there.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def digest_array(block: np.ndarray[Any, Any]) -> str:
     """Digest of a C-contiguous little-endian numeric block, or of a block of str."""
     if block.dtype.kind == "O":
         return digest_text(block.tolist())
-    return digest_bytes(memoryview(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
+    return digest_bytes(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
 
 
 def combine(*parts: Any) -> str:

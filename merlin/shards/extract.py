@@ -182,7 +182,8 @@ class Npz:
 
 
 class Table:
-    """Delimited text: `key` is a column's header or index; a series is the whole column, a scalar needs one row.
+    """Delimited text: `key` is a column's header or index; a series is the whole column, a scalar needs one
+    row.
 
     Without `key`: the only column, or for a two-dimensional field the whole table.
     """
@@ -269,8 +270,8 @@ class Hdf5:
 class Text:
     """Any text file, searched with the field's `regex`: the first match counts; for a series, every match.
 
-    The value is the first group, or the whole match if the expression has no group. A text field without `regex` is
-    the whole file.
+    The value is the first group, or the whole match if the expression has no group. A text field without
+    `regex` is the whole file.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,7 +1,8 @@
-"""Write one shard: every row whose task ended ok, from the bundles, an earlier shard, or the tasks' own files.
+"""Write one shard: every row whose task ended ok, from the bundles, an earlier shard, or the tasks' own
+files.
 
-Memory is bounded by one shard (a few blocks of it, where the rows come from few bundles). The same rows give the same
-content digest, whichever way they came.
+Memory is bounded by one shard (a few blocks of it, where the rows come from few bundles). The same rows give
+the same content digest, whichever way they came.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ def write_shard(
     shard: int,
     absent_rows: Iterable[tuple[int, int]],
 ) -> ShardInfo:
-    """Write ``shard_<k>.h5`` and its sidecar from exactly the rows of the shard that are not in `absent_rows`.
+    """Write ``shard_<k>.h5`` and its sidecar from exactly the rows of the shard that are not in
+    `absent_rows`.
 
-    Of several bundles with the same row the highest attempt counts, then the newest; rows in no bundle come from the
-    shard as it was written before, then from the files of `cmd` tasks.
+    Of several bundles with the same row the highest attempt counts, then the newest; rows in no bundle come
+    from the shard as it was written before, then from the files of `cmd` tasks.
 
     Raises:
         ShardError: rows that nothing holds; the message names them.

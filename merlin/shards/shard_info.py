@@ -1,7 +1,7 @@
 """What is known about a finished shard without opening it: sizes, digests, statistics.
 
-Kept beside each shard as ``shard_00000.json``, so that the manifest is made without reading the shards again and
-`verify` can say which rows are damaged.
+Kept beside each shard as ``shard_00000.json``, so that the manifest is made without reading the shards again
+and `verify` can say which rows are damaged.
 """
 
 from __future__ import annotations

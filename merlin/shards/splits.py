@@ -1,7 +1,8 @@
 """Which split a sample belongs to: a hash of its id, so it never moves when samples are added.
 
-The hash is SplitMix64's output function (Steele, Lea and Flood, OOPSLA 2014) of ``id XOR mix(seed)``; its upper 53 bits,
-as a fraction of one, are compared with the cumulative fractions of the splits in the order of the spec.
+The hash is SplitMix64's output function (Steele, Lea and Flood, OOPSLA 2014) of ``id XOR mix(seed)``; its
+upper 53 bits, as a fraction of one, are compared with the cumulative fractions of the splits in the order of
+the spec.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ def channel_axis(field: Field) -> int | None:
 class Accumulator:
     """Collects the statistics of one field over blocks of rows.
 
-    Sums are taken of deviations from the first block's mean, so that a large mean does not swallow a small spread.
+    Sums are taken of deviations from the first block's mean, so that a large mean does not swallow a small
+    spread.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int | None) -> None:

@@ -1,4 +1,4 @@
-"""What a spec means by leaving something out. Works on plain data, so provenance files and documents agree."""
+"""What a spec means by leaving something out. Works on plain data, for files and documents alike."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _with(block: Any, defaults: dict[str, Any]) -> Any:
 
 
 def _fill_aggregate(run: dict[str, Any]) -> None:
-    """`from` defaults to the only step in depends; a funnel mark in it says nothing more."""
+    """`from` defaults to the only step in depends; the mark of a funnel in it says nothing more."""
     block = run.get("aggregate")
     if not isinstance(block, dict):
         return
@@ -68,7 +68,18 @@ def _fill_aggregate(run: dict[str, Any]) -> None:
         only = depends[0]
     source = block.get("from", only)
     if isinstance(source, str):
-        run["aggregate"] = {**block, "from": funnel_base(source)}
+        block = {**block, "from": funnel_base(source)}
+    fields = block.get("fields")
+    if isinstance(fields, dict):
+        block = {**block, "fields": {name: _with_output(name, field) for name, field in fields.items()}}
+    run["aggregate"] = block
+
+
+def _with_output(name: str, field: Any) -> Any:
+    """A field that names no file is the function's output of the same name."""
+    if not isinstance(field, dict) or "file" in field or "output" in field:
+        return field
+    return {**field, "output": name}
 
 
 def funnel_base(entry: str) -> str:

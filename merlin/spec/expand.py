@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,7 @@ class Expansion:
 
 
 def override(tree: Entry, overrides: Mapping[str, str], text: str, findings: Findings) -> Entry:
-    """The tree with the command line's variables put into env; a name that the spec never mentions is an error."""
+    """The tree with the command line's variables put into env; a name the spec never mentions is an error."""
     if not overrides:
         return tree
     env = dict(tree.get("env").mapping)
@@ -47,7 +48,7 @@ def override(tree: Entry, overrides: Mapping[str, str], text: str, findings: Fin
                 hint=f"let its values be a variable, e.g. values: $({name}_VALUES)",
                 code="not-a-variable",
             )
-        elif name not in text and name != OUTPUT_PATH:
+        elif name != OUTPUT_PATH and not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
             known = [*blocks["variables"], *blocks["labels"]]
             findings.command_line(
                 f"--vars names {name}, which the spec does not mention",
@@ -133,7 +134,7 @@ def _raw_variables(tree: Entry, findings: Findings) -> tuple[dict[str, str], dic
 
 
 def _as_text(entry: Entry) -> str:
-    """What a variable becomes in a command: as Python prints its YAML type, so `true` is `True`, as upstream."""
+    """What a variable becomes in a command: its YAML type as Python prints it (`true` is `True`)."""
     data = typed(to_data(entry))
     return "" if data is None else str(data)
 

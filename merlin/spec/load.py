@@ -1,4 +1,4 @@
-"""Reading a spec: text -> tree -> variables filled in -> checked -> typed. Every finding is reported at once."""
+"""Reading a spec: text -> tree -> variables filled in -> checked -> typed. All findings come at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec import provenance
+from merlin.spec.checks import check
 from merlin.spec.defaults import fill
 from merlin.spec.expand import Expansion, expand, override
 from merlin.spec.findings import NOWHERE, Findings, Source
-from merlin.spec.lint import lint
 from merlin.spec.model import Dependencies, Document
 from merlin.spec.tree import Entry, parse, to_data
 from merlin.spec.validation import validate
@@ -26,8 +26,8 @@ Scalar = str | int | float | bool
 class Spec:
     """A spec that may run.
 
-    `document` has user variables filled in; tokens of parameters, samples, workspaces and reserved variables are left
-    in it as text. `dependencies` and `sources` are those of env.
+    `document` has user variables filled in; tokens of parameters, samples, workspaces and reserved variables
+    are left in it as text. `dependencies` and `sources` are those of env.
     """
 
     path: Path
@@ -41,7 +41,7 @@ class Spec:
     expanded: Entry = field(default_factory=lambda: Entry(None), repr=False)  # with user variables filled in
 
     def position(self, *keys: str | int) -> tuple[int, int]:
-        """Line and column of a value, `position("study", 2, "run", "depends")`, or of the nearest block above it."""
+        """Line and column of a value, e.g. `("study", 2, "run")`, or of the nearest block above it."""
         entry = self.expanded.nearest(keys)
         return entry.place if entry.place != NOWHERE else entry.key_place
 
@@ -95,7 +95,7 @@ def check_spec(
     if samples_file is not None:
         tree = _with_samples_file(tree, samples_file, findings)
     expansion = expand(tree, findings)
-    lint(source, tree, expansion, findings)
+    check(source, tree, expansion, findings)
     document = validate(fill(to_data(expansion.tree)), expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:

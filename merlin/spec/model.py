@@ -140,7 +140,9 @@ class Env(Block):
     )
     labels: dict[str, Typed] = Field(default_factory=dict, description="As variables; may use parameters.")
     sources: TextList = Field(default=(), description="Files that step scripts source first.")
-    dependencies: Dependencies = Field(default_factory=lambda: Dependencies(), description="Paths and repositories.")
+    dependencies: Dependencies = Field(
+        default_factory=lambda: Dependencies(), description="Paths and repositories."
+    )
 
 
 class Batch(OpenBlock):
@@ -184,13 +186,15 @@ class FieldBlock(Block):
     key: Text | None = Field(
         default=None,
         validation_alias=AliasChoices("key", "path", "column"),
-        description="Dotted path in JSON, member of .npz, path in HDF5, column of CSV; also written path or column.",
+        description="Dotted path in JSON, member of .npz, path in HDF5, column of CSV. Or: path, column.",
     )
     regex: Text | None = Field(default=None, description="First group is the value, on text files.")
     finite: Flag = Field(default=True, description="NaN or infinity fails the sample.")
     units: Text = Field(default="", description="Units, kept as an attribute.")
     description: Text = Field(default="", description="Kept as an attribute.")
-    compression: Compression | Literal[""] = Field(default="", description="Default: the aggregate's.")
+    compression: Literal["", "none", "gzip", "zstd", "blosc2"] = Field(
+        default="", description="Default: the aggregate's."
+    )
     axes: TextList = Field(default=(), description="Names of the sample's axes, e.g. [y, x, channel].")
 
 
@@ -245,7 +249,7 @@ ANY_SCALAR = WithJsonSchema({"type": ["string", "number", "boolean"]})
 
 
 class Run(Block):
-    """What a step does: exactly one of cmd, function and aggregate; with what, and how failures are treated."""
+    """What a step does (exactly one of cmd, function, aggregate), with what, and how failures are treated."""
 
     cmd: Text | None = Field(default=None, description="Shell script, run once per sample if it uses one.")
     function: Annotated[Text, BeforeValidator(_as_function)] | None = Field(
@@ -336,7 +340,7 @@ class Run(Block):
 
     @property
     def resources(self) -> dict[str, Scalar]:
-        """What the step asks of the scheduler, by YAML key; nested keys are joined with a dot ("batch.type")."""
+        """What the step asks of the scheduler, by YAML key; nested keys joined with a dot ("batch.type")."""
         out: dict[str, Scalar] = {}
         for name in RESOURCE_FIELDS:
             value = getattr(self, name)

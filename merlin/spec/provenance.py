@@ -1,4 +1,4 @@
-"""Specs written back as YAML: the partial one (overrides and defaults) and the expanded one (everything filled in)."""
+"""Specs written back as YAML: the partial one (overrides, defaults) and the expanded one (all filled in)."""
 
 from __future__ import annotations
 

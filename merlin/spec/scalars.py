@@ -1,7 +1,7 @@
 """YAML scalars as text that remembers its YAML 1.1 type, and the field types that read them.
 
-A spec keeps every scalar as written (`walltime: 1:30:00`, `cmd: true`); a field that wants a number asks for one.
-Numbers may also be a token, `$(NAME)`, that is only known at run time.
+A spec keeps every scalar as written (`walltime: 1:30:00`, `cmd: true`); a field that wants a number asks for
+one. Numbers of resources may also be a token, `$(NAME)`, that is only known at run time.
 """
 
 from __future__ import annotations

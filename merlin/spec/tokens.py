@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# One word between "$(" and ")": no blanks, quotes or shell operators, so "$(ls | wc -l)" and "$((1+2))" never match.
+# One word in "$(" and ")": no blanks, quotes or operators, so "$(ls | wc -l)" and "$((1+2))" do not match.
 TOKEN = re.compile(r"\$\(([^\s()$`'\"|;&<>{}]+)\)")
 
 _CAPITALS = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -46,7 +46,7 @@ def uses(text: str | None, names: frozenset[str] | set[str]) -> bool:
 
 
 def is_shell_substitution(name: str) -> bool:
-    """Would a reader take `$(name)` for a command? Capitals and `step.workspace` look like ours, the rest does not."""
+    """Would a reader take `$(name)` for a command? Capitals and `step.workspace` look like ours."""
     if name.endswith(SUFFIXES):
         return False
     return _CAPITALS.fullmatch(name) is None

@@ -1,7 +1,7 @@
 """YAML text as a tree of entries that know their place in the text.
 
-PyYAML composes the nodes; merge keys, anchors and duplicate keys are dealt with here, so that every value keeps the
-place where it was written. Unquoted commands with ": " in them are made readable first, see `compose`.
+PyYAML composes the nodes; merge keys, anchors and duplicate keys are dealt with here, so that every value
+keeps the place where it was written. Unquoted commands with ": " in them are made readable first (`compose`).
 """
 
 from __future__ import annotations
@@ -285,11 +285,11 @@ class _Builder:
 _EXPLANATIONS = (
     ("mapping values are not allowed", "': ' cannot stand in unquoted text", 'quote the value: key: "a: b"'),
     ("found undefined alias", "the alias has no anchor", "define it with &name before it is used"),
-    ("expected a single document", "a spec is one YAML document", "remove the line with ---"),
+    ("found another document", "a spec is one YAML document", "remove the line with ---"),
     (
         "did not find expected key",
         "a key was expected here",
-        "check indentation; quote a value that continues after a closing quote or bracket, or use a block: cmd: |",
+        "check indentation; a value that goes on after a closing quote or bracket needs a block: cmd: |",
     ),
     (
         "did not find expected ',' or",

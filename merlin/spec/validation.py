@@ -120,6 +120,7 @@ def _message(item: Any) -> tuple[str, str]:
         return "must be a list", "write [a, b], or one line with '- ' for each item"
     if kind == "literal_error":
         choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        choices = [choice for choice in choices if choice]
         return f"{shown(item['input'])} is not allowed", allowed(str(item["input"]), choices, "allowed")
     return str(item["msg"]), ""
 

@@ -19,7 +19,7 @@ RETURN_CODE_VARIABLES: dict[str, int] = {
     "MERLIN_RAISE_ERROR": 106,
 }
 
-# Column labels trigger the expansion over samples too. $(MERLIN_SAMPLE_NAMES) is the same text for every sample and does not.
+# Column labels make a step per sample too; $(MERLIN_SAMPLE_NAMES) is the same for every sample and does not.
 SAMPLE_TOKENS = frozenset({"MERLIN_SAMPLE_ID", "MERLIN_SAMPLE_PATH", "MERLIN_SAMPLE_VECTOR"})
 
 # Known once the workspace exists.

@@ -30,7 +30,7 @@ def is_live(workspace: Workspace, *, locks: Path = Path("/proc/locks")) -> bool:
         return True
     try:
         held = any(
-            fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode)
+            fields[1] == "FLOCK" and fields[4] == str(pid) and fields[5].rpartition(":")[2] == str(inode)
             for fields in (line.split() for line in locks.read_text().splitlines())
             if len(fields) >= 6 and fields[1] != "->"
         )

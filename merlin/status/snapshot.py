@@ -36,7 +36,7 @@ class StepStatus:
     busy_s: float  # wall seconds that workers spent
     started: float | None  # epoch seconds of the first record
     ended: float | None  # epoch seconds of the last record
-    eta_s: float | None  # until nothing is missing, at the pace so far; None: unknown, or no run is alive
+    eta_s: float | None  # until nothing is missing, at the pace so far; None: unknown, or no run
 
     @property
     def done(self) -> int:
@@ -47,8 +47,8 @@ class StepStatus:
 class Snapshot:
     """A study at one moment.
 
-    state: new (never run), running, finished (all ok), failed (nothing missing but not all ok, or the run broke),
-    stopped (tasks are missing and no run is alive).
+    state: new (never run), running, finished (all ok), failed (nothing missing but not all ok, or the run
+    broke), stopped (tasks are missing and no run is alive).
     """
 
     name: str
@@ -88,7 +88,8 @@ def snapshot_of(workspace: Workspace, state: Replay, live: bool, now: float) -> 
         _step_status(step, instances, state, counts, run_started, now if live else None, num_workers, seen)
         for step, instances in by_step.items()
     )
-    totals = _totals(steps, len(plan.instances), live, num_workers)
+    rate = _pace(state.entries(), run_started, now if live else None).rate
+    totals = _totals(steps, len(plan.instances), rate, num_workers)
     started = starts[0].time if starts else totals.started
     ended = max([e.time or 0.0 for e in events] + [totals.ended or 0.0], default=0.0) or None
     last = now if live else ended
@@ -198,11 +199,12 @@ def _last_seen(state: Replay) -> dict[str, int]:
     return seen
 
 
-def _totals(steps: tuple[StepStatus, ...], num_instances: int, live: bool, num_workers: int) -> StepStatus:
+def _totals(
+    steps: tuple[StepStatus, ...], num_instances: int, rate: float | None, num_workers: int
+) -> StepStatus:
     def total(name: str) -> int:
         return sum(getattr(s, name) for s in steps)
 
-    rates = [s.rate for s in steps if s.rate is not None and s.ended is not None]
     etas = [s.eta_s for s in steps if s.eta_s is not None]
     missing = total("missing")
     return StepStatus(
@@ -214,8 +216,8 @@ def _totals(steps: tuple[StepStatus, ...], num_instances: int, live: bool, num_w
         failed=total("failed"),
         skipped=total("skipped"),
         missing=missing,
-        running=min(missing, num_workers) if live else 0,
-        rate=sum(rates) if rates else None,
+        running=min(missing, num_workers),
+        rate=rate,
         busy_s=sum(s.busy_s for s in steps),
         started=_least(s.started for s in steps),
         ended=max((s.ended for s in steps if s.ended is not None), default=None),

@@ -19,7 +19,7 @@ _WORKSPACE = ".workspace"
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An entry of `depends`; a funnel (``step_*``) waits for all instances of the step and takes no parameters on."""
+    """An entry of `depends`; a funnel (``step_*``) waits for all of the step and takes no parameters on."""
 
     step: str
     funnel: bool
@@ -65,7 +65,7 @@ def analyse(document: Document, parameters: Iterable[str]) -> list[StepNeeds]:
 
 
 def topological_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
-    """Names such that each comes after those it depends on, otherwise in the given order; ValueError on a cycle."""
+    """Names, each after those it depends on, otherwise in the given order; ValueError on a cycle."""
     waiting = dict(depends)
     done: dict[str, None] = {}
     while waiting:
@@ -90,9 +90,7 @@ def _is_per_sample(step: Step, labels: Sequence[str] | None) -> bool:
         return True
     names = sample_names(labels)
     texts = (step.run.cmd or "", step.run.restart or "")
-    return any(
-        canonical_sample_name(token.name, names) is not None for text in texts for token in find_tokens(text)
-    )
+    return any(token.name in names for text in texts for token in find_tokens(text))
 
 
 def sample_names(labels: Sequence[str]) -> Mapping[str, str]:
@@ -103,14 +101,10 @@ def sample_names(labels: Sequence[str]) -> Mapping[str, str]:
     return names
 
 
-def canonical_sample_name(token: str, names: Mapping[str, str]) -> str | None:
-    return names.get(token)
-
-
 def _used_parameters(
     steps: Mapping[str, Step], depends: Mapping[str, tuple[Dependency, ...]], parameters: frozenset[str]
 ) -> dict[str, frozenset[str]]:
-    """Parameters that each step uses by itself, follows by `depends`, or needs to tell another step's workspace.
+    """Parameters that each step uses itself, takes on by `depends`, or needs for another step's workspace.
 
     A step uses those whose tokens are anywhere in its text, description included. A function step that names
     none uses all: its code reads them.

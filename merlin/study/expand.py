@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec.tokens import find_tokens, substitute
-from merlin.study.dependencies import Dependency, StepNeeds, analyse, canonical_sample_name, sample_names
+from merlin.study.dependencies import Dependency, StepNeeds, analyse, sample_names
 from merlin.study.launch import fill_local_launchers
 from merlin.study.layout import SampleLayout
 from merlin.study.parameters import Combination, path_safe
@@ -54,8 +54,8 @@ def make_plan(
     Args:
         spec: A checked spec.
         workspace: Absolute path that the study lives in; its name ends in the timestamp.
-        num_samples: Rows of the samples file; None, for a study without samples or with a number that is not known
-            yet, plans zero samples.
+        num_samples: Rows of the samples file; None if there is none, or their number is not known yet, which
+            plans zero samples.
         samples_file: Absolute, or relative to the workspace.
         combos: From `merlin.study.parameters.combinations`.
         created: ISO 8601 with zone.
@@ -253,13 +253,13 @@ class _Planner:
         )
 
     def _source_line(self, entry: str) -> str:
-        """An entry of env.sources as a line of a script: a lone file name is sourced, anything else is a command."""
+        """A script line for an entry of env.sources: a lone file name is sourced, the rest are commands."""
         if len(entry.split()) != 1:
             return entry
         return f". {shlex.quote(str(Path(self.variables['SPECROOT']) / Path(entry).expanduser()))}"
 
     def _filler(self, needs: StepNeeds, combo: Combination) -> Callable[[str], str]:
-        """A function that fills in all that is known now; tokens of the sample stay, in their one spelling."""
+        """A function that fills in all that is known now; tokens of the sample stay."""
         known = {**self.variables, **combo.tokens(), **self._sample_tokens(needs)}
 
         def fill(text: str) -> str:
@@ -282,7 +282,7 @@ class _Planner:
             names = sample_names(self.samples.labels)
             for text in (needs.step.run.cmd or "", needs.step.run.restart or ""):
                 for token in find_tokens(text):
-                    name = canonical_sample_name(token.name, names)
+                    name = names.get(token.name)
                     if name is not None and name != token.name:
                         out[token.name] = self.variables.get(name, f"$({name})")
         return out
@@ -364,14 +364,13 @@ class _Planner:
             hint = "name a cmd or function step in depends, and in from if there are several"
             raise SpecError([self._aggregate_finding(needs, "has no step to collect from", hint)])
         rows = len(sources) * sources[0].num_tasks
-        is_function = sources[0].kind is StepKind.FUNCTION
         return replace(
             common,
             kind=StepKind.AGGREGATE,
             num_tasks=max(1, -(-rows // block.samples_per_shard)),
             aggregate=Aggregate(
                 sources=tuple(source.id for source in sources),
-                fields=tuple(_field(name, item, fill, is_function) for name, item in block.fields.items()),
+                fields=tuple(_field(name, item, fill) for name, item in block.fields.items()),
                 samples_per_shard=block.samples_per_shard,
                 compression=block.compression,
                 splits=tuple(block.splits.items()),
@@ -381,26 +380,21 @@ class _Planner:
 
 
 def instance_id(needs: StepNeeds, combo: Combination) -> str:
-    """The instance's name and directory: "step", or "step/LABELS" with the labels of the parameters it uses."""
+    """The instance's name and directory: "step", or "step/LABELS" with those of its parameters."""
     step = path_safe(needs.name)
     return f"{step}/{path_safe(combo.label(needs.parameters))}" if needs.parameters else step
 
 
-def _field(name: str, block: FieldBlock, fill: Callable[[str], str], is_function: bool) -> Field:
+def _field(name: str, block: FieldBlock, fill: Callable[[str], str]) -> Field:
     """A field as the plan has it; without any source it is the function's output of the same name."""
-    output, file = block.output, block.file
-    if file is None and output is None:
-        if block.regex is not None and not is_function:
-            file = "*.out"  # what the task printed
-        else:
-            output = name
+    output = block.output or (name if block.file is None else None)
     return Field(
         name=name,
         kind=block.kind,
         dtype=block.dtype,
         shape=tuple(block.shape),
         output=output,
-        file=None if file is None else fill(file),
+        file=None if block.file is None else fill(block.file),
         key=None if block.key is None else fill(block.key),
         regex=block.regex,
         finite=block.finite,

@@ -82,7 +82,7 @@ class SampleLayout:
         return [self.path(first)[: -width - 1] for first in firsts]
 
     def paths_all(self) -> str:
-        """Value of $(MERLIN_PATHS_ALL): the paths of all samples, one blank between; long for a large study."""
+        """Value of $(MERLIN_PATHS_ALL): the paths of all samples with a blank between; long for many."""
         return " ".join(self.iter_paths())
 
     @property

@@ -44,7 +44,7 @@ class Combination:
 
 
 def path_safe(text: str) -> str:
-    """The text as a directory name: other than ``-_.()``, blanks, letters and digits is dropped, blanks become ``_``."""
+    """The text as a directory name: letters, digits and ``-_.()`` stay, blanks become ``_``."""
     return "".join(c for c in text if c in _SAFE_CHARACTERS).replace(" ", "_")
 
 
@@ -58,12 +58,12 @@ def combinations(
 
     Args:
         document: The spec.
-        pgen: A Python file that defines ``get_custom_generator(env, **kwargs)``; it replaces global.parameters.
+        pgen: A Python file with ``get_custom_generator(env, **kwargs)``; it replaces global.parameters.
         pargs: Its keyword arguments, each "NAME:VALUE".
         variables: The study's variables, which the generator finds in ``env``.
 
     Raises:
-        UsageError: the generator cannot be loaded or fails, or the parameters differ in their number of values.
+        UsageError: the generator cannot be loaded or fails, or the numbers of values differ.
     """
     if pgen is not None:
         return _generated(Path(pgen), pargs, variables or {})
@@ -81,7 +81,7 @@ def _combine(
     lengths = {name: len(column) for name, column in values.items()}
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise UsageError(f"{where}: every parameter needs the same number of values, but {text}")
+        raise UsageError(f"{where}: all parameters need the same number of values, but {text}")
     num = next(iter(lengths.values()), 0)
     for name, label in labels.items():
         if label and not isinstance(label, str) and len(label) != num:
@@ -117,7 +117,7 @@ def _generated(path: Path, pargs: Sequence[str], variables: Mapping[str, Scalar]
     function = _load_generator(path)
     try:
         generator = function(_environment(variables), **keywords)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+    except Exception as error:  # the user's code may raise anything
         raise UsageError(f"{path}: get_custom_generator failed: {type(error).__name__}: {error}") from error
     if not isinstance(getattr(generator, "parameters", None), Mapping) or not hasattr(generator, "labels"):
         raise UsageError(
@@ -135,7 +135,7 @@ def _load_generator(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+    except Exception as error:  # the user's code may raise anything
         raise UsageError(f"--pgen {path}: cannot be loaded: {type(error).__name__}: {error}") from error
     function = getattr(module, "get_custom_generator", None)
     if not callable(function):

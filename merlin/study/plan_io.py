@@ -93,7 +93,7 @@ def _decode_field(data: dict[str, Any]) -> Field:
 
 
 def relocate(plan: Plan, workspace: str) -> Plan:
-    """The same plan for a workspace that was moved: absolute paths into the old one become paths into the new one."""
+    """The plan for a workspace that was moved: absolute paths into the old one lead into the new one."""
     old = plan.workspace
     if old == workspace:
         return plan

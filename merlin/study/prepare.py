@@ -22,7 +22,14 @@ from merlin.study.plan import Plan
 from merlin.study.plan_io import write_plan, write_text_atomic
 from merlin.study.samples import SamplesTable, check_samples, open_samples
 from merlin.study.sampling import Design, check_design, write_samples
-from merlin.study.workspace import INFO_DIR, PLAN_NAME, Workspace, output_path, workspace_stem
+from merlin.study.workspace import (
+    INFO_DIR,
+    PLAN_NAME,
+    Workspace,
+    absolute_path,
+    output_path,
+    workspace_stem,
+)
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -124,6 +131,25 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     )
 
 
+def check_study_samples(spec: Spec, options: StudyOptions | None = None) -> None:
+    """Look at every row of the samples, as far as they exist before a study is prepared; for validation.
+
+    Raises:
+        SamplesError: a missing file that nothing makes, a bad built-in design, or bad rows.
+    """
+    options = options or StudyOptions()
+    samples = spec.document.merlin.samples
+    if samples is None:
+        return
+    workspace = (
+        _output_path(spec, options) / f"{workspace_stem(spec.document.description.name)}_00000000-000000"
+    )
+    path = _samples_path(samples, options, runtime_variables(spec, workspace))
+    _expected_samples(spec, samples, path, options)
+    if path.exists():
+        check_samples(open_samples(path, samples.column_labels))
+
+
 def _code_version() -> str:
     try:
         return metadata.version("merlin-ensembles")
@@ -136,7 +162,7 @@ def _code_version() -> str:
 
 def _output_path(spec: Spec, options: StudyOptions) -> Path:
     if options.output_path is not None:
-        return Path(os.path.normpath(Path.cwd() / Path(options.output_path).expanduser()))
+        return absolute_path(options.output_path)
     return output_path(spec)
 
 
@@ -258,8 +284,7 @@ def _make_samples(
 def _samples_path(samples: Samples, options: StudyOptions, variables: Mapping[str, str]) -> Path:
     """Absolute path of the samples file; a relative one counts from the current directory."""
     text = options.samples_file or substitute(samples.file or DEFAULT_SAMPLES_FILE, variables)
-    text = os.path.expandvars(Path(text).expanduser())
-    return Path(os.path.normpath(Path.cwd() / text))
+    return absolute_path(os.path.expandvars(text))
 
 
 def _stored_path(path: Path, workspace: Path) -> str:
@@ -305,7 +330,7 @@ def _design(spec: Spec, samples: Samples) -> Design:
 
 
 def _run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
-    """Run generate.cmd in the current directory by /bin/sh; it leaves cmd.sh, cmd.out and cmd.err in merlin_info."""
+    """Run generate.cmd by /bin/sh in the current directory; cmd.sh, cmd.out, cmd.err go to merlin_info."""
     (info / "cmd.sh").write_text(command)
     with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
         done = subprocess.run(

@@ -48,7 +48,7 @@ class SamplesTable(Protocol):
         ...
 
     def rows(self, lo: int, hi: int) -> Columns:
-        """One array of hi - lo values per label: numbers in their own dtype (float64 from text), text as ``str``."""
+        """An array of hi - lo values per label: numbers in their dtype (float64 from text), or text."""
         ...
 
     def text_rows(self, lo: int, hi: int) -> list[tuple[str, ...]]:
@@ -56,7 +56,7 @@ class SamplesTable(Protocol):
         ...
 
     def findings(self, limit: int) -> list[Diagnostic]:
-        """What is wrong with the rows: ragged lines, values that are not finite. Reads the whole file in blocks."""
+        """What is wrong with the rows: ragged lines, values that are not finite. Reads all, in blocks."""
         ...
 
 
@@ -195,7 +195,7 @@ class _NpyTable:
         try:
             self._array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            if "allow_pickle" in str(error) or "Python objects" in str(error):
+            if "Object arrays" in str(error) or "Python objects in dtype" in str(error):
                 hint = "save it with a number or text dtype, e.g. array.astype(str)"
                 raise _error(
                     path, "holds Python objects, which are not read", code="samples-object", hint=hint
@@ -245,7 +245,7 @@ class _NpyTable:
         return out
 
     def _blocks(self) -> Iterator[tuple[int, list[NDArray[Any]]]]:
-        """Rows block by block through a map of their own, so pages already seen do not count as this process's."""
+        """Rows block by block, each through a new map, so pages already seen do not count as memory."""
         array = self._array
         step = max(1, (8 << 20) // max(1, array.dtype.itemsize * (array.size // self.num)))
         for lo in range(0, self.num, step):
@@ -304,7 +304,7 @@ class _GlobTable:
 
 
 def _open_glob(path: Path, labels: tuple[str, ...]) -> SamplesTable:
-    names = sorted(globbing.glob(str(path)))
+    names = sorted(globbing.glob(str(path)))  # noqa: PTH207 - the pattern may be absolute
     if not names:
         raise _error(path, "no file matches this pattern", code="samples-missing")
     wrong = [name for name in names if not name.lower().endswith(".npy")]
@@ -320,7 +320,7 @@ def _open_glob(path: Path, labels: tuple[str, ...]) -> SamplesTable:
 
 
 class _TextTable:
-    """Comma or blank separated text. Empty lines and what follows a ``#`` are left out; quotes have no meaning.
+    """Comma or blank separated text, without empty lines and what follows a ``#``; quotes mean nothing.
 
     A first line that repeats the labels is a header, not a sample.
     """

@@ -104,7 +104,7 @@ def generate_samples(design: Design, labels: Sequence[str]) -> Array:
 
 
 def write_samples(path: Path, design: Design, labels: Sequence[str]) -> int:
-    """Write the design to a samples file, atomically; a ``.npy`` file block by block. Returns the number of samples."""
+    """Write the design to a samples file, atomically, ``.npy`` by blocks; returns the number of samples."""
     check_design(design, labels)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() != ".npy":

@@ -336,7 +336,7 @@ class Scheduler:
             self._expect_running(state, a, b)
             state.move(a, b, outcome)
             num_failed += (b - a) * (outcome == FAILED)
-        self._changed.append((state, chunk.lo, chunk.hi))
+        self._note_change(state, chunk.lo, chunk.hi)
         return num_failed
 
     def _expect_running(self, state: _State, lo: int, hi: int) -> None:
@@ -367,7 +367,7 @@ class Scheduler:
 
     def _judge(self, state: _State, lo: int, hi: int, outcome: Outcome, cause: str, attempt: int) -> None:
         state.move(lo, hi, int(outcome))
-        self._changed.append((state, lo, hi))
+        self._note_change(state, lo, hi)
         last = self._verdicts[-1] if self._verdicts else None
         new = Verdict(instance=state.spec.id, lo=lo, hi=hi, outcome=outcome, cause=cause, attempt=attempt)
         if last and last.hi == lo and replace(new, lo=last.lo) == replace(last, hi=hi):
@@ -412,7 +412,14 @@ class Scheduler:
         if not state.groups and state.num[WAITING]:
             self._evaluate(state, 0, state.spec.num_tasks)
         if state.num[OK] or state.num[FAILED] or state.num[SKIPPED]:
-            self._changed.append((state, 0, state.spec.num_tasks))
+            self._note_change(state, 0, state.spec.num_tasks)
+
+    def _note_change(self, state: _State, lo: int, hi: int) -> None:
+        """Tasks in [lo, hi) have ended; scattered ends of one instance become one event over their hull."""
+        if self._changed and self._changed[-1][0] is state:
+            _, a, b = self._changed.pop()
+            lo, hi = min(a, lo), max(b, hi)
+        self._changed.append((state, lo, hi))
 
     def _propagate(self) -> None:
         """Follow every change to what depends on it, and on."""

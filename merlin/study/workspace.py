@@ -63,7 +63,7 @@ class Workspace:
         table = open_samples(self.path / info.file, info.labels)
         if table.num != info.num:
             raise WorkspaceError(
-                f"{self.path / info.file} now has {table.num} samples, it had {info.num} when the study was planned"
+                f"{self.path / info.file} has {table.num} samples, but the study was planned with {info.num}"
             )
         return table
 
@@ -95,15 +95,15 @@ def open_workspace(path: str | os.PathLike[str]) -> Workspace:
     Raises:
         WorkspaceError: there is no plan at `path`, or it cannot be read.
     """
-    root = Path(os.path.abspath(path))
+    root = absolute_path(path)
     plan_path = root / INFO_DIR / PLAN_NAME
     if not plan_path.is_file():
         if not root.is_dir():
             raise WorkspaceError(f"{root} is not a directory; give the workspace of a study")
         if (root / INFO_DIR).is_dir():
             raise WorkspaceError(
-                f"{root} has no {INFO_DIR}/{PLAN_NAME}: its preparation did not finish, or another program made it; "
-                "run the spec again"
+                f"{root} has no {INFO_DIR}/{PLAN_NAME}: its preparation did not finish, "
+                "or another program made it; run the spec again"
             )
         raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}")
     return Workspace(root, relocate(read_plan(plan_path), str(root)))
@@ -125,13 +125,18 @@ def output_path(spec: Spec) -> Path:
     Variables in env blocks may refer to it, so it is read from the loaded spec's variables; ``~`` and
     ``$HOME`` expand, a relative path counts from the current directory.
     """
-    text = os.path.expandvars(os.path.expanduser(str(spec.variables.get("OUTPUT_PATH", "") or ".")))
-    text = text.replace("$(SPECROOT)", str(Path(spec.path).resolve().parent))
-    return Path(os.path.abspath(text))
+    text = str(spec.variables.get("OUTPUT_PATH", "") or ".")
+    text = text.replace("$(SPECROOT)", str(Path(spec.path).absolute().parent))
+    return absolute_path(os.path.expandvars(text))
+
+
+def absolute_path(path: str | os.PathLike[str]) -> Path:
+    """The path from the root, ``~`` and ``..`` resolved, symbolic links kept as the user wrote them."""
+    return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
 
 
 def find_workspaces(spec: Spec) -> list[Workspace]:
-    """The readable workspaces of a spec's study, newest first; those whose preparation failed are left out."""
+    """The workspaces of a spec's study, newest first; those whose preparation failed are left out."""
     folder, stem = output_path(spec), workspace_stem(spec.document.description.name)
     if not folder.is_dir():
         return []

@@ -45,7 +45,8 @@ def simulate(inputs: Mapping[str, Array], context: Any) -> dict[str, Array]:
     parts = [
         _simulate_block({label: values[rows] for label, values in inputs.items()}) for rows in _blocks(num)
     ]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    # `pop` frees each field's parts as soon as they are joined: a large chunk is never held twice.
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
 
 
 def _blocks(num: int) -> Iterator[slice]:

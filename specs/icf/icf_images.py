@@ -12,7 +12,7 @@ from icf_plasma import Array
 
 LINES_OF_SIGHT = ((0.0, 0.0), (90.0, 0.0), (90.0, 78.0))  # (theta, phi) of the detector, degrees
 PIXELS = 64
-PIXEL_SIZE = 2.5e-6  # m, in the plane of the hot spot; the depth is sampled as finely
+PIXEL_SIZE = 2.8e-6  # m, in the plane of the hot spot; the depth is sampled as finely
 TABLE_SIZE = 2048
 
 
@@ -90,9 +90,8 @@ def emission_table(pressure: float, temperature: float, blur: float) -> Array:
     edges = np.array(plasma.XRAY_BANDS)
     share = np.exp(-edges[:, 0] / local[:, None]) - np.exp(-edges[:, 1] / local[:, None])
     emission = plasma.bremsstrahlung(density, local)[:, None] * share / (4.0 * pi)
-    below = np.vstack(
-        [np.zeros(len(edges)), np.cumsum(emission, axis=0) * step]
-    )  # integral from 0 to x, on equal steps
+    # The integral from 0 to x, on equal steps of x, whose differences are the means.
+    below = np.vstack([np.zeros(len(edges)), np.cumsum(emission, axis=0) * step])
     rows = np.sqrt(np.linspace(0.0, 1.0 + 2.0 * blur, TABLE_SIZE))
     outer, inner = (_interpolate(below, np.abs(rows + side) / step) for side in (0.5 * blur, -0.5 * blur))
     table = (outer - np.where(rows < 0.5 * blur, -1.0, 1.0)[:, None] * inner) / blur
@@ -114,9 +113,8 @@ def render(snapshot: Snapshot) -> dict[tuple[float, float], Array]:
     """
     n = len(snapshot.radius)
     scale, extent = surface(snapshot.modes)
-    images = {
-        los: np.zeros((n, PIXELS, PIXELS, len(plasma.XRAY_BANDS)), np.float32) for los in LINES_OF_SIGHT
-    }
+    shape = (n, PIXELS, PIXELS, len(plasma.XRAY_BANDS))
+    images = {los: np.zeros(shape, np.float32) for los in LINES_OF_SIGHT}
     for i in range(n):
         size = float(snapshot.radius[i] * scale[i] / PIXEL_SIZE)
         table = emission_table(snapshot.pressure[i], snapshot.temperature[i], 1.0 / size)

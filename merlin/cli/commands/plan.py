@@ -94,7 +94,7 @@ def _show(made: Plan, facts: Forecast) -> None:
     if len(facts.instances) > len(shown):
         print(f"… and {count(len(facts.instances) - len(shown), 'more step instance')} (--json shows all)")
     if facts.num_samples == 0:
-        print("\nHow many samples there are is known only after generate.cmd has run; they are not counted here.")
+        print("\nOnly generate.cmd knows the number of samples; what runs per sample is not counted here.")
     elif facts.num_samples is not None:
         print(f"\n{count(facts.num_samples, 'sample')} of {', '.join(facts.columns) or 'unnamed columns'}")
     print(

@@ -60,7 +60,7 @@ def run(
         print(warning.render(), file=sys.stderr)
     options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
     workspace = prepare_study(loaded, options)
-    if dry:
+    if dry or loaded.document.batch.dry_run:
         from merlin.cli.dry import write_scripts
 
         sys.exit(write_scripts(workspace, as_json=as_json))

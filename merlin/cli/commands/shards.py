@@ -21,7 +21,7 @@ path_argument = click.argument("path", type=click.Path(exists=True, path_type=Pa
 def shards() -> None:
     """Describe, verify and plot data sets.
 
-    PATH is a data set (a directory with manifest.json), its manifest, or a workspace with one or more of them.
+    PATH is a data set (a directory with manifest.json), or a workspace with one or more of them.
     """
 
 

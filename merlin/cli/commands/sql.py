@@ -18,8 +18,8 @@ from merlin.cli.options import json_option, workspace_argument
 def sql(workspace: Path, query: str, as_json: bool, as_csv: bool) -> None:
     """Answer a DuckDB QUERY over the study in WORKSPACE (or the newest of a spec); "-" reads it from stdin.
 
-    The views tasks (joined with the columns of the samples), instances, samples, failures and records are described
-    in docs/commands.md.
+    The views tasks (with the columns of the samples), instances, samples, failures, records and events are
+    described in docs/commands.md.
 
     \b
     merlin sql WORKSPACE "select step, outcome, count(*) from tasks group by all"

@@ -33,8 +33,8 @@ def status(
 ) -> None:
     """Show how far a study is, step by step.
 
-    For a spec, the newest workspace of its study is shown. Takes well under a second for a million tasks and never
-    disturbs the run.
+    For a spec, the newest workspace of its study is shown. Takes well under a second for a million tasks and
+    never disturbs the run.
     """
     from merlin.cli.find import find_workspace
     from merlin.cli.output import check_dump, dump_file, print_json
@@ -62,14 +62,12 @@ def _flat(step: StepStatus) -> dict[str, object]:
 
 
 def bar(step: StepStatus, fills: dict[str, str], width: int = BAR_WIDTH) -> list[tuple[str, str]]:
-    """Pieces (outcome, text) of a bar; everything that happened at all gets at least one cell."""
-    total = max(1, step.planned)
-    cells = {k: -(-getattr(step, k) * width // total) for k in ("failed", "skipped")}
-    cells["missing"] = -(-step.missing * width // total)
-    cells["ok"] = max(0, width - sum(cells.values())) if step.ok else 0
-    pieces = [(k, fills[k] * cells[k]) for k in ("ok", "failed", "skipped", "missing")]
-    over = sum(len(text) for _, text in pieces) - width
-    return [(k, text[: len(text) - max(0, over)] if k == "missing" else text) for k, text in pieces]
+    """Pieces (outcome, text) of a bar, together `width` long; every outcome that occurs has a cell."""
+    counts = {kind: getattr(step, kind) for kind in fills}
+    cells = {kind: max(num > 0, num * width // max(1, step.planned)) for kind, num in counts.items()}
+    largest = max(cells, key=lambda kind: cells[kind])
+    cells[largest] += width - sum(cells.values()) if step.planned else 0
+    return [(kind, fills[kind] * num) for kind, num in cells.items()]
 
 
 def show(snapshot: Snapshot, *, cb_help: bool = False) -> None:

@@ -29,8 +29,8 @@ def progress(**per_step: Counts) -> Progress:
 
 def plan() -> Plan:
     return Plan(
-        name="p", study_id="s", workspace="/w", spec_path="", spec_root="", spec_digest="", created="", seed=0,
-        samples=None, variables={}, instances=(),
+        name="p", study_id="s", workspace="/w", spec_path="", spec_root="", spec_digest="", created="",
+        seed=0, samples=None, variables={}, instances=(),
     )  # fmt: skip
 
 
@@ -60,7 +60,8 @@ def test_speed_follows_the_last_seconds_only() -> None:
 
 
 def test_numbers_are_written_for_people() -> None:
-    assert [duration(s) for s in (0.42, 12.3, 185, 7800, None)] == [
+    times = (0.42, 12.3, 185, 7800, None)
+    assert [duration(s) for s in times] == [
         "0.4 s",
         "12 s",
         "3 min 05 s",

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 HEAVY = {
-    "numpy", "pydantic", "h5py", "hdf5plugin", "duckdb", "scipy", "rich", "yaml", "maestrowf", "pandas", "pyarrow",
-    "matplotlib", "celery", "redis", "torch", "asyncio",
+    "numpy", "pydantic", "h5py", "hdf5plugin", "duckdb", "scipy", "rich", "yaml", "maestrowf", "pandas",
+    "pyarrow",    "matplotlib", "celery", "redis", "torch", "asyncio",
 }  # fmt: skip
 SCRIPT = """
 import json, sys

@@ -206,11 +206,11 @@ def test_a_perfect_sphere_looks_the_same_from_everywhere_and_is_symmetric() -> N
         np.testing.assert_array_equal(results[name][0], first)
     for turned in (first[::-1], first[:, ::-1], np.swapaxes(first, 0, 1)):
         np.testing.assert_allclose(turned, first, rtol=1e-5)
-    axis = np.arange(64) - 31.5
-    distance = np.hypot(axis[:, None], axis)
-    for low in (0, 4, 8):
-        ring = first[(distance >= low) & (distance < low + 0.8)]
-        assert np.all(np.ptp(ring, axis=0) < 0.08 * ring.mean(axis=0))
+    odd = 2 * np.arange(64) - 63
+    square = odd[:, None] ** 2 + odd**2
+    for equally_far in (50, 170, 290):  # 1 + 49 = 25 + 25, 1 + 169 = 49 + 121, 1 + 289 = 121 + 169
+        ring = first[square == equally_far]
+        assert np.all(np.ptp(ring, axis=0) < 0.02 * ring.mean(axis=0))
 
 
 def test_images_stay_black_outside_the_hot_spot_and_harder_bands_are_smaller() -> None:

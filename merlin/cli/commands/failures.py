@@ -1,0 +1,48 @@
+"""`merlin failures`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from merlin.cli.argv import ManyCommand, ManyOption
+from merlin.cli.options import json_option
+from merlin.errors import UsageError
+
+
+@click.command(cls=ManyCommand)
+@click.argument("spec_or_workspace", type=click.Path(exists=True, path_type=Path))
+@click.option("--step", "steps", cls=ManyOption, leaves_last=True, metavar="STEP …", help="Only this.")
+@json_option
+def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
+    """Explain the failures of a study, grouped by step, kind of end and message, the largest group first."""
+    from merlin.cli.find import find_workspace
+    from merlin.cli.output import count, print_json
+    from merlin.status.failures import group_failures
+
+    workspace = find_workspace(spec_or_workspace)
+    known = {i.step: None for i in workspace.plan.instances}
+    for step in steps:
+        if step not in known:
+            raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
+    groups = group_failures(workspace, steps=steps)
+    if as_json:
+        print_json(groups)
+        return
+    if not groups:
+        print("no task has failed")
+    for group in groups:
+        print(f"{group.step}: {count(group.count, 'task')} failed, {group.exit_class}")
+        if group.cause:
+            print(f"  cause    {group.cause}")
+        print(f"  hosts    {', '.join(group.hosts)}")
+        for example in group.examples:
+            print(f"  example  task {example.task}  {example.directory}")
+        if group.log_tail:
+            print("  log")
+            for line in group.log_tail.splitlines():
+                print(f"    | {line}")
+        print(f"  again    {group.rerun}\n")
+    if groups:
+        print(f"{count(sum(g.count for g in groups), 'failure')} in {count(len(groups), 'group')}")

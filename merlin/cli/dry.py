@@ -1,0 +1,46 @@
+"""`merlin run --dry`: the directories and scripts of every shell task, and nothing that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.cli.output import count, print_json
+
+if TYPE_CHECKING:
+    from merlin.study.plan import StepInstance
+    from merlin.study.workspace import Workspace
+
+
+def write_scripts(workspace: Workspace, *, as_json: bool) -> int:
+    """Write all scripts, say where they are, and return the exit code."""
+    from merlin.study.plan import StepKind
+
+    written = {
+        instance.id: _write(workspace, instance)
+        for instance in workspace.plan.instances
+        if instance.kind is StepKind.CMD
+    }
+    total = sum(written.values())
+    if as_json:
+        print_json({"workspace": workspace.path, "scripts": written, "exit_code": 0})
+    else:
+        print(f"workspace {workspace.path}")
+        for id, num in written.items():
+            print(f"  {id}: {count(num, 'script')}")
+        print(f"dry run: {count(total, 'script')} written, nothing was run")
+    return 0
+
+
+def _write(workspace: Workspace, instance: StepInstance) -> int:
+    from merlin.execution.scripts import ScriptTemplate
+
+    num = 0
+    template = ScriptTemplate(workspace, instance, instance.command)
+    for script in template.scripts(range(instance.num_tasks)):
+        Path(script.directory).mkdir(parents=True, exist_ok=True)
+        path = Path(script.directory, f"{instance.script_name}.sh")
+        path.write_text(script.text, encoding="utf-8")
+        path.chmod(0o755)
+        num += 1
+    return num

@@ -1,0 +1,116 @@
+"""A new shell process for every task: the default meaning of a step, in the plainest way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from merlin.execution.processes import kill_group
+from merlin.execution.shell import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    ShellExit,
+    ShellTask,
+    machine_error,
+    signalled,
+    timeout_cause,
+)
+from merlin.execution.waiting import Waiter
+
+STOP_GRACE_S = 1.0
+_OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
+class FreshShell:
+    """Runs ``<shell> <script>`` per task, in its directory and in a process group of its own."""
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], waiter: Waiter, timeout_s: float | None
+    ) -> None:
+        self._argv = list(argv)
+        self._env = env
+        self._waiter = waiter
+        self._timeout_s = timeout_s
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]:
+        for batch in batches:
+            for task in batch:
+                if self._waiter.stopped:
+                    return
+                yield self._run_one(task)
+
+    def close(self) -> None:
+        process, self._running = self._running, None
+        if process is not None and process.poll() is None:
+            kill_group(process.pid, STOP_GRACE_S)
+            process.wait()
+
+    def _run_one(self, task: ShellTask) -> ShellExit:
+        started, clock = time.time(), time.perf_counter()
+        try:
+            process = self._running = self._start(task)
+        except OSError as error:
+            return self._not_started(task, error, started)
+        cause = "" if self._ends(process) else self._kill(process)
+        code = process.wait()
+        self._running = None
+        return ShellExit(
+            task,
+            signalled(code),
+            started,
+            time.perf_counter() - clock,
+            cause,
+            interrupted=not cause and self._was_stopped,
+        )
+
+    def _start(self, task: ShellTask) -> subprocess.Popen[bytes]:
+        self._was_stopped = False
+        stem = f"{task.directory}/{task.stem}"
+        out = os.open(f"{stem}.out", _OUTPUT, 0o666)
+        try:
+            err = os.open(f"{stem}.err", _OUTPUT, 0o666)
+            try:
+                return subprocess.Popen(
+                    [*self._argv, task.script],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    cwd=task.directory,
+                    env=self._env,
+                    process_group=0,
+                )
+            finally:
+                os.close(err)
+        finally:
+            os.close(out)
+
+    def _ends(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for the shell; false if it has to be killed."""
+        fd = os.pidfd_open(process.pid)
+        try:
+            return self._waiter.wait(fd, self._timeout_s)
+        finally:
+            os.close(fd)
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> str:
+        """Kill the task's group; the cause if it was its time that is over."""
+        self._was_stopped = self._waiter.stopped
+        kill_group(process.pid, STOP_GRACE_S)
+        return "" if self._was_stopped or self._timeout_s is None else timeout_cause(self._timeout_s)
+
+    def _not_started(self, task: ShellTask, error: OSError, started: float) -> ShellExit:
+        fatal = machine_error(error)
+        if fatal is not None:
+            raise fatal from error
+        if error.filename != self._argv[0]:
+            cause = f"cannot prepare its files: {error.strerror}: {error.filename}"
+            return ShellExit(task, NOT_EXECUTABLE, started, 0.0, cause)
+        shell = " ".join(self._argv)
+        if isinstance(error, FileNotFoundError):
+            return ShellExit(task, NOT_FOUND, started, 0.0, f"shell not found: {shell}")
+        if isinstance(error, PermissionError):
+            return ShellExit(task, NOT_EXECUTABLE, started, 0.0, f"shell cannot be executed: {shell}")
+        return ShellExit(task, NOT_EXECUTABLE, started, 0.0, f"cannot start {shell}: {error.strerror}")

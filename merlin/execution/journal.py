@@ -1,0 +1,219 @@
+"""What has happened to a chunk's tasks, on its way into the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merlin.execution.task_files import unmark_finished
+from merlin.ledger.records import ChunkRecord, Failure
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan import StepInstance, StepKind
+from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome
+from merlin.study.workspace import Workspace
+
+FLUSH_S = 1.0  # a kill loses at most this much finished work,
+FLUSH_TASKS = 5000  # or this many tasks
+
+Outputs = dict[str, NDArray[Any]]
+Progress = Callable[[int, int], None]
+
+
+class ChunkJournal:
+    """Gathers the ends of one chunk's tasks and commits them to the ledger in slices.
+
+    Outputs are collected before a slice is committed, so a task that the ledger calls ok has its outputs safe. Tasks end in
+    increasing order, except that a whole slice may be given at once.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        instance: StepInstance,
+        chunk: Chunk,
+        worker: str,
+        ledger: LedgerWriter,
+        on_progress: Progress | None,
+    ) -> None:
+        self._workspace, self._instance, self._chunk = workspace, instance, chunk
+        self._worker, self._ledger, self._on_progress = worker, ledger, on_progress
+        n = chunk.hi - chunk.lo
+        self.outcomes = np.full(n, NO_OUTCOME, np.uint8)
+        self._seconds = np.zeros(n, np.float32)
+        self._starts = np.zeros(n, np.float64)
+        self._codes = np.zeros(n, np.int16)
+        self._failures: dict[int, Failure] = {}
+        self._again: dict[bool, list[int]] = {}
+        self._pending_lo = self._pending_hi = 0  # uncommitted slice, relative to chunk.lo
+        self._num_pending = 0
+        self._flushed = self._clock = time.perf_counter()
+        self._ended = self._failed = 0
+        self.stop = ""
+        self._note = ""
+
+    def end(self, task: int, outcome: Outcome, *, started: float, seconds: float, code: int = 0) -> None:
+        """One task has ended."""
+        i = task - self._chunk.lo
+        self.outcomes[i] = outcome
+        self._seconds[i] = seconds
+        self._starts[i] = started
+        self._codes[i] = max(-32768, min(32767, code))
+        self._cover(i, i + 1)
+
+    def fail(self, failure: Failure, *, started: float, seconds: float) -> None:
+        self._failures[failure.task] = failure
+        self.end(
+            failure.task, Outcome.FAILED, started=started, seconds=seconds, code=failure.exit_code
+        )
+
+    def end_all(self, ok: NDArray[np.bool_], tasks: NDArray[np.int64], *, started: float, seconds: float) -> None:
+        """Many tasks have ended in one call; `ok` and `tasks` run in parallel, failures are given to `fail`."""
+        index = tasks[ok] - self._chunk.lo
+        self.outcomes[index] = Outcome.OK
+        self._seconds[index] = seconds / max(1, len(tasks))
+        self._starts[index] = started
+        if len(index):
+            self._cover(int(index[0]), int(index[-1]) + 1)
+
+    def defer(self, task: int, *, use_restart: bool) -> None:
+        """The task wants to be run again."""
+        self._again.setdefault(use_restart, []).append(task)
+
+    def flush_if_due(self) -> None:
+        now = time.perf_counter()
+        if self._num_pending >= FLUSH_TASKS or now - self._flushed >= FLUSH_S:
+            self.flush()
+
+    def flush(self, outputs: Outputs | None = None) -> None:
+        """Collect and commit what has ended since the last time; `outputs` has a row per task of the chunk."""
+        lo, hi = self._pending_lo, self._pending_hi
+        if hi > lo:
+            self._collect(lo, hi, outputs)
+            self._commit(lo, hi)
+        self._num_pending = 0
+        self._flushed = time.perf_counter()
+        if self._on_progress is not None and hi > lo:
+            self._on_progress(self._ended, self._failed)
+
+    def result(self) -> ChunkResult:
+        """Commit the rest, and report."""
+        self.flush()
+        return ChunkResult(
+            chunk=self._chunk,
+            runs=self._runs(),
+            deferred=tuple(self._deferred(use, tasks) for use, tasks in sorted(self._again.items())),
+            busy_s=time.perf_counter() - self._clock,
+            stop=self.stop,
+            note=self._note,
+        )
+
+    def _cover(self, lo: int, hi: int) -> None:
+        if self._pending_lo == self._pending_hi:
+            self._pending_lo, self._pending_hi = lo, hi
+        else:
+            self._pending_lo, self._pending_hi = min(lo, self._pending_lo), max(hi, self._pending_hi)
+        self._num_pending += hi - lo
+
+    def _collect(self, lo: int, hi: int, outputs: Outputs | None) -> None:
+        """Hand the outputs of ok tasks to the data sets; a task with a bad output has failed."""
+        instance = self._instance
+        if instance.kind not in (StepKind.CMD, StepKind.FUNCTION) or not (instance.feeds or outputs):
+            return
+        first = self._chunk.lo
+        for target in instance.feeds or (None,):
+            ok = self.outcomes[lo:hi] == Outcome.OK
+            if not ok.any():
+                return
+            cut = None if outputs is None else {name: a[lo:hi] for name, a in outputs.items()}
+            causes = self._hand_over(target, first + lo, first + hi, ok, cut)
+            for task, cause in causes.items():
+                self._reject(task, cause)
+
+    def _hand_over(
+        self, target: str | None, lo: int, hi: int, ok: NDArray[np.bool_], outputs: Outputs | None
+    ) -> dict[int, str]:
+        from merlin.shards.collect import CollectRequest, collect_chunk, save_outputs
+
+        workspace, instance, attempt = self._workspace, self._instance, self._chunk.attempt
+        if target is not None:
+            request = CollectRequest(
+                workspace=workspace,
+                aggregate=workspace.instance(target),
+                source=instance,
+                lo=lo,
+                hi=hi,
+                ok=ok,
+                outputs=outputs if instance.kind is StepKind.FUNCTION else None,
+                attempt=attempt,
+                worker=self._worker,
+            )
+            return collect_chunk(request)
+        assert outputs is not None
+        return save_outputs(workspace, instance, lo, hi, ok, outputs, attempt, self._worker)
+
+    def _reject(self, task: int, cause: str) -> None:
+        i = task - self._chunk.lo
+        self.outcomes[i] = Outcome.FAILED
+        self._failures[task] = Failure(task=task, cause=cause, exit_code=int(self._codes[i]))
+        if self._instance.kind is StepKind.CMD:
+            unmark_finished(str(self._workspace.task_dir(self._instance, task)))
+
+    def _commit(self, lo: int, hi: int) -> None:
+        first = self._chunk.lo
+        outcomes = self.outcomes[lo:hi].copy()
+        begun = outcomes != NO_OUTCOME
+        start = float(self._starts[lo:hi][begun].min())
+        offsets = np.where(begun, self._starts[lo:hi] - start, 0.0)
+        failures = tuple(self._failures[t] for t in sorted(self._failures))
+        tries = np.full(hi - lo, min(self._chunk.retries, 255), np.uint8) if self._chunk.retries else None
+        self._ledger.append(
+            ChunkRecord(
+                instance=self._instance.id,
+                lo=first + lo,
+                hi=first + hi,
+                started=start,
+                outcomes=outcomes,
+                seconds=self._seconds[lo:hi].copy(),
+                attempt=self._chunk.attempt,
+                started_offsets=offsets.astype(np.float32) if self._instance.kind is StepKind.CMD else None,
+                exit_codes=self._codes[lo:hi].copy() if self._codes[lo:hi].any() else None,
+                tries=tries,
+                failures=failures,
+            )
+        )
+        self._ended += int(np.count_nonzero(begun & (outcomes != Outcome.INTERRUPTED)))
+        self._failed += len(failures)
+        if failures and not self._note:
+            self._note = f"task {failures[0].task}: {failures[0].cause}"
+        self._failures.clear()
+        self._pending_lo = self._pending_hi = 0
+
+    def _runs(self) -> tuple[tuple[int, int, int], ...]:
+        edges = np.flatnonzero(np.diff(self.outcomes)) + 1
+        bounds = [0, *edges.tolist(), len(self.outcomes)]
+        first = self._chunk.lo
+        return tuple(
+            (first + a, first + b, int(self.outcomes[a]))
+            for a, b in zip(bounds, bounds[1:], strict=False)
+            if self.outcomes[a] != NO_OUTCOME
+        )
+
+    def _deferred(self, use_restart: bool, tasks: Sequence[int]) -> Deferred:
+        lo, hi = tasks[0], tasks[-1] + 1
+        holes = tuple(
+            (a + 1, b) for a, b in zip(tasks, tasks[1:], strict=False) if b > a + 1
+        )
+        chunk = replace(
+            self._chunk,
+            lo=lo,
+            hi=hi,
+            holes=holes,
+            retries=self._chunk.retries + 1,
+            use_restart=use_restart,
+        )
+        return Deferred(chunk=chunk, delay_s=self._instance.retry_delay_s)

@@ -1,0 +1,74 @@
+"""Process groups: every task leads one, and ends with all of it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_S = 2.0  # between SIGTERM and SIGKILL
+_KILL_WAIT_S = 5.0
+
+
+def children(pid: int) -> list[int]:
+    """The live children of a process, zombies left out."""
+    return [child for child, parent, _ in _live() if parent == pid]
+
+
+def group_members(group: int) -> list[int]:
+    """The live processes of a process group, zombies left out."""
+    return [pid for pid, _, its_group in _live() if its_group == group]
+
+
+def kill_group(group: int, grace_s: float = GRACE_S) -> None:
+    """SIGTERM to a process group, SIGKILL to what is left after the grace; returns when none is left."""
+    if group <= 1:
+        raise ValueError(f"{group} is not the process group of a task")
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+        os.killpg(group, signal.SIGCONT)  # a stopped process does not see SIGTERM
+    if not _wait_until_gone(group, grace_s):
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        _wait_until_gone(group, _KILL_WAIT_S)
+
+
+def _wait_until_gone(group: int, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while members := group_members(group):  # again, because a process may have forked in between
+        if not _wait_for_exit(members[0], deadline - time.monotonic()):
+            return False
+    return True
+
+
+def _wait_for_exit(pid: int, wait_s: float) -> bool:
+    if wait_s <= 0:
+        return False
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(wait_s * 1000))
+    finally:
+        os.close(fd)
+
+
+def _live() -> list[tuple[int, int, int]]:
+    """(pid, parent, process group) of what runs on this machine, as far as we may see it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if fields[0] not in (b"Z", b"X"):
+            found.append((int(entry.name), int(fields[1]), int(fields[2])))
+    return found

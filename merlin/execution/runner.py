@@ -1,0 +1,283 @@
+"""The step runner: one chunk in, its outcomes in the ledger and a result out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from merlin.errors import ExecutionError, MerlinError, ShardError
+from merlin.execution.fresh_shell import FreshShell
+from merlin.execution.functions import FunctionRunner
+from merlin.execution.journal import ChunkJournal, Progress
+from merlin.execution.scripts import Script, ScriptTemplate
+from merlin.execution.shell import (
+    Shell,
+    ShellExit,
+    ShellTask,
+    disk_is_full,
+    machine_error,
+    read_tail,
+    shell_argv,
+    task_environment,
+)
+from merlin.execution.task_files import is_finished, make_directory, mark_finished, write_script
+from merlin.execution.verdict import judge
+from merlin.execution.waiting import Waiter
+from merlin.execution.warm_rules import (
+    bash_is_new_enough,
+    can_run_warm,
+    environment_allows,
+    has_valid_syntax,
+    is_harmless,
+    is_plain_bash,
+)
+from merlin.execution.warm_shell import WarmShell
+from merlin.ledger.records import Failure
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan import StepInstance, StepKind
+from merlin.study.tasks import Chunk, ChunkResult, Outcome
+from merlin.study.workspace import Workspace
+
+_FIRST_BATCH, _LARGEST_BATCH = 8, 256
+_BATCH_S = 0.5  # of work, from which the size of the next batch follows
+
+
+class ChunkRunner:
+    """Runs chunks of every kind of step, one at a time; a worker has one runner."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        worker: str,
+        ledger: LedgerWriter,
+        on_progress: Progress | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        wake_fd: int | None = None,
+    ) -> None:
+        """`on_progress(ended, failed)` counts tasks of the running chunk; `wake_fd` is readable when to look at `should_stop`."""
+        self._workspace, self._worker, self._ledger = workspace, worker, ledger
+        self._on_progress = on_progress
+        self._waiter = Waiter(should_stop, wake_fd)
+        self._env = task_environment(os.environ, workspace.plan.env)
+        self._steps: dict[tuple[str, bool], _ShellStep] = {}
+        self._functions = FunctionRunner(workspace, worker)
+        self._shell: Shell | None = None
+
+    def run(self, chunk: Chunk) -> ChunkResult:
+        """Run the chunk's tasks; when this returns the ledger knows their outcomes.
+
+        Raises:
+            ExecutionError: the machine is at fault (a full disk …); what has finished is in the ledger.
+        """
+        instance = self._workspace.instance(chunk.instance)
+        journal = ChunkJournal(
+            self._workspace, instance, chunk, self._worker, self._ledger, self._on_progress
+        )
+        try:
+            if instance.kind is StepKind.CMD:
+                self._run_shell(instance, chunk, journal)
+            elif instance.kind is StepKind.FUNCTION:
+                self._functions.run(instance, chunk, journal, self._waiter)
+            else:
+                self._run_shards(instance, chunk, journal)
+            return journal.result()
+        except OSError as error:
+            raise machine_error(error) or ExecutionError(
+                f"step {instance.id}: {error.strerror}: {error.filename or ''}"
+            ) from error
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.close()
+        self._functions.close()
+
+    # ------------------------------------------------------------------ shell
+
+    def _run_shell(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> None:
+        step = self._step(instance, chunk.use_restart)
+        batches = _Batches(step, chunk, journal)
+        try:
+            for warm in (True, False):
+                shell = self._shell = step.shell(warm=warm, waiter=self._waiter)
+                for ended in shell.run(batches.of(warm=warm)):
+                    self._settle(instance, chunk, journal, ended)
+                    if journal.stop:
+                        return
+        except BaseException:
+            journal.flush()
+            raise
+        finally:
+            self.close_shell()
+        if batches.error is not None:
+            journal.flush()
+            raise batches.error
+
+    def close_shell(self) -> None:
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.close()
+
+    def _step(self, instance: StepInstance, use_restart: bool) -> _ShellStep:
+        key = (instance.id, use_restart and instance.restart is not None)
+        if key not in self._steps:
+            self._steps[key] = _ShellStep(self._workspace, instance, self._env, restart=key[1])
+        return self._steps[key]
+
+    def _settle(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit) -> None:
+        """Judge one exit and write it down."""
+        task = ended.task
+        if ended.interrupted:
+            journal.end(
+                task.task, Outcome.INTERRUPTED, started=ended.started, seconds=ended.seconds, code=ended.code
+            )
+            return
+        verdict = judge(instance, chunk, ended.code, ended.cause)
+        journal.stop = journal.stop or verdict.stop
+        if verdict.outcome is Outcome.OK:
+            mark_finished(task.directory)
+            journal.end(
+                task.task, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code
+            )
+        elif verdict.outcome is None:
+            journal.defer(task.task, use_restart=verdict.use_restart)
+        else:
+            if disk_is_full(task.directory):
+                raise ExecutionError(
+                    f"the disk is full ({task.directory}); nothing finished is lost: make room, then run merlin restart"
+                )
+            failure = Failure(
+                task=task.task, cause=verdict.cause, exit_code=ended.code, tail=read_tail(task.err)
+            )
+            journal.fail(failure, started=ended.started, seconds=ended.seconds)
+        journal.flush_if_due()
+
+    # ----------------------------------------------------------------- shards
+
+    def _run_shards(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> None:
+        for task in chunk.task_ids():
+            if self._waiter.stopped:
+                return
+            started, clock = time.time(), time.perf_counter()
+            try:
+                self._write_shard(instance, chunk, task)
+            except ShardError as error:
+                failure = Failure(task=task, cause=str(error), exit_code=1)
+                journal.fail(failure, started=started, seconds=time.perf_counter() - clock)
+            else:
+                journal.end(task, Outcome.OK, started=started, seconds=time.perf_counter() - clock)
+            journal.flush()
+
+    def _write_shard(self, instance: StepInstance, chunk: Chunk, task: int) -> None:
+        if instance.kind is StepKind.MANIFEST:
+            from merlin.shards.manifest import write_manifest
+
+            write_manifest(self._workspace, instance)
+        else:
+            from merlin.shards.gather import write_shard
+
+            write_shard(self._workspace, instance, task, chunk.absent_rows)
+
+
+class _ShellStep:
+    """What the chunks of one step instance share: its script template and how it is run."""
+
+    def __init__(
+        self, workspace: Workspace, instance: StepInstance, env: dict[str, str], *, restart: bool
+    ) -> None:
+        self.instance = instance
+        self.stem = f"{instance.script_name}.restart" if restart else instance.script_name
+        command = instance.restart if restart and instance.restart is not None else instance.command
+        self.template = ScriptTemplate(workspace, instance, command)
+        self.batch_size = _FIRST_BATCH
+        self._argv = shell_argv(instance.shell)
+        self._env = env
+        self._home = str(workspace.path)
+        self._checked: bool | None = None  # whether the template runs warm; known from the first script on
+        self._is_text = (
+            self.template.uses_columns and instance.per_sample and not workspace.samples().numeric
+        )
+
+    def shell(self, *, warm: bool, waiter: Waiter) -> Shell:
+        timeout_s = self.instance.timeout_s
+        if warm:
+            return WarmShell(self._argv, self._env, waiter, timeout_s, self._home)
+        return FreshShell(self._argv, self._env, waiter, timeout_s)
+
+    def runs_warm(self, script: Script) -> bool:
+        """Whether this script may run in a warm shell; numbers cannot change what the first one has shown."""
+        if self._checked is None:
+            self._checked = (
+                not self.instance.fresh_shell
+                and is_plain_bash(self._argv)
+                and environment_allows(self._env)
+                and can_run_warm(script.text)
+                and bash_is_new_enough(tuple(self._argv))
+                and has_valid_syntax(self._argv, script.text)
+            )
+        if self._checked and self._is_text:
+            return is_harmless(script.values) and can_run_warm(script.text)
+        return self._checked
+
+    def learn(self, num: int, seconds: float) -> None:
+        """Size the next batch from how long this one took."""
+        if num >= self.batch_size or seconds > _BATCH_S:
+            wanted = int(num * _BATCH_S / max(seconds, 1e-6))
+            self.batch_size = max(1, min(wanted, 4 * self.batch_size, _LARGEST_BATCH))
+
+
+class _Batches:
+    """Prepares the files of a chunk's tasks, a batch at a time, and deals them out to the two kinds of shell."""
+
+    def __init__(self, step: _ShellStep, chunk: Chunk, journal: ChunkJournal) -> None:
+        self._step = step
+        self._journal = journal
+        self._scripts = step.template.scripts(chunk.task_ids())
+        self._fresh: list[ShellTask] = []
+        self.error: MerlinError | None = None  # preparing went wrong; what is prepared is run first
+
+    def of(self, *, warm: bool) -> Iterator[list[ShellTask]]:
+        """The batches for one kind of shell; the fresh ones are known when the warm ones have been dealt out."""
+        if not warm:
+            yield from self._fresh_batches()
+            return
+        while self.error is None:
+            clock = time.perf_counter()
+            scripts = list(islice(self._scripts, self._step.batch_size))
+            if not scripts:
+                return
+            batch = self._prepare(scripts)
+            if batch:
+                yield batch
+                self._step.learn(len(scripts), time.perf_counter() - clock)
+
+    def _fresh_batches(self) -> Iterator[list[ShellTask]]:
+        yield self._fresh
+
+    def _prepare(self, scripts: list[Script]) -> list[ShellTask]:
+        """Create directories and scripts; tasks that have finished before are written down at once."""
+        batch: list[ShellTask] = []
+        for script in scripts:
+            try:
+                if not make_directory(script.directory) and is_finished(script.directory):
+                    self._journal.end(script.task, Outcome.OK, started=time.time(), seconds=0.0)
+                    continue
+                write_script(script, self._step.stem)
+            except OSError as error:
+                self.error = machine_error(error)
+                if self.error is not None:
+                    break
+                self._cannot_prepare(script, error)
+                continue
+            task = ShellTask(script.task, script.directory, self._step.stem)
+            (batch if self._step.runs_warm(script) else self._fresh).append(task)
+        return batch
+
+    def _cannot_prepare(self, script: Script, error: OSError) -> None:
+        cause = f"cannot prepare its files: {error.strerror}: {error.filename}"
+        self._journal.fail(
+            Failure(task=script.task, cause=cause, exit_code=1), started=time.time(), seconds=0.0
+        )

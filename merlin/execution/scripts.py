@@ -1,0 +1,139 @@
+"""The scripts of a step instance: its command with the tokens of one sample filled in.
+
+Everything but sample tokens is filled in by the plan. The rest is compiled once per instance into a format string, so
+that filling it costs next to nothing per task. Any `$(…)` that is not a sample token is the shell's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
+
+from merlin.study.plan import StepInstance
+from merlin.study.workspace import Workspace
+
+_TOKEN = re.compile(r"\$\(([^()\s]+)\)")
+_BLOCK = 1024  # samples read at once
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What one task runs, and whether sample values in it are known not to change its syntax."""
+
+    task: int
+    directory: str  # absolute
+    text: str
+    values: tuple[str, ...]  # the sample's columns that the script may contain; () if it contains none
+
+
+class ScriptTemplate:
+    """The scripts of one command of a step instance."""
+
+    def __init__(self, workspace: Workspace, instance: StepInstance, command: str) -> None:
+        self._workspace = workspace
+        self._instance = instance
+        samples = workspace.plan.samples
+        self._labels = samples.labels if samples is not None and instance.per_sample else ()
+        self._root = str(workspace.instance_dir(instance))
+        source = f"#!{instance.shell}\n\n{command}\n"
+        names = [name for name in _TOKEN.findall(source) if name in self._known()]
+        self._uses_columns = any(n in self._labels or n == "MERLIN_SAMPLE_VECTOR" for n in names)
+        self._format = self._compile(source)
+        self._pick = _picker([self._slot(name) for name in names])
+
+    def scripts(self, tasks: Sequence[int]) -> Iterator[Script]:
+        """The scripts of the tasks, which are in order; contiguous ranges of them are filled together."""
+        for lo, hi in _ranges(tasks):
+            yield from self._range(lo, hi)
+
+    def _range(self, lo: int, hi: int) -> Iterator[Script]:
+        format, pick, root = self._format, self._pick, self._root
+        same = [str(self._workspace.path / i) for i in self._instance.same_workspaces.values()]
+        for at in range(lo, hi, _BLOCK):
+            end = min(at + _BLOCK, hi)
+            for task, path, row in zip(
+                range(at, end), self._paths(at, end), self._rows(at, end), strict=True
+            ):
+                directory = f"{root}/{path}" if path else root
+                if not pick:
+                    yield Script(task, directory, format % (), ())
+                    continue
+                others = [f"{base}/{path}" if path else base for base in same]
+                slots = (str(task), path, " ".join(row), directory, *others, *row)
+                yield Script(task, directory, format % pick(slots), row)
+
+    def _paths(self, lo: int, hi: int) -> Iterator[str]:
+        return self._workspace.layout.iter_paths(lo, hi) if self._instance.per_sample else repeat("", hi - lo)
+
+    def _rows(self, lo: int, hi: int) -> Iterator[tuple[str, ...]]:
+        if not self._uses_columns:
+            return repeat((), hi - lo)
+        return iter(self._workspace.samples().text_rows(lo, hi))
+
+    def _compile(self, source: str) -> str:
+        """The source as a %-format with one %s per token that varies from task to task."""
+        constants = self._constants()
+
+        def replace(match: re.Match[str]) -> str:
+            name = match[1]
+            if name in constants:
+                return _escape(constants[name]())
+            return "%s" if name in self._known() else _escape(match[0])
+
+        parts, at = [], 0
+        for match in _TOKEN.finditer(source):
+            parts += [_escape(source[at : match.start()]), replace(match)]
+            at = match.end()
+        return "".join([*parts, _escape(source[at:])])
+
+    def _known(self) -> dict[str, int]:
+        """Names of what varies from task to task -> its slot."""
+        fixed = ["MERLIN_SAMPLE_ID", "MERLIN_SAMPLE_PATH", "MERLIN_SAMPLE_VECTOR", "WORKSPACE"]
+        if not self._instance.per_sample:
+            return {"WORKSPACE": 3}
+        same = [f"{step}.workspace" for step in self._instance.same_workspaces]
+        return {name: slot for slot, name in enumerate([*fixed, *same, *self._labels])}
+
+    def _slot(self, name: str) -> int:
+        return self._known()[name]
+
+    def _constants(self) -> dict[str, Callable[[], str]]:
+        """Names that mean the same for every task; computed only if used, as one of them is long."""
+        samples = self._workspace.plan.samples
+        labels = samples.labels if samples is not None else ()
+        layout = self._workspace.layout
+        return {
+            "MERLIN_SAMPLE_NAMES": lambda: " ".join(labels),
+            "MERLIN_PATHS_ALL": layout.paths_all,
+            "MERLIN_GLOB_PATH": lambda: layout.glob,
+        }
+
+
+def _picker(slots: list[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]] | None:
+    if not slots:
+        return None
+    if len(slots) == 1:
+        slot = slots[0]
+        return lambda values: (values[slot],)
+    return itemgetter(*slots)
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _ranges(tasks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Maximal contiguous ranges of an increasing sequence."""
+    lo = previous = None
+    for task in tasks:
+        if lo is None or previous is None:
+            lo = task
+        elif task != previous + 1:
+            yield lo, previous + 1
+            lo = task
+        previous = task
+    if lo is not None and previous is not None:
+        yield lo, previous + 1

@@ -1,0 +1,141 @@
+"""What both ways of running a shell script agree on: the task that goes in and the exit that comes out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from merlin.errors import ExecutionError
+
+TAIL_BYTES = 2048
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+
+# errors that say something about the machine and nothing about the task
+_MACHINE_ERRORS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EMFILE: "too many open files",
+    errno.ENFILE: "too many open files on this machine",
+    errno.EAGAIN: "no more processes can be started",
+    errno.ENOMEM: "out of memory",
+}
+# what a shell reports as 128 + N when the task itself or its last command died of signal N
+_DEADLY = frozenset(
+    int(s)
+    for s in (
+        signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS,
+        signal.SIGFPE, signal.SIGKILL, signal.SIGUSR1, signal.SIGSEGV, signal.SIGUSR2, signal.SIGPIPE,
+        signal.SIGALRM, signal.SIGTERM, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGSYS,
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ShellTask:
+    """One script that lies on disk, ready to run in its directory."""
+
+    task: int
+    directory: str  # absolute
+    stem: str  # of the files: <stem>.sh, .out, .err
+
+    @property
+    def script(self) -> str:
+        return f"{self.directory}/{self.stem}.sh"
+
+    @property
+    def err(self) -> str:
+        return f"{self.directory}/{self.stem}.err"
+
+
+@dataclass(frozen=True, slots=True)
+class ShellExit:
+    """How a script ended."""
+
+    task: ShellTask
+    code: int  # exit code; -N: killed by signal N, or the shell says that its last command was
+    started: float  # epoch seconds
+    seconds: float
+    cause: str = ""  # why it failed, where the exit code does not say it: a timeout, no such shell
+    interrupted: bool = False  # killed because the work is to stop
+
+
+class Shell(Protocol):
+    """Runs scripts one after another; stops early, without a word about the rest, when its waiter says so."""
+
+    def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]: ...
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        ...
+
+
+def shell_argv(shell: str) -> list[str]:
+    """The words before the script's path: "/usr/bin/env python3" -> ["/usr/bin/env", "python3"]."""
+    try:
+        return shlex.split(shell) or ["/bin/bash"]
+    except ValueError:
+        return shell.split()
+
+
+def task_environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment of every task; the variables that describe another working directory are left out."""
+    left_out = ("PWD", "OLDPWD", "_")
+    return {name: value for name, value in base.items() if name not in left_out} | dict(extra)
+
+
+def signalled(code: int) -> int:
+    """-N where `code` is the shell's 128 + N for a deadly signal, else the code itself.
+
+    A shell that was killed and one whose last command was killed look alike to whoever started it from a shell, so
+    both are recorded alike.
+    """
+    return 128 - code if code - 128 in _DEADLY else code
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def timeout_cause(timeout_s: float) -> str:
+    return f"timeout after {timeout_s:g} s"
+
+
+def machine_error(error: OSError) -> ExecutionError | None:
+    """The error to stop with if `error` is the machine's fault; None if it concerns one task."""
+    what = _MACHINE_ERRORS.get(error.errno or 0)
+    if what is None:
+        return None
+    place = f" ({error.filename})" if error.filename else ""
+    return ExecutionError(f"{what}{place}; nothing finished is lost: make room, then run merlin restart")
+
+
+def disk_is_full(path: str) -> bool:
+    """Whether not a single block is left where `path` lies, for a user who is not root."""
+    try:
+        stats = os.statvfs(path)
+    except OSError:
+        return False
+    return stats.f_blocks > 0 and stats.f_bavail == 0
+
+
+def read_tail(path: str, size: int = TAIL_BYTES) -> str:
+    """The last `size` bytes of a text file, "" if it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        end = os.fstat(fd).st_size
+        return os.pread(fd, size, max(0, end - size)).decode("utf-8", "replace")
+    finally:
+        os.close(fd)

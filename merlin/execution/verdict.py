@@ -1,0 +1,67 @@
+"""What an exit code means for a task; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from merlin.execution.shell import signal_name
+from merlin.study.plan import StepInstance
+from merlin.study.tasks import Chunk, Outcome, ReturnCode
+
+_NAMED = {
+    ReturnCode.SOFT_FAIL: "soft failure",
+    ReturnCode.HARD_FAIL: "hard failure",
+    ReturnCode.RAISE_ERROR: "error raised by the step",
+}
+_SHELLS = {126: "command cannot be executed", 127: "command not found"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a task ended (`outcome`), or how it is to be run again (`outcome` is None)."""
+
+    outcome: Outcome | None
+    cause: str = ""
+    stop: str = ""
+    use_restart: bool = False
+
+
+_OK = Verdict(Outcome.OK)
+
+
+def judge(instance: StepInstance, chunk: Chunk, code: int, cause: str = "") -> Verdict:
+    """The verdict on an exit code; `cause` is set if something else made the task fail, such as a timeout."""
+    if code == ReturnCode.SUCCESS and not cause:
+        return _OK
+    if cause:
+        return Verdict(Outcome.FAILED, cause)
+    if code < 0:
+        return Verdict(Outcome.FAILED, f"killed by {signal_name(-code)}")
+    if code == ReturnCode.DRY_SUCCESS:
+        return _OK
+    if code == ReturnCode.STOP_WORKERS:
+        return Verdict(Outcome.OK, stop="stop_workers")
+    if code in (ReturnCode.RESTART, ReturnCode.RETRY):
+        return _again(instance, chunk, code)
+    stop = "hard_fail" if code == ReturnCode.HARD_FAIL else ""
+    return Verdict(Outcome.FAILED, _describe(code), stop)
+
+
+def _describe(code: int) -> str:
+    if code in _SHELLS:
+        return f"exit code {code} ({_SHELLS[code]})"
+    for named, what in _NAMED.items():
+        if code == named:
+            return f"{what} (exit code {code})"
+    return f"exit code {code}"
+
+
+def _again(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
+    restart = code == ReturnCode.RESTART
+    if chunk.retries >= instance.max_retries:
+        what = "restarted" if restart else "retried"
+        return Verdict(
+            Outcome.FAILED,
+            f"asked to be {what} (exit code {code}) after {chunk.retries} retries; max_retries is {instance.max_retries}",
+        )
+    return Verdict(None, use_restart=restart and instance.restart is not None)

@@ -1,0 +1,58 @@
+"""Wait for a process without losing sight of the controller's wish to stop and of deadlines."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+
+_DEAF_S = 0.2  # how long a wake-up that turned out not to mean "stop" is not listened to again
+
+
+class Waiter:
+    """Waits for descriptors; `stopped` turns true, and stays so, when the controller wants the work to end."""
+
+    def __init__(self, should_stop: Callable[[], bool], wake_fd: int | None) -> None:
+        self._should_stop = should_stop
+        self._wake_fd = wake_fd
+        self._deaf_until = 0.0
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        self._stopped = self._stopped or self._should_stop()
+        return self._stopped
+
+    def wait(self, fd: int | None, timeout_s: float | None) -> bool:
+        """Wait until `fd` is readable, the time is over, or work is to stop; true if `fd` is readable.
+
+        With no `fd` this is a nap that the wake-up descriptor cuts short.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            now = time.monotonic()
+            deaf = now < self._deaf_until
+            limit = min(
+                (t for t in (deadline, self._deaf_until if deaf else None) if t is not None), default=None
+            )
+            poll = select.poll()
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
+            if self._wake_fd is not None and not deaf:
+                poll.register(self._wake_fd, select.POLLIN)
+            events = poll.poll(None if limit is None else max(0.0, limit - now) * 1000 + 0.5)
+            ready = [descriptor for descriptor, _ in events]
+            if fd is not None and fd in ready:
+                return True
+            if self._wake_fd in ready:
+                if self.stopped:
+                    return False
+                self._deaf_until = time.monotonic() + _DEAF_S
+            elif deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def wait_for(self, fd: int, timeout_s: float) -> bool:
+        """Wait until `fd` is readable or the time is over, whatever the controller wants."""
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))

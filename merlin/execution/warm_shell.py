@@ -1,0 +1,261 @@
+"""One bash for many tasks: each runs in a forked subshell, which saves the start of a shell and nothing else.
+
+The warm shell gets a batch of tasks as its program. With job control on (``set -m``) every subshell leads its own process
+group. After each one the shell writes the exit code and the time to its standard output, a pipe; if nobody reads it any
+more, because the worker was killed, that write ends the shell, so it never runs ahead of its worker. Which scripts
+may run this way is decided in `warm_rules`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from merlin.execution.processes import children, kill_group
+from merlin.execution.shell import (
+    ShellExit,
+    ShellTask,
+    machine_error,
+    signalled,
+    timeout_cause,
+)
+from merlin.execution.waiting import Waiter
+
+STOP_GRACE_S = 1.0
+_PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
+_NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
+_FAST_TASK_S = 0.005
+_REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
+
+
+@dataclass(slots=True)
+class _Driver:
+    """A running warm shell and the tasks it has been given."""
+
+    process: subprocess.Popen[bytes]
+    status_fd: int
+    waiting: deque[ShellTask]  # the first one runs, or is about to
+    since: float  # epoch seconds: when the first one began
+    partial: bytes = b""
+    closed: bool = False
+    timed_out: set[int] = field(default_factory=set)
+
+
+class WarmShell:
+    """Runs scripts in subshells of one bash per batch."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        waiter: Waiter,
+        timeout_s: float | None,
+        home: str,
+    ) -> None:
+        self._argv = list(argv)
+        self._env = env
+        self._waiter = waiter
+        self._timeout_s = timeout_s
+        self._home = home  # the shell's own directory; whoever looks for orphans finds it there
+        self._own_session = _has_terminal()
+        self._driver: _Driver | None = None
+
+    def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]:
+        """Run the batches; the next one is prepared while the shell works on the one before."""
+        batch = next(batches, None)
+        while batch is not None and not self._waiter.stopped:
+            rest = deque(batch)
+            upcoming: list[ShellTask] | None = None
+            asked = False
+            while rest and not self._waiter.stopped:
+                driver = self._driver = self._start(rest)
+                if not asked:
+                    asked, upcoming = True, next(batches, None)
+                yield from self._collect(driver)
+                self.close()
+                rest.extendleft(reversed(driver.waiting))
+            batch = upcoming if asked else next(batches, None)
+
+    def close(self) -> None:
+        """Kill the shell and what runs in it."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        if driver.waiting and driver.process.poll() is None:
+            _kill(driver, _freeze(driver))
+        driver.process.wait()
+        os.close(driver.status_fd)
+
+    def _start(self, rest: deque[ShellTask]) -> _Driver:
+        """Start a shell on as many of the tasks as its program can hold."""
+        program, taken = _program(rest)
+        receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            os.set_blocking(sender, True)
+            process = subprocess.Popen(
+                [*self._argv, "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=sender,
+                stderr=subprocess.DEVNULL,
+                cwd=self._home,
+                env=self._env,
+                process_group=None if self._own_session else 0,
+                start_new_session=self._own_session,
+            )
+        except OSError as error:
+            os.close(receiver)
+            raise machine_error(error) or error from error
+        finally:
+            os.close(sender)
+        return _Driver(process, receiver, taken, time.time())
+
+    def _collect(self, driver: _Driver) -> Iterator[ShellExit]:
+        """Yield the exits as the shell reports them, until all have ended, the shell has, or work is to stop."""
+        while driver.waiting:
+            if not self._waiter.wait(driver.status_fd, self._time_left(driver)):
+                yield from self._wake_up(driver)
+                if self._waiter.stopped:
+                    return
+                continue
+            ended = list(self._read(driver))
+            yield from ended
+            if driver.closed:
+                if driver.waiting:
+                    yield self._shell_died(driver)
+                return
+            self._nap(driver, ended)
+
+    def _nap(self, driver: _Driver, ended: list[ShellExit]) -> None:
+        """Let short tasks end in groups: waking up for each of them would cost more than some of them do."""
+        if ended and len(driver.waiting) > 1:
+            each = sum(e.seconds for e in ended) / len(ended)
+            if each < _FAST_TASK_S:
+                self._waiter.wait(None, min(_NAP_S, each * len(driver.waiting)))
+
+    def _time_left(self, driver: _Driver) -> float | None:
+        if self._timeout_s is None:
+            return None
+        return max(0.0, driver.since + self._timeout_s - time.time())
+
+    def _read(self, driver: _Driver) -> Iterator[ShellExit]:
+        """What the shell has reported since the last time; does not block."""
+        try:
+            data = os.read(driver.status_fd, 1 << 16)
+        except BlockingIOError:
+            return
+        driver.closed = not data
+        *lines, driver.partial = (driver.partial + data).split(b"\n")
+        for line in lines:
+            code, now = line.split()
+            yield self._exit(driver, signalled(int(code)), float(now.replace(b",", b".")))
+
+    def _exit(self, driver: _Driver, code: int, now: float) -> ShellExit:
+        task = driver.waiting.popleft()
+        cause = ""
+        if task.task in driver.timed_out and self._timeout_s is not None:
+            cause = timeout_cause(self._timeout_s)
+        ended = ShellExit(task, code, driver.since, max(0.0, now - driver.since), cause)
+        driver.since = now
+        return ended
+
+    def _wake_up(self, driver: _Driver) -> Iterator[ShellExit]:
+        """The time of the running task is over, or work is to stop: kill the task."""
+        running = _freeze(driver)
+        yield from self._read(driver)  # it may have ended just now; while frozen, no other one begins
+        if self._waiter.stopped:
+            yield from self._interrupt(driver, running)
+            return
+        if running and driver.waiting and self._time_left(driver) == 0.0:
+            driver.timed_out.add(driver.waiting[0].task)
+            for group in running:
+                kill_group(group, STOP_GRACE_S)
+        _thaw(driver)
+
+    def _interrupt(self, driver: _Driver, running: list[int]) -> Iterator[ShellExit]:
+        """Kill the shell and its running task, but not between a task's end and the report of it."""
+        tries = _REPORT_TRIES
+        while not running and driver.waiting and not driver.closed and tries:
+            tries -= 1
+            _thaw(driver)
+            self._waiter.wait_for(driver.status_fd, _REPORT_WAIT_S)
+            running = _freeze(driver)
+            yield from self._read(driver)
+        _kill(driver, running)
+        if running and driver.waiting:
+            seconds = time.time() - driver.since
+            yield ShellExit(driver.waiting[0], -signal.SIGTERM, driver.since, seconds, interrupted=True)
+
+    def _shell_died(self, driver: _Driver) -> ShellExit:
+        """The shell ended without a word on its running task: that one took the shell along."""
+        code = driver.process.wait()
+        return self._exit(driver, signalled(code) if code else 1, time.time())
+
+
+def _freeze(driver: _Driver) -> list[int]:
+    """Stop the shell, so that no further task begins; the process groups of the task that runs now."""
+    with suppress(ProcessLookupError):
+        os.kill(driver.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, driver.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return children(driver.process.pid)
+
+
+def _thaw(driver: _Driver) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(driver.process.pid, signal.SIGCONT)
+
+
+def _kill(driver: _Driver, running: list[int]) -> None:
+    driver.process.kill()
+    for group in running:
+        kill_group(group, STOP_GRACE_S)
+
+
+def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
+    """The program of a warm shell, and the tasks it runs, which leave `rest`."""
+    lines = ["set -m"]
+    size, taken = 0, deque[ShellTask]()
+    while rest and size < _PROGRAM_BYTES:
+        task = rest.popleft()
+        line = _line(task)
+        size += len(line.encode()) + 1
+        if taken and size > _PROGRAM_BYTES:
+            rest.appendleft(task)
+            break
+        taken.append(task)
+        lines.append(line)
+    lines.append(":")  # so that no task is the last command, which bash may run without a fork
+    return "\n".join(lines), taken
+
+
+def _line(task: ShellTask) -> str:
+    """The commands for one task.
+
+    Nothing but the script's own commands may show in it: job control is off inside, $0 and the name in error messages
+    are the script's path, OLDPWD is exported and unset as in a fresh shell, and there is no ``&&`` after the
+    parentheses, which would switch off the script's ``set -e``.
+    """
+    folder = quote(task.directory)
+    script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")
+    return (
+        f"(set +m;cd -P -- {folder}||exit 126;unset OLDPWD;export OLDPWD;BASH_ARGV0={script};. {script})"
+        f">{stem}.out 2>{stem}.err\necho $? $EPOCHREALTIME"
+    )
+
+
+def quote(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal, which a shell with job control would take over."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,27 @@
+"""Checks that look at more than one value of a spec; one file for each part of it.
+
+They read the tree, not the model, so that they still speak when other parts of the spec are malformed.
+"""
+
+from __future__ import annotations
+
+from merlin.spec.checks.aggregates import check_aggregates
+from merlin.spec.checks.parameters import check_parameters
+from merlin.spec.checks.samples import check_samples
+from merlin.spec.checks.steps import StepGraph, check_steps
+from merlin.spec.checks.surroundings import check_surroundings
+from merlin.spec.checks.tokens import check_tokens
+from merlin.spec.expand import Expansion
+from merlin.spec.findings import Findings, Source
+from merlin.spec.tree import Entry
+
+
+def check(source: Source, tree: Entry, expansion: Expansion, findings: Findings) -> None:
+    """Report everything that is wrong although each value alone is right."""
+    graph = StepGraph.of(expansion.tree)
+    check_steps(expansion.tree, graph, findings)
+    check_parameters(expansion, findings)
+    check_samples(expansion, findings)
+    check_aggregates(expansion.tree, graph, findings)
+    check_surroundings(expansion.tree, graph, findings)
+    check_tokens(source, tree, expansion, graph, findings)

@@ -1,0 +1,90 @@
+"""Global parameters: as many values each, labels that tell them apart, names of their own."""
+
+from __future__ import annotations
+
+from merlin.spec.expand import Expansion
+from merlin.spec.findings import Findings
+from merlin.spec.tokens import TOKEN
+from merlin.spec.tree import Entry
+from merlin.spec.variables import RESERVED
+
+
+def check_parameters(expansion: Expansion, findings: Findings) -> None:
+    """Everything about global.parameters that needs more than one value."""
+    parameters = expansion.tree.get("global.parameters").mapping
+    first: tuple[str, int] | None = None
+    for name, parameter in parameters.items():
+        check_token_name(name, parameter, "parameter", expansion, findings)
+        values = parameter.get("values")
+        if not isinstance(values.content, list):
+            continue
+        num = len(values.content)
+        if not num:
+            findings.error(values.place, f"parameter {name} has no values", text=name, code="empty")
+        if first is None:
+            first = (name, num)
+        elif num != first[1]:
+            findings.error(
+                values.place,
+                f"parameter {name} has {num} values, but {first[0]} has {first[1]}",
+                text=name,
+                hint="the i-th values of all parameters belong together, so all need the same number",
+                code="parameter-length",
+            )
+        _check_values(name, values, findings)
+        _check_label(name, parameter.get("label"), num, findings)
+
+
+def _check_values(name: str, values: Entry, findings: Findings) -> None:
+    for item in values.items:
+        if isinstance(item.content, dict | list) or item.is_null:
+            findings.error(
+                item.place,
+                f"a value of parameter {name} is not a number or a text",
+                text=name,
+                code="type",
+            )
+
+
+def _check_label(name: str, label: Entry, num: int, findings: Findings) -> None:
+    if isinstance(label.content, list) and len(label.content) != num:
+        findings.error(
+            label.place,
+            f"parameter {name} has {num} values, but {len(label.content)} labels",
+            text=name,
+            hint="give each value a label, or one label with %% in it",
+            code="parameter-length",
+        )
+    if isinstance(label.content, str) and "%%" not in label.content:
+        findings.error(
+            label.place,
+            f"the label of parameter {name} has no %%, so all its values would share one directory",
+            text=label.content,
+            hint=f"e.g. label: {name}.%%",
+            code="label",
+        )
+
+
+def check_token_name(name: str, entry: Entry, what: str, expansion: Expansion, findings: Findings) -> None:
+    """A parameter or column needs a name that `$(name)` finds, and that nothing else has."""
+    place = entry.key_place if what == "parameter" else entry.place
+    if not TOKEN.fullmatch(f"$({name})"):
+        findings.error(
+            place,
+            f"{name!r} cannot name a {what}: $({name}) would not be found",
+            text=name,
+            hint="use letters, digits and '_'",
+            code="bad-name",
+        )
+    elif name in RESERVED:
+        findings.error(place, f"{name} is reserved and cannot name a {what}", text=name, code="reserved")
+    elif name in expansion.values:
+        variable = expansion.tree.get("env", "variables", name)
+        where = f" (line {variable.key_place[0]})" if variable.key_place[0] else ""
+        findings.error(
+            place,
+            f"{name} is both a {what} and a variable{where}",
+            text=name,
+            hint="rename one of them",
+            code="name-clash",
+        )

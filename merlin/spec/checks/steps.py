@@ -1,0 +1,210 @@
+"""Steps: their names, what they run, and the graph of what waits for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from merlin.spec.defaults import funnel_base
+from merlin.spec.findings import Findings, allowed
+from merlin.spec.scalars import shown
+from merlin.spec.tokens import find_tokens
+from merlin.spec.tree import MISSING, Entry
+
+KINDS = ("cmd", "function", "aggregate")
+_TAKEN_NAMES = frozenset({".", "..", "merlin_info"})
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The steps by name (the first one of each name) and what each depends on."""
+
+    steps: dict[str, Entry]
+    parents: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, tree: Entry) -> StepGraph:
+        steps: dict[str, Entry] = {}
+        for step in tree.get("study").items:
+            if name := step.get("name").text:
+                steps.setdefault(name, step)
+        parents = {
+            name: tuple(
+                dict.fromkeys(
+                    base
+                    for item in step.get("run", "depends").items
+                    if (base := funnel_base(item.text)) in steps and base != name
+                )
+            )
+            for name, step in steps.items()
+        }
+        return cls(steps, parents)
+
+    @cached_property
+    def _ancestors(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def ancestors(self, name: str) -> frozenset[str]:
+        """Every step that ends before this one starts, or is in a circle with it."""
+        if name not in self._ancestors:
+            found: set[str] = set()
+            todo = list(self.parents.get(name, ()))
+            while todo:
+                parent = todo.pop()
+                if parent not in found:
+                    found.add(parent)
+                    todo.extend(self.parents[parent])
+            self._ancestors[name] = frozenset(found)
+        return self._ancestors[name]
+
+    def kind(self, name: str) -> str:
+        """cmd, function or aggregate; "" if the step says none of them."""
+        run = self.steps[name].get("run") if name in self.steps else MISSING
+        return next((kind for kind in KINDS if run.get(kind).content), "")
+
+    def cycles(self) -> list[tuple[str, ...]]:
+        """Circles of steps, each once: ("a", "b", "a") where a depends on b."""
+        found: list[tuple[str, ...]] = []
+        done: set[str] = set()
+        for root in self.parents:
+            if root in done:
+                continue
+            path = [root]
+            branches = [iter(self.parents[root])]
+            while path:
+                parent = next(branches[-1], None)
+                if parent is None:
+                    done.add(path.pop())
+                    branches.pop()
+                elif parent in path:
+                    found.append((*path[path.index(parent) :], parent))
+                elif parent not in done:
+                    path.append(parent)
+                    branches.append(iter(self.parents[parent]))
+        return found
+
+
+def check_steps(tree: Entry, graph: StepGraph, findings: Findings) -> None:
+    """Names, commands and dependencies of all steps."""
+    study = tree.get("study")
+    if isinstance(study.content, list) and not study.content:
+        findings.error(study.key_place, "study has no steps", code="empty", hint="add at least one step")
+    seen: dict[str, Entry] = {}
+    for step in study.items:
+        name = step.get("name")
+        if name.text:
+            _check_name(name, seen, findings)
+        if step.get("run").mapping:
+            _check_kind(step, findings)
+            _check_depends(step, graph, findings)
+    for cycle in graph.cycles():
+        _report_cycle(cycle, graph, findings)
+
+
+def _check_name(name: Entry, seen: dict[str, Entry], findings: Findings) -> None:
+    text = name.text
+    if text in seen:
+        findings.error(
+            name.place,
+            f"step {text!r} is there twice",
+            text=text,
+            hint=f"the first one is on line {seen[text].place[0]}; rename one of them",
+            code="duplicate-step",
+        )
+    seen.setdefault(text, name)
+    bad = [mark for mark in "/*\0\n" if mark in text]
+    if bad or text in _TAKEN_NAMES:
+        findings.error(
+            name.place,
+            f"{shown(text)} cannot name a step, because the step's directory is called so",
+            text=text,
+            hint="use letters, digits, '_', '-' and '.'",
+            code="bad-name",
+        )
+    for token in find_tokens(text):
+        findings.error(
+            name.place,
+            f"the name of a step cannot use $({token.name}), which has no value yet",
+            text=text,
+            hint="use a variable of env.variables",
+            code="bad-name",
+        )
+
+
+def _check_kind(step: Entry, findings: Findings) -> None:
+    run = step.get("run")
+    name = step.get("name").text
+    given = [kind for kind in KINDS if kind in run.mapping and not run.get(kind).is_null]
+    if len(given) > 1:
+        findings.error(
+            run.get(given[1]).key_place,
+            f"step {name!r} has both {given[0]} and {given[1]}",
+            text=given[1],
+            hint="a step has exactly one of cmd, function and aggregate; make it two steps",
+            code="step-kind",
+        )
+    if not given:
+        empty = next((run.get(kind) for kind in KINDS if kind in run.mapping), None)
+        findings.error(
+            empty.key_place if empty else run.key_place,
+            f"step {name!r} has nothing to run",
+            hint='give run one of cmd, function ("module:callable") and aggregate',
+            code="step-kind",
+        )
+    for kind in ("cmd", "restart"):
+        entry = run.get(kind)
+        if isinstance(entry.content, str) and not entry.content.strip():
+            findings.error(entry.key_place, f"{kind} of step {name!r} is empty", text=kind, code="empty")
+    if given and "cmd" not in given and not run.get("restart").is_null:
+        findings.error(
+            run.get("restart").key_place,
+            f"restart goes with cmd, and step {name!r} has {given[0]}",
+            text="restart",
+            code="step-kind",
+        )
+
+
+def _check_depends(step: Entry, graph: StepGraph, findings: Findings) -> None:
+    name = step.get("name").text
+    seen: dict[str, str] = {}
+    for item in step.get("run", "depends").items:
+        text = item.text
+        base = funnel_base(text)
+        if not text:
+            continue
+        if base == name:
+            findings.error(item.place, f"step {name!r} depends on itself", text=text, code="cycle")
+        elif base not in graph.steps:
+            findings.error(
+                item.place,
+                f"step {name!r} depends on {base!r}, which does not exist",
+                text=text,
+                hint=allowed(base, [step for step in graph.steps if step != name], "steps"),
+                code="missing-step",
+            )
+        elif seen.get(base) == text or (base in seen and "*" in text and "*" in seen[base]):
+            findings.error(
+                item.place, f"step {name!r} depends on {text!r} twice", text=text, code="duplicate-depends"
+            )
+        elif base in seen:
+            findings.warning(
+                item.place,
+                f"step {name!r} depends on both {seen[base]!r} and {text!r}",
+                text=text,
+                hint=f"{base}_* already waits for all of {base}",
+                code="duplicate-depends",
+            )
+        seen.setdefault(base, text)
+
+
+def _report_cycle(cycle: tuple[str, ...], graph: StepGraph, findings: Findings) -> None:
+    first, second = cycle[0], cycle[1]
+    items = graph.steps[first].get("run", "depends").items
+    place = next((item.place for item in items if funnel_base(item.text) == second), (0, 0))
+    findings.error(
+        place,
+        f"steps depend on each other in a circle: {' -> '.join(cycle)}",
+        text=second,
+        hint="a -> b means that a waits for b; remove one of these",
+        code="cycle",
+    )

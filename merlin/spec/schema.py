@@ -1,0 +1,78 @@
+"""JSON Schema of specs for editors, generated from the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from merlin.spec.model import Document
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema, draft 2020-12. Blocks and keys without a value are allowed, as in a spec."""
+    schema = Document.model_json_schema(by_alias=True, mode="validation")
+    for block in (schema, *schema.get("$defs", {}).values()):
+        _allow_null(block)
+    _refine(schema["$defs"])
+    _allow_single_texts(schema)
+    return {
+        "$schema": DIALECT,
+        "$id": "https://merlin-ensembles/spec.schema.json",
+        **schema,
+        "title": "Merlin study specification",
+    }
+
+
+def _allow_null(block: dict[str, Any]) -> None:
+    """`env:` alone means no env block, and `key:` alone no key."""
+    required = set(block.get("required", ()))
+    for key, value in block.get("properties", {}).items():
+        if key in required or value == {} or _accepts_null(value):
+            continue
+        notes = {word: value.pop(word) for word in ("description", "default", "title") if word in value}
+        block["properties"][key] = {"anyOf": [value, {"type": "null"}], **notes}
+    extra = block.get("additionalProperties")
+    if isinstance(extra, dict) and not _accepts_null(extra):
+        block["additionalProperties"] = {"anyOf": [extra, {"type": "null"}]}
+
+
+def _accepts_null(value: dict[str, Any]) -> bool:
+    if not set(value) & {"type", "anyOf", "$ref", "enum", "const", "allOf"}:
+        return True  # anything goes
+    return any(option.get("type") == "null" for option in value.get("anyOf", ()))
+
+
+def _refine(definitions: dict[str, Any]) -> None:
+    """Second spellings of keys, short forms of blocks, and what the model cannot say by types."""
+    field = definitions["FieldBlock"]["properties"]
+    run = definitions["Run"]["properties"]
+    for properties, first, others in (
+        (field, "key", ("path", "column")),
+        (run, "launch_distribution", ("launch distribution",)),
+    ):
+        for other in others:
+            properties[other] = properties[first]
+    run["exclusive"]["anyOf"] = [
+        {"type": "boolean"},
+        {"type": "string"},
+        *run["exclusive"]["anyOf"],
+    ]
+    definitions["Run"]["oneOf"] = [{"required": [kind]} for kind in ("cmd", "function", "aggregate")]
+    workers = definitions["Resources"]["properties"]["workers"]
+    for option in workers["anyOf"]:
+        if isinstance(option.get("additionalProperties"), dict):
+            option["additionalProperties"] = {"anyOf": [option["additionalProperties"], {"type": "null"}]}
+
+
+def _allow_single_texts(node: Any) -> None:
+    """A list may be written as one text, or come whole from a variable."""
+    if isinstance(node, list):
+        for item in node:
+            _allow_single_texts(item)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            kinds = [str(option.get("type")) for option in value] if key == "anyOf" else []
+            if "array" in kinds and not any("string" in kind for kind in kinds):
+                value.append({"type": "string"})
+            _allow_single_texts(value)

@@ -1,0 +1,192 @@
+"""Failures explained: grouped by step, kind of end, and the last line of stderr."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from merlin.ledger.encode import FailureTable, failure_table
+from merlin.ledger.replay import Entry, Ranges, Replay, replay
+from merlin.ledger.signature import normalise
+from merlin.study.plan import StepInstance
+from merlin.study.tasks import ReturnCode
+from merlin.study.workspace import Workspace
+
+NUM_EXAMPLES = 3
+TAIL_LINES = 20
+_LOG_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One failed task to look at."""
+
+    instance: str
+    task: int
+    sample_id: int | None
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Tasks of one step that failed in the same way."""
+
+    step: str
+    exit_class: str  # "exit code 3", "signal 9 (SIGKILL)", "timeout", "bad output", "crash", "exception"
+    signature: str  # the last line of stderr, or the cause, with numbers and paths taken out
+    cause: str  # of one of them, as recorded
+    count: int
+    hosts: tuple[str, ...]
+    workers: tuple[str, ...]
+    examples: tuple[Example, ...]
+    log_tail: str  # the end of the stderr of one of them
+    rerun: str  # the command line that runs the failed tasks of this step again
+
+
+@dataclass(slots=True)
+class _Gathered:
+    cause: str
+    count: int = 0
+    hosts: set[str] = field(default_factory=set)
+    workers: set[str] = field(default_factory=set)
+    examples: list[tuple[str, int]] = field(default_factory=list)  # (instance, task)
+    tail: str = ""
+
+
+Key = tuple[str, str, str]  # step, exit class, signature
+
+
+def group_failures(workspace: Workspace, *, steps: tuple[str, ...] = ()) -> list[FailureGroup]:
+    """All failures that still count (of `steps`, if given), the largest group first."""
+    state = replay(workspace.ledger_dir, workspace.plan)
+    instances = {i.id: i for i in workspace.plan.instances if not steps or i.step in steps}
+    groups = _gather(state, instances)
+    ordered = sorted(groups.items(), key=lambda item: (-item[1].count, item[0]))
+    return [_finish(workspace, instances, key, gathered) for key, gathered in ordered]
+
+
+def _gather(state: Replay, instances: dict[str, StepInstance]) -> dict[Key, _Gathered]:
+    groups: dict[Key, _Gathered] = {}
+    found = list(state.failing(instances))
+    payloads = state.payloads([entry for entry, _ in found])
+    for (entry, only), (_, payload) in zip(found, payloads, strict=True):
+        table = failure_table(entry.header, payload)
+        step = instances[entry.header.instance].step
+        _add(groups, step, entry, table, _which(table, only))
+    return groups
+
+
+def _which(table: FailureTable, only: Ranges | None) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """The failures of the table that still count."""
+    if only is None:
+        return np.ones(len(table.tasks), np.bool_)
+    keep = np.zeros(len(table.tasks), np.bool_)
+    for lo, hi in only:
+        first, last = np.searchsorted(table.tasks, [lo, hi])
+        keep[first:last] = True
+    return keep
+
+
+def _add(
+    groups: dict[Key, _Gathered],
+    step: str,
+    entry: Entry,
+    table: FailureTable,
+    keep: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> None:
+    tasks = table.tasks[keep]
+    kinds = table.cause_indices[keep].astype(np.int64) << 16 | table.exit_codes[keep].astype(np.uint16)
+    for kind in np.unique(kinds).tolist():
+        cause, signature = table.causes[kind >> 16]
+        code = (kind & 0xFFFF) - (0x10000 if kind & 0x8000 else 0)
+        these = tasks[kinds == kind]
+        key = (step, exit_class(cause, code), signature or normalise(cause))
+        group = groups.setdefault(key, _Gathered(cause))
+        group.count += len(these)
+        group.hosts.add(entry.writer.host)
+        group.workers.add(entry.writer.worker)
+        for task in these[: NUM_EXAMPLES - len(group.examples)].tolist():
+            group.examples.append((entry.header.instance, task))
+        if not group.tail and table.tails:
+            group.tail = next((t for task, t in table.tails.items() if task in set(these.tolist())), "")
+
+
+_TIMEOUT = re.compile(r"\btime[d ]*[ -]?out\b|\bwalltime\b", re.IGNORECASE)
+_BAD_OUTPUT = re.compile(r"^(field|output) '|\bbad output\b", re.IGNORECASE)
+_CRASH = re.compile(r"\bcrash|\bworker\b.*\b(died|lost|killed)|kill\w* (its|the) worker", re.IGNORECASE)
+
+
+def exit_class(cause: str, exit_code: int) -> str:
+    """The kind of end that a cause and an exit code tell."""
+    if _TIMEOUT.search(cause):
+        return "timeout"
+    if _CRASH.search(cause):
+        return "crash"
+    if exit_code < 0:
+        try:
+            return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"
+        except ValueError:
+            return f"signal {-exit_code}"
+    if exit_code > 0:
+        known = {int(code) for code in ReturnCode}
+        return f"exit code {exit_code}" + (f" ({ReturnCode(exit_code).name})" if exit_code in known else "")
+    return "bad output" if _BAD_OUTPUT.search(cause) else "exception"
+
+
+def _finish(
+    workspace: Workspace, instances: dict[str, StepInstance], key: Key, gathered: _Gathered
+) -> FailureGroup:
+    examples = []
+    for instance_id, task in gathered.examples:
+        instance = instances[instance_id]
+        examples.append(
+            Example(
+                instance=instance_id,
+                task=task,
+                sample_id=task if instance.per_sample else None,
+                directory=str(workspace.task_dir(instance, task)),
+            )
+        )
+    step, kind, signature = key
+    return FailureGroup(
+        step=step,
+        exit_class=kind,
+        signature=signature,
+        cause=gathered.cause,
+        count=gathered.count,
+        hosts=tuple(sorted(gathered.hosts)),
+        workers=tuple(sorted(gathered.workers)),
+        examples=tuple(examples),
+        log_tail=_last_lines(gathered.tail) or _tail_of_files(instances, examples),
+        rerun=f"merlin restart {shlex.quote(str(workspace.path))} --failed --step {shlex.quote(step)}",
+    )
+
+
+def _tail_of_files(instances: dict[str, StepInstance], examples: list[Example]) -> str:
+    """The end of the first example's .err, or of its .out if that is empty."""
+    for example in examples:
+        stem = instances[example.instance].script_name
+        for suffix in (".err", ".out"):
+            text = _end_of(Path(example.directory) / f"{stem}{suffix}")
+            if text:
+                return text
+    return ""
+
+
+def _end_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _LOG_BYTES))
+            return _last_lines(file.read().decode("utf-8", "replace"))
+    except OSError:
+        return ""
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.rstrip().splitlines()[-TAIL_LINES:])

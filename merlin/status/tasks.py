@@ -1,0 +1,176 @@
+"""Rows of single tasks, with upstream's words and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.ledger.columns import TaskColumns, task_columns
+from merlin.ledger.replay import Replay, replay
+from merlin.study.plan import Scalar, StepInstance
+from merlin.study.tasks import NO_OUTCOME, Outcome, ReturnCode
+from merlin.study.workspace import Workspace
+
+TASK_STATUSES = ("INITIALIZED", "RUNNING", "FINISHED", "FAILED", "CANCELLED", "DRY_RUN", "UNKNOWN")
+RETURN_CODES = (
+    "SUCCESS", "SOFT_FAIL", "HARD_FAIL", "STOP_WORKERS", "RESTART", "RETRY", "DRY_SUCCESS", "UNRECOGNIZED",
+)  # fmt: skip
+
+WINDOW = 200_000  # tasks looked at together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilters:
+    """Which tasks to show: all conditions must hold, each for one of its words; an empty one always holds."""
+
+    task_status: tuple[str, ...] = ()  # of TASK_STATUSES, any case
+    return_code: tuple[str, ...] = ()  # of RETURN_CODES, any case
+    steps: tuple[str, ...] = ()  # "all" means every step
+    task_queues: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    max_tasks: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """One task.
+
+    status: FINISHED (ok), DRY_RUN (ok by exit code 103), FAILED, CANCELLED (skipped, or stopped the workers),
+    INITIALIZED (missing). return_code is empty for tasks that have not ended.
+    """
+
+    step: str
+    instance: str
+    task: int
+    sample_id: int | None
+    workspace: str  # the task's directory, relative to the study's workspace
+    status: str
+    return_code: str
+    exit_code: int
+    seconds: float
+    started: float | None  # epoch seconds
+    restarts: int  # application retries
+    attempt: int
+    parameters: dict[str, Scalar]
+    task_queue: str
+    worker: str
+    host: str
+
+
+def task_rows(workspace: Workspace, filters: TaskFilters | None = None) -> Iterator[TaskRow]:
+    """The tasks that pass the filters, step by step in the plan's order.
+
+    Raises UsageError, at once, for words that the filters do not know.
+    """
+    filters = _checked(workspace, filters or TaskFilters())
+    state = replay(workspace.ledger_dir, workspace.plan)
+    return islice(_rows(workspace, state, filters), filters.max_tasks)
+
+
+def _checked(workspace: Workspace, filters: TaskFilters) -> TaskFilters:
+    steps = () if "all" in filters.steps else filters.steps
+    instances = workspace.plan.instances
+    _check("step", steps, sorted({i.step for i in instances}))
+    _check("task queue", filters.task_queues, sorted({i.queue for i in instances}))
+    if filters.max_tasks is not None and filters.max_tasks < 1:
+        raise UsageError(f"--max-tasks must be at least 1, not {filters.max_tasks}")
+    return TaskFilters(
+        task_status=_check("task status", [w.upper() for w in filters.task_status], TASK_STATUSES),
+        return_code=_check("return code", [_bare(w) for w in filters.return_code], RETURN_CODES),
+        steps=steps,
+        task_queues=filters.task_queues,
+        workers=filters.workers,
+        max_tasks=filters.max_tasks,
+    )
+
+
+def _bare(word: str) -> str:
+    return word.upper().removeprefix("MERLIN_")
+
+
+def _check(
+    what: str, words: tuple[str, ...] | list[str], allowed: tuple[str, ...] | list[str]
+) -> tuple[str, ...]:
+    for word in words:
+        if word not in allowed:
+            raise UsageError(f"unknown {what} {word!r}; there are: {', '.join(allowed)}")
+    return tuple(words)
+
+
+def _rows(workspace: Workspace, state: Replay, filters: TaskFilters) -> Iterator[TaskRow]:
+    for instance in workspace.plan.instances:
+        if filters.steps and instance.step not in filters.steps:
+            continue
+        if filters.task_queues and instance.queue not in filters.task_queues:
+            continue
+        for lo in range(0, instance.num_tasks, WINDOW):
+            columns = task_columns(state, instance.id, instance.num_tasks, lo, lo + WINDOW)
+            for i in np.flatnonzero(_passing(columns, filters)).tolist():
+                yield _row(workspace, instance, columns, i)
+
+
+def _passing(columns: TaskColumns, filters: TaskFilters) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which tasks pass, decided once per distinct (outcome, exit code, writer)."""
+    outcomes, codes = columns.outcomes.astype(np.int64), columns.exit_codes.astype(np.uint16).astype(np.int64)
+    kinds, where = np.unique(outcomes << 16 | codes, return_inverse=True)
+    passes = np.array([_passes(int(kind), filters) for kind in kinds.tolist()], np.bool_)[where]
+    if filters.workers:
+        wanted = [i for i, w in enumerate(columns.writer_table) if w.worker in filters.workers]
+        passes &= np.isin(columns.writers, wanted)
+    return passes
+
+
+def _passes(kind: int, filters: TaskFilters) -> bool:
+    outcome, code = kind >> 16, (kind & 0xFFFF) - (0x10000 if kind & 0x8000 else 0)
+    if filters.task_status and task_status(outcome, code) not in filters.task_status:
+        return False
+    return not filters.return_code or return_code(outcome, code) in filters.return_code
+
+
+def task_status(outcome: int, exit_code: int) -> str:
+    """Upstream's word for the state of a task."""
+    if outcome == Outcome.OK:
+        return "DRY_RUN" if exit_code == ReturnCode.DRY_SUCCESS else "FINISHED"
+    if outcome == Outcome.FAILED:
+        return "CANCELLED" if exit_code == ReturnCode.STOP_WORKERS else "FAILED"
+    return "CANCELLED" if outcome == Outcome.SKIPPED else "INITIALIZED"
+
+
+def return_code(outcome: int, exit_code: int) -> str:
+    """Upstream's word for how a task ended; empty if it has not run to an end."""
+    if outcome == Outcome.OK:
+        return "DRY_SUCCESS" if exit_code == ReturnCode.DRY_SUCCESS else "SUCCESS"
+    if outcome != Outcome.FAILED:
+        return ""
+    names = {int(code): code.name for code in ReturnCode}
+    name = names.get(exit_code, "SOFT_FAIL")
+    return name if name in RETURN_CODES and name != "SUCCESS" else "SOFT_FAIL"
+
+
+def _row(workspace: Workspace, instance: StepInstance, columns: TaskColumns, i: int) -> TaskRow:
+    task = columns.lo + i
+    outcome, code = int(columns.outcomes[i]), int(columns.exit_codes[i])
+    has_run = outcome in (Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED)
+    writer = columns.writer_table[columns.writers[i]] if has_run and outcome != NO_OUTCOME else None
+    return TaskRow(
+        step=instance.step,
+        instance=instance.id,
+        task=task,
+        sample_id=task if instance.per_sample else None,
+        workspace=str(workspace.task_dir(instance, task).relative_to(workspace.path)),
+        status=task_status(outcome, code),
+        return_code=return_code(outcome, code),
+        exit_code=code,
+        seconds=float(columns.seconds[i]),
+        started=float(columns.started[i]) if has_run else None,
+        restarts=int(columns.tries[i]),
+        attempt=int(columns.attempts[i]),
+        parameters=instance.params,
+        task_queue=instance.queue,
+        worker=writer.worker if writer else "",
+        host=writer.host if writer else "",
+    )

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from merlin.cli.commands.status import bar
+
+FILLS = {"ok": "o", "failed": "f", "skipped": "s", "missing": "m"}
+NUMBERS = st.integers(0, 10**9)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_a_bar_has_its_width_and_hides_nothing(ok: int, failed: int, skipped: int, missing: int) -> None:
+    step: Any = SimpleNamespace(
+        planned=ok + failed + skipped + missing, ok=ok, failed=failed, skipped=skipped, missing=missing
+    )
+    text = "".join(piece for _, piece in bar(step, FILLS))
+    if step.planned:
+        assert len(text) == 30
+    for letter, num in (("o", ok), ("f", failed), ("s", skipped), ("m", missing)):
+        assert (letter in text) == (num > 0)

@@ -1,0 +1,90 @@
+"""The embedded executor when its surroundings fail, and inside another run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from study_on_disk import RUN, make_workspace, processes_of, step
+
+from merlin.errors import ExecutionError
+from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.events import RecordingObserver, SilentObserver
+from merlin.execution.orphans import kill_orphans
+from merlin.ledger.replay import replay
+from merlin.ledger.writer import LedgerWriter
+
+
+def test_workers_that_cannot_start_end_the_run_with_their_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no numpy here >&2\nexit 1\n")
+    broken.chmod(0o755)
+    workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(ExecutionError, match="no numpy here"):
+        run_embedded(workspace, RunOptions(workers=2), SilentObserver())
+    assert replay(workspace.ledger_dir, workspace.plan).events()[-1].kind == "run_failed"
+
+
+def test_a_worker_that_cannot_work_stops_the_study_with_its_reason(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
+    workspace.plan_path.unlink()
+    observer = RecordingObserver()
+    summary = run_embedded(workspace, RunOptions(workers=2), observer)
+    assert "plan.json" in summary.stop_reason
+    assert summary.missing == 5
+    assert processes_of(workspace) == []
+
+
+def test_a_run_inside_a_step_of_a_run_works(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    inner = make_workspace(tmp_path / "inner", step("sim", 6, command=f"echo $(MERLIN_SAMPLE_ID) >> {log}"))
+    script = tmp_path / "nested.py"
+    script.write_text(RUN)
+    command = f"{sys.executable} {script} {inner.path} 2 -"
+    outer = make_workspace(tmp_path / "outer", step("sim", 1, command=command))
+    summary = run_embedded(outer, RunOptions(workers=1), SilentObserver())
+    assert summary.is_success
+    assert sorted(log.read_text().split()) == list("012345")
+
+
+def test_a_reused_process_id_is_not_killed(tmp_path: Path) -> None:
+    """A segment from before the process that has its number now started."""
+    workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
+    innocent = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        LedgerWriter(workspace.ledger_dir, "w0", pid=innocent.pid).close()
+        (segment,) = workspace.ledger_dir.iterdir()
+        _set_started(segment, time.time() - 1000)
+        assert kill_orphans(workspace) == []
+        assert innocent.poll() is None
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+def _set_started(segment: Path, started: float) -> None:
+    """Write the segment again as of another time."""
+    from dataclasses import replace
+
+    from merlin.ledger.format import parse_segment_header
+
+    parsed = parse_segment_header(segment.read_bytes(), str(segment))
+    assert parsed is not None
+    (writer,) = parsed[0].writers
+    segment.write_bytes(replace(parsed[0], writers=(replace(writer, started=started),)).to_bytes())
+
+
+def test_the_live_leader_of_an_orphaned_session_is_killed(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
+    orphan = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    LedgerWriter(workspace.ledger_dir, "w0", pid=orphan.pid).close()
+    LedgerWriter(workspace.ledger_dir, "controller", pid=os.getpid()).close()
+    assert kill_orphans(workspace) == [orphan.pid]
+    assert orphan.wait(timeout=10) == -9

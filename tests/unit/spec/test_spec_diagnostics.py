@@ -1,0 +1,363 @@
+"""Specs that are wrong: what is found, where, and what is suggested."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from merlin.errors import Diagnostic
+from merlin.spec.load import check_spec
+
+HEAD = "description: {name: demo, description: a demo}\n"
+
+
+def check(tmp_path: Path, text: str, **variables: str) -> list[Diagnostic]:
+    path = tmp_path / "demo.yaml"
+    path.write_text(text, encoding="utf-8")
+    spec, diagnostics = check_spec(path, variables=variables)
+    assert (spec is None) == any(d.severity == "error" for d in diagnostics)
+    return diagnostics
+
+
+def only(diagnostics: list[Diagnostic]) -> Diagnostic:
+    assert len(diagnostics) == 1, "\n".join(d.render() for d in diagnostics)
+    return diagnostics[0]
+
+
+def study(text: str, rest: str = "") -> str:
+    return HEAD + "study:\n" + textwrap.dedent(text).strip("\n") + "\n" + textwrap.dedent(rest)
+
+
+def run(body: str, rest: str = "") -> str:
+    return study("- name: one\n  run:\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    "), rest)
+
+
+def samples(body: str) -> str:
+    return run(
+        "cmd: echo",
+        "merlin:\n  samples:\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "col", "code", "hint"),
+    [
+        (run("cmd: x\ndependz: [a]"), 6, 5, "unknown-key", "did you mean 'depends'?"),
+        (run("cmd: x\ncmd: y"), 6, 5, "duplicate-key", "line 5"),
+        (run("cmd: x\nmax_retries: many"), 6, 18, "value", "whole number"),
+        (run("cmd: x\nnodes: 0"), 6, 12, "value", ""),
+        (run("cmd: x\non_failure: skp"), 6, 17, "value", "did you mean 'skip'?"),
+        (run("cmd: x\ntimeout: soon"), 6, 14, "value", "HH:MM:SS"),
+        (run("cmd: x\nexclusive: maybe"), 6, 16, "value", "true or false"),
+        (run("cmd: [a]"), 5, 10, "value", ""),
+        (run("function: simulate"), 5, 15, "value", "module:callable"),
+        (run("cmd: x\nfunction: 'a:b'"), 6, 5, "step-kind", "exactly one"),
+        (run("function: 'a:b'\nrestart: x"), 6, 5, "step-kind", ""),
+        (run("shell: /bin/sh"), 4, 3, "step-kind", "cmd"),
+        (run("cmd: ''"), 5, 5, "empty", ""),
+        (run("cmd: x", "env:\n  variabels: {A: 1}\n"), 7, 3, "unknown-key", "did you mean 'variables'?"),
+        (run("cmd: x", "samples: {file: a}\n"), 6, 1, "unknown-key", "merlin"),
+        (run("cmd: x", "env: {variables: {MERLIN_INFO: 1}}\n"), 6, 19, "reserved", ""),
+        (run("cmd: x", "global.parameters: {P: {values: [1], label: P}}\n"), 6, 45, "label", "P.%%"),
+        (
+            run(
+                "cmd: x",
+                "global.parameters: {P: {values: [1], label: P.%%}, Q: {values: [1, 2], label: Q.%%}}\n",
+            ),
+            6,
+            64,
+            "parameter-length",
+            "same number",
+        ),
+        (
+            run("cmd: x", "env: {variables: {P: 3}}\nglobal.parameters: {P: {values: [1], label: P.%%}}\n"),
+            7,
+            21,
+            "name-clash",
+            "rename",
+        ),
+        (
+            run("cmd: x", "merlin: {resources: {workers: {w: {steps: [oen]}}}}\n"),
+            6,
+            44,
+            "missing-step",
+            "'one'",
+        ),
+        (run("cmd: x", "merlin: 5\n"), 6, 9, "type", ""),
+        (study("- name: a\n  run: echo"), 4, 8, "type", ""),
+        (study("- name: a/b\n  run: {cmd: x}"), 3, 9, "bad-name", ""),
+        (study("- {name: a, run: {cmd: x}}\n- {name: a, run: {cmd: x}}"), 4, 10, "duplicate-step", "line 3"),
+        (study("- name: a\n  cmd: x\n  run: {cmd: x}"), 4, 3, "unknown-key", "under run"),
+        (
+            study("- {name: abc, run: {cmd: x}}\n- {name: b, run: {cmd: x, depends: [abd]}}"),
+            4,
+            37,
+            "missing-step",
+            "abc",
+        ),
+        (study("- {name: a, run: {cmd: x, depends: [a]}}"), 3, 37, "cycle", ""),
+        (
+            study("- {name: a, run: {cmd: x}}\n- {name: b, run: {cmd: x, depends: [a_*, a*]}}"),
+            4,
+            42,
+            "duplicate-depends",
+            "",
+        ),
+    ],
+)
+def test_an_error_is_found_at_its_place(
+    tmp_path: Path, text: str, line: int, col: int, code: str, hint: str
+) -> None:
+    found = only(check(tmp_path, text))
+    assert (found.line, found.col, found.code) == (line, col, code), found.render()
+    assert hint in found.hint
+    assert found.render().startswith(f"{tmp_path / 'demo.yaml'}:{line}:{col}: error: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "col", "code"),
+    [
+        ("file: a.npy\ncolumn_labels: [X, X]", 9, 24, "duplicate-column"),
+        ("file: a.npy\ncolumn_labels: [MERLIN_SAMPLE_ID]", 9, 21, "reserved"),
+        ("file: a.npy\ncolumn_labels: []", 9, 5, "empty"),
+        ("file: a.npy", 7, 3, "missing"),
+        ("column_labels: [X]", 7, 3, "missing"),
+        ("generate: {cmd: x}\ncolumn_labels: [X]", 7, 3, "missing"),
+        ("generate: {method: sobol, num: 8}\ncolumn_labels: [X]", 8, 5, "missing"),
+        ("generate: {method: sobol, num: 8, bounds: {X: [1, 0]}}\ncolumn_labels: [X]", 8, 51, "bounds"),
+        (
+            "generate: {method: sobol, num: 8, bounds: {X: [0, 1], Z: [0, 1]}}\ncolumn_labels: [X]",
+            8,
+            59,
+            "bounds",
+        ),
+        ("generate: {method: sobol, num: 8, bounds: {X: [0, 1]}}\ncolumn_labels: [X, Y]", 8, 39, "bounds"),
+        ("generate: {method: sobol, num: 8, bounds: {X: [0]}}\ncolumn_labels: [X]", 8, 51, "value"),
+        ("generate: {method: normal, num: 8, bounds: {X: [0, -1]}}\ncolumn_labels: [X]", 8, 52, "bounds"),
+        ("generate: {method: sobol, num: [8], bounds: {X: [0, 1]}}\ncolumn_labels: [X]", 8, 36, "samples"),
+        ("generate: {method: sobl, num: 8, bounds: {X: [0, 1]}}\ncolumn_labels: [X]", 8, 24, "value"),
+        ("file: a.npy\ncolumn_labels: [X]\nlevel_max_dirs: 1", 10, 21, "value"),
+    ],
+)
+def test_samples_are_checked(tmp_path: Path, body: str, line: int, col: int, code: str) -> None:
+    found = only(check(tmp_path, samples(body)))
+    assert (found.line, found.col, found.code) == (line, col, code), found.render()
+
+
+@pytest.mark.parametrize(
+    ("field", "code"),
+    [
+        ("{}", "field-source"),
+        ("{file: a.npy, output: a}", "field-source"),
+        ("{file: a.npy, kind: image}", "shape"),
+        ("{file: a.npy, shape: [3]}", "shape"),
+        ("{file: a.npy, kind: series, shape: [3], axes: [t, u]}", "shape"),
+        ("{file: a.npy, dtype: flot64}", "dtype"),
+        ("{file: a.npy, kind: picture}", "value"),
+        ("{file: a.txt, regex: 'E=(.*)', key: e}", "field-source"),
+        ("{file: a.txt, compression: lz5}", "value"),
+    ],
+)
+def test_fields_of_an_aggregate_are_checked(tmp_path: Path, field: str, code: str) -> None:
+    text = study(
+        f"""
+        - {{name: sim, run: {{cmd: x}}}}
+        - name: data
+          run:
+            depends: [sim]
+            aggregate:
+              fields:
+                e: {field}
+        """
+    )
+    found = only(check(tmp_path, text))
+    assert (found.line, found.code) == (9, code), found.render()
+
+
+def test_an_aggregate_collects_from_a_step_it_waits_for(tmp_path: Path) -> None:
+    text = study(
+        """
+        - {name: sim, run: {function: "m:f"}}
+        - name: data
+          run:
+            aggregate:
+              from: sim
+              splits: {train: 0.5, test: 0.2}
+              fields: {e: {file: a.json}}
+        """
+    )
+    assert [(d.line, d.code) for d in check(tmp_path, text)] == [
+        (7, "aggregate-from"),
+        (8, "splits"),
+        (9, "field-source"),
+    ]
+
+
+def test_a_cycle_is_printed_whole(tmp_path: Path) -> None:
+    text = study(
+        """
+        - {name: a, run: {cmd: x, depends: [c_*]}}
+        - {name: b, run: {cmd: x, depends: [a]}}
+        - {name: c, run: {cmd: x, depends: [b]}}
+        """
+    )
+    found = only(check(tmp_path, text))
+    assert "a -> c -> b -> a" in found.message
+    assert (found.line, found.col) == (3, 37)
+
+
+def test_variables_in_a_circle_are_printed_whole(tmp_path: Path) -> None:
+    found = only(check(tmp_path, run("cmd: $(A)", "env:\n  variables:\n    A: $(B)\n    B: x$(A)\n")))
+    assert "variable A refers to itself: A -> B -> A" in found.message
+    assert found.line == 8
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo $(date) $(ls | wc -l) $((1+2)) ${HOME} $(pwd) $(nproc)",
+        "awk '{print $(NF)}' f",
+        "echo 1\n# $(NOT_THERE)",
+        r"echo \$(NOT_THERE)",
+        "$(LAUNCHER) x $(MERLIN_SUCCESS) $(WORKSPACE) $(MERLIN_GLOB_PATH) $(OUTPUT_PATH) $(one.workspace)",
+        "echo $(P) $(P.label) $(X) $(MERLIN_SAMPLE_VECTOR) $(V) $(v)",
+    ],
+)
+def test_known_tokens_and_the_shells_own_are_left_alone(tmp_path: Path, command: str) -> None:
+    rest = """
+        env: {variables: {V: 1, v: 2}}
+        global.parameters: {P: {values: [1], label: P.%%}}
+        merlin: {samples: {file: a.npy, column_labels: [X]}}
+        """
+    assert check(tmp_path, run("cmd: |\n" + textwrap.indent(command, "  "), rest)) == []
+
+
+def test_undefined_tokens_are_found_inside_a_block_of_text(tmp_path: Path) -> None:
+    text = run(
+        "cmd: |\n  echo $(N_SAMPLES)\n\n  echo é $(N_SAMPLE) $(tow.workspace)",
+        "env: {variables: {N_SAMPLES: 1}}\n",
+    )
+    text = text.replace("- name: one", "- {name: two, run: {cmd: x}}\n- name: one")
+    first, second = check(tmp_path, text)
+    assert (first.line, first.col, first.text) == (9, 14, "$(N_SAMPLE)")
+    assert first.hint == "did you mean $(N_SAMPLES)?"
+    assert (second.line, second.col, second.hint) == (9, 26, "did you mean $(two.workspace)?")
+
+
+def test_an_undefined_token_outside_commands_is_always_an_error(tmp_path: Path) -> None:
+    found = only(check(tmp_path, run("cmd: x\ntask_queue: q_$(date)")))
+    assert (found.line, found.col, found.code) == (6, 19, "token")
+
+
+def test_a_capitals_name_of_a_program_is_only_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "SIMULATE"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = only(check(tmp_path, run("cmd: echo $(SIMULATE)")))
+    assert found.severity == "warning"
+
+
+def test_a_misspelt_lower_case_name_is_a_warning(tmp_path: Path) -> None:
+    text = run("cmd: echo $(temprature)", "merlin: {samples: {file: a.npy, column_labels: [temperature]}}\n")
+    found = only(check(tmp_path, text))
+    assert (found.severity, found.hint) == ("warning", "did you mean $(temperature)?")
+
+
+def test_sample_tokens_need_samples(tmp_path: Path) -> None:
+    assert "needs samples" in only(check(tmp_path, run("cmd: echo $(MERLIN_SAMPLE_ID)"))).message
+
+
+def test_sample_tokens_cannot_size_a_job(tmp_path: Path) -> None:
+    rest = "merlin: {samples: {file: a.npy, column_labels: [X]}}\n"
+    found = only(check(tmp_path, run("cmd: echo\nprocs: $(X)", rest)))
+    assert (found.line, found.col) == (6, 12)
+
+
+def test_a_workspace_that_is_not_waited_for_is_a_warning(tmp_path: Path) -> None:
+    text = study("- {name: a, run: {cmd: x}}\n- {name: b, run: {cmd: ls $(a.workspace)}}")
+    found = only(check(tmp_path, text))
+    assert (found.severity, found.line, found.code) == ("warning", 4, "no-dependency")
+
+
+def test_an_error_in_an_anchor_is_shown_once_where_it_is_written(tmp_path: Path) -> None:
+    text = HEAD + (
+        "user:\n  run: &base\n    cmd: echo $(NOPE_A)\n"
+        "study:\n- {name: a, run: {<<: *base}}\n- {name: b, run: {<<: *base}}\n"
+    )
+    found = only(check(tmp_path, text))
+    assert (found.line, found.col) == (4, 15)
+
+
+def test_the_user_block_is_free(tmp_path: Path) -> None:
+    assert check(tmp_path, run("cmd: x", "user: {anything: [goes, {here: $(NOPE)}]}\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "col", "code", "word"),
+    [
+        ("", 1, 1, "empty", "empty"),
+        ("- a\n", 1, 1, "type", "mapping"),
+        ("description:\n\tname: x\n", 2, 1, "tab", "tab"),
+        ("description: [a\n", 2, 1, "yaml", "not closed"),
+        ("a: b: c\n", 1, 5, "yaml", "': '"),
+        ("a: *b\n", 1, 4, "yaml", "anchor"),
+        ("a: &b [*b]\n", 1, 4, "yaml", "inside itself"),
+        ("a: 1\n---\nb: 1\n", 2, 1, "yaml", "one YAML document"),
+        ('cmd: "a" b\n', 1, 10, "yaml", "key was expected"),
+        ("a: <<\n<<: 5\n", 2, 5, "yaml", "mapping to merge"),
+    ],
+)
+def test_bad_yaml_has_a_place_and_an_explanation(
+    tmp_path: Path, text: str, line: int, col: int, code: str, word: str
+) -> None:
+    found = next(d for d in check(tmp_path, text) if d.code == code)
+    assert (found.line, found.col) == (line, col), found.render()
+    assert word in found.message
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    _, (missing,) = check_spec(tmp_path / "none.yaml")
+    assert "No such file" in missing.message
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("a: 1\nb: é\n".encode("latin-1"))
+    _, (encoding,) = check_spec(path)
+    assert (encoding.line, encoding.col, encoding.code) == (2, 4, "encoding")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("N_SAMPLE", "unknown-variable"), ("P", "not-a-variable"), ("WORKSPACE", "reserved")]
+)
+def test_command_line_variables_are_checked(tmp_path: Path, name: str, code: str) -> None:
+    rest = "env: {variables: {N_SAMPLES: 1}}\nglobal.parameters: {P: {values: [1], label: P.%%}}\n"
+    found = only(check(tmp_path, run("cmd: x", rest), **{name: "3"}))
+    assert (found.file, found.code) == ("command line", code)
+
+
+def test_many_errors_come_in_one_go_ordered_by_place(tmp_path: Path) -> None:
+    text = study(
+        """
+        - name: a
+          run: {cmd: "echo $(NOPE_A)", nodes: x, depend: [b]}
+        - name: a
+          run: {cmd: x, depends: [c]}
+        """,
+        "merlin: {samples: {column_labels: [X, X], file: f}}\nbatch: {account: 1, que: x}\n",
+    )
+    found = check(tmp_path, text)
+    assert [d.code for d in found] == [
+        *(
+            "token",
+            "value",
+            "unknown-key",
+            "duplicate-step",
+            "missing-step",
+            "duplicate-column",
+            "unknown-key",
+        )
+    ]
+    assert [d.severity for d in found] == ["error"] * 6 + ["warning"]

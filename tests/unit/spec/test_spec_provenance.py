@@ -1,0 +1,103 @@
+"""Partial and expanded specs: valid YAML with the same content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from merlin.spec.load import Spec, load_spec
+
+TEXT = """\
+description: {name: $(NAME)_study, description: "two: words"}
+env:
+  variables: {NAME: demo, N: 10, OUT: $HOME/out, FLAG: true, START: 1:30:00}
+user:
+  base: &base
+    cmd: |
+      if [ -e done ]; then
+
+        exit $(MERLIN_SUCCESS)
+      fi
+      echo $(NAME) $(X) $(P) $HOME ~ $(date)
+study:
+- name: sim
+  run: {<<: *base, walltime: 01:30:00}
+- name: after
+  run:
+    cmd: echo a: b
+    depends: [sim_*]
+global.parameters: {P: {values: [0.5, 1], label: P.%%}}
+merlin:
+  resources: {workers: {$(NAME)_w: {steps: [sim]}}}
+  samples:
+    generate: {cmd: make $(MERLIN_INFO) $(N)}
+    file: $(MERLIN_INFO)/samples.npy
+    column_labels: [X]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
+    monkeypatch.setenv("HOME", "/home/ada")
+    path = tmp_path / "demo.yaml"
+    path.write_text(TEXT)
+    return load_spec(path, variables={"N": "30"})
+
+
+def test_the_partial_spec_keeps_tokens_and_shows_overrides_and_defaults(spec: Spec) -> None:
+    data = yaml.safe_load(spec.partial_yaml())
+    assert list(data) == ["description", "batch", "env", "study", "global.parameters", "merlin", "user"]
+    assert data["env"]["variables"]["N"] == 30
+    assert data["description"]["name"] == "$(NAME)_study"
+    assert data["batch"] == {"type": "local", "dry_run": False, "shell": "/bin/bash"}
+    run = data["study"][0]["run"]
+    assert run["cmd"] == yaml.safe_load(TEXT)["study"][0]["run"]["cmd"]
+    assert (run["task_queue"], run["max_retries"], run["shell"], run["walltime"]) == (
+        "merlin",
+        30,
+        "/bin/bash",
+        "01:30:00",
+    )
+    assert data["study"][1]["run"]["cmd"] == "echo a: b"
+    assert data["merlin"]["resources"]["workers"] == {
+        "$(NAME)_w": {"steps": ["sim"]},
+        "default_worker": {"steps": ["after"]},
+    }
+    assert data["merlin"]["samples"]["level_max_dirs"] == 25
+
+
+def test_commands_are_written_as_blocks_of_text(spec: Spec) -> None:
+    assert (
+        "      cmd: |\n        if [ -e done ]; then\n\n          exit $(MERLIN_SUCCESS)\n"
+        in spec.partial_yaml()
+    )
+
+
+def test_the_expanded_spec_has_everything_filled_in(spec: Spec) -> None:
+    data = yaml.safe_load(spec.expanded_yaml({"MERLIN_INFO": "/ws/merlin_info", "MERLIN_SUCCESS": 0}))
+    assert data["description"]["name"] == "demo_study"
+    assert data["env"]["variables"]["OUT"] == "/home/ada/out"
+    assert data["merlin"]["samples"]["file"] == "/ws/merlin_info/samples.npy"
+    assert data["merlin"]["samples"]["generate"]["cmd"] == "make /ws/merlin_info 30"
+    assert "demo_w" in data["merlin"]["resources"]["workers"]
+    assert data["study"][0]["run"]["cmd"].splitlines()[-1] == "echo demo $(X) $(P) $HOME ~ $(date)"
+    assert "  exit 0" in data["study"][0]["run"]["cmd"]
+
+
+@pytest.mark.parametrize("kind", ["partial", "expanded"])
+def test_both_can_be_run_again_with_the_same_meaning(spec: Spec, tmp_path: Path, kind: str) -> None:
+    again = tmp_path / "again.yaml"
+    again.write_text(spec.partial_yaml() if kind == "partial" else spec.expanded_yaml())
+    document = load_spec(again).document
+    assert document.study == spec.document.study
+    assert document.parameters == spec.document.parameters
+    assert document.merlin == spec.document.merlin
+
+
+def test_the_digest_depends_on_content_only(spec: Spec, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere.yaml"
+    other.write_text("# a comment\n" + TEXT)
+    assert load_spec(other, variables={"N": "30"}).digest == spec.digest
+    assert load_spec(other, variables={"N": "31"}).digest != spec.digest

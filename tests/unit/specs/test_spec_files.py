@@ -1,0 +1,39 @@
+"""The studies in specs/ are valid, and what they declare is what their codes produce."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from merlin.spec.load import check_spec
+
+SPECS = Path(__file__).parents[3] / "specs"
+sys.path.insert(0, str(SPECS / "icf"))
+
+import icf  # noqa: E402
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*/*.yaml")), ids=lambda path: path.stem)
+def test_the_spec_is_valid_without_warnings(path: Path) -> None:
+    spec, diagnostics = check_spec(path)
+    assert spec is not None
+    assert diagnostics == []
+
+
+def test_icf_collects_exactly_what_its_function_returns() -> None:
+    spec, _ = check_spec(SPECS / "icf" / "icf.yaml")
+    assert spec is not None and spec.document.merlin.samples is not None
+    generate = spec.document.merlin.samples.generate
+    assert generate is not None and generate.bounds is not None
+    low, high = ({label: np.array([b[k]]) for label, b in generate.bounds.items()} for k in (0, 1))
+    aggregate = spec.document.study[1].run.aggregate
+    assert aggregate is not None
+    for corner in (low, high):
+        results = icf.simulate(corner, None)
+        assert set(results) == set(aggregate.fields)
+        for name, field in aggregate.fields.items():
+            assert results[name].shape == (1, *field.shape)
+            assert results[name].dtype == np.dtype(field.dtype)

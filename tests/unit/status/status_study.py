@@ -1,0 +1,106 @@
+"""A workspace on disk with samples, two steps and a ledger, made without a spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from merlin.ledger.records import ChunkRecord, EventRecord, Failure, RangeRecord
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan import Plan, SamplesInfo, StepInstance, StepKind
+from merlin.study.plan_io import write_plan
+from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.study.workspace import Workspace, open_workspace
+
+OK, FAILED, SKIPPED, INTERRUPTED = (int(o) for o in Outcome)
+
+
+def make_workspace(path: Path, *, num: int = 20, labels: tuple[str, ...] = ("X0", "step")) -> Workspace:
+    """`sim` (two parameter values, per sample), `post` (per sample), `end` (one task)."""
+    info = path / "merlin_info"
+    info.mkdir(parents=True)
+    columns = np.arange(num * len(labels), dtype=np.float64).reshape(num, len(labels))
+    np.save(info / "samples.npy", columns)
+
+    def step(name: str, **more) -> StepInstance:
+        fields = {"id": name, "step": name, "kind": StepKind.CMD, "num_tasks": num, "per_sample": True}
+        return StepInstance(**{**fields, **more})
+
+    plan = Plan(
+        name="study",
+        study_id="s1",
+        workspace=str(path),
+        spec_path="study.yaml",
+        spec_root="/",
+        spec_digest="",
+        created="2026-01-01T00:00:00+00:00",
+        seed=0,
+        samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=labels),
+        variables={},
+        instances=(
+            step("sim/P.1", step="sim", label="P.1", params={"P": 1}, queue="hot"),
+            step("sim/P.2", step="sim", label="P.2", params={"P": 2}, queue="hot"),
+            step("post"),
+            step("end", num_tasks=1, per_sample=False),
+        ),
+    )
+    write_plan(info / "plan.json", plan)
+    return open_workspace(path)
+
+
+def add(
+    workspace: Workspace, *records, worker: str = "w0", session: str = "run1", host: str = "node1"
+) -> None:
+    with LedgerWriter(
+        workspace.ledger_dir, worker, session=session, study_id="s1", host=host, sync=False
+    ) as writer:
+        writer.append(*records)
+
+
+def chunk(
+    instance: str, lo: int, outcomes: list[int], *, started: float = 1000.0, elapsed_s: float = 10.0, **more
+):
+    num = len(outcomes)
+    return ChunkRecord(
+        instance=instance,
+        lo=lo,
+        hi=lo + num,
+        started=started,
+        elapsed_s=elapsed_s,
+        outcomes=np.array(outcomes, np.uint8),
+        seconds=np.full(num, 0.5, np.float32),
+        started_offsets=np.arange(num, dtype=np.float32),
+        **more,
+    )
+
+
+def failed(task: int, cause: str = "exit code 3", exit_code: int = 3, tail: str = "") -> Failure:
+    return Failure(task=task, cause=cause, exit_code=exit_code, tail=tail)
+
+
+def fill(workspace: Workspace) -> None:
+    """sim/P.1: 17 ok, 3 failed; sim/P.2: 10 ok; post: 5 skipped, 1 failed by range; end: missing."""
+    failures = (
+        failed(3, tail="step 3\nValueError: bad 3"),
+        failed(4, tail="step 4\nValueError: bad 44"),
+        failed(9, "timed out after 5 s", -9),
+    )
+    first = [FAILED if i in (3, 4, 9) else OK for i in range(20)]
+    add(workspace, EventRecord(kind="run_started", data={"workers": 2}, time=999.0), worker="controller")
+    add(workspace, chunk("sim/P.1", 0, first, failures=failures))
+    add(
+        workspace,
+        chunk("sim/P.2", 0, [OK] * 10 + [NO_OUTCOME] * 2, started=1005.0),
+        worker="w1",
+        host="node2",
+    )
+    add(
+        workspace,
+        RangeRecord(instance="post", lo=0, hi=5, outcome=SKIPPED, cause="sim failed", started=1011.0),
+        RangeRecord(
+            instance="post", lo=5, hi=6, outcome=FAILED, cause="its worker died 3 times", started=1011.0
+        ),
+        EventRecord(kind="run_stopped", data={"reason": "interrupted"}, time=1020.0),
+        worker="controller",
+    )

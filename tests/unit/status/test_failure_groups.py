@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
+
+from merlin.ledger.signature import normalise
+from merlin.status.failures import exit_class, group_failures
+
+
+def test_failures_are_grouped_by_step_kind_and_normalised_last_line(tmp_path):
+    workspace = make_workspace(tmp_path / "w")
+    fill(workspace)
+    groups = group_failures(workspace)
+    assert [(g.step, g.exit_class, g.signature, g.count, g.hosts) for g in groups] == [
+        ("sim", "exit code 3", "ValueError: bad <n>", 2, ("node1",)),
+        ("post", "crash", "its worker died <n> times", 1, ("node1",)),
+        ("sim", "timeout", "timed out after <n> s", 1, ("node1",)),
+    ]
+
+
+def test_a_group_has_examples_a_tail_and_the_line_to_rerun_it(tmp_path):
+    workspace = make_workspace(tmp_path / "my study")
+    fill(workspace)
+    group = group_failures(workspace)[0]
+    assert [(e.instance, e.task, e.sample_id) for e in group.examples] == [
+        ("sim/P.1", 3, 3),
+        ("sim/P.1", 4, 4),
+    ]
+    assert group.examples[0].directory == str(workspace.path / "sim" / "P.1" / "03")
+    assert group.log_tail == "step 3\nValueError: bad 3"
+    assert group.rerun == f"merlin restart '{workspace.path}' --failed --step sim"
+
+
+def test_the_tail_comes_from_the_tasks_files_when_the_ledger_has_none(tmp_path):
+    workspace = make_workspace(tmp_path / "w")
+    add(workspace, chunk("post", 7, [FAILED], failures=(failed(7),)))
+    directory = workspace.task_dir(workspace.instance("post"), 7)
+    directory.mkdir(parents=True)
+    (directory / "post.err").write_text("one\ntwo\n")
+    assert group_failures(workspace)[0].log_tail == "one\ntwo"
+
+
+def test_a_failure_that_was_repaired_by_a_later_run_is_not_listed(tmp_path):
+    workspace = make_workspace(tmp_path / "w")
+    add(workspace, chunk("post", 0, [FAILED] * 4, failures=tuple(failed(i) for i in range(4))))
+    add(workspace, chunk("post", 1, [OK, OK]), session="run2")
+    (group,) = group_failures(workspace)
+    assert (group.count, [e.task for e in group.examples]) == (2, [0, 3])
+
+
+def test_only_the_steps_asked_for_are_listed(tmp_path):
+    workspace = make_workspace(tmp_path / "w")
+    fill(workspace)
+    assert {g.step for g in group_failures(workspace, steps=("post",))} == {"post"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "exit_code", "expected"),
+    [
+        ("exit code 7", 7, "exit code 7"),
+        ("hard failure", 102, "exit code 102 (HARD_FAIL)"),
+        ("killed by signal 11", -11, "signal 11 (SIGSEGV)"),
+        ("timed out after 3 s", -9, "timeout"),
+        ("field 'te': expected shape (3,), found (4,)", 0, "bad output"),
+        ("worker w1 died running it", -11, "crash"),
+        ("ValueError: negative pressure", 0, "exception"),
+    ],
+)
+def test_the_kind_of_end_is_told_from_cause_and_exit_code(cause, exit_code, expected):
+    assert exit_class(cause, exit_code) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("bad value 3.5e-7 at step 12", "bad value -17 at step 9"),
+        ("cannot open /scratch/u1/run_3/a.h5: no space", "cannot open /tmp/b: no space"),
+        ("segfault at 0x7fff12ab", "segfault at 0xdeadbeef"),
+        ("\x1b[31mError\x1b[0m: job 4", "Error: job 5"),
+    ],
+)
+def test_lines_that_differ_in_numbers_and_paths_have_one_signature(one, other):
+    assert normalise(one) == normalise(other)
+
+
+def test_lines_that_differ_in_words_have_different_signatures():
+    assert normalise("KeyError: 'pressure'") != normalise("KeyError: 'density'")

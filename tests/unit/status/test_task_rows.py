@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
+
+from merlin.errors import UsageError
+from merlin.status.tasks import TaskFilters, task_rows
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    made = make_workspace(tmp_path / "w")
+    fill(made)
+    return made
+
+
+def rows(workspace, **filters):
+    return list(task_rows(workspace, TaskFilters(**filters)))
+
+
+def test_without_filters_every_planned_task_has_a_row(workspace):
+    found = rows(workspace)
+    assert len(found) == 61
+    assert [r.instance for r in found[::20]] == ["sim/P.1", "sim/P.2", "post", "end"]
+    statuses = [r.status for r in found]
+    assert {s: statuses.count(s) for s in set(statuses)} == {
+        "FINISHED": 27, "FAILED": 4, "CANCELLED": 5, "INITIALIZED": 25,
+    }  # fmt: skip
+
+
+def test_a_row_tells_all_about_its_task(workspace):
+    row = rows(workspace, task_status=("failed",))[0]
+    assert (row.step, row.instance, row.task, row.sample_id) == ("sim", "sim/P.1", 3, 3)
+    assert (row.workspace, row.return_code, row.exit_code) == ("sim/P.1/03", "SOFT_FAIL", 3)
+    assert (row.seconds, row.started, row.attempt) == (0.5, 1003.0, 1)
+    assert (row.parameters, row.task_queue, row.worker, row.host) == ({"P": 1}, "hot", "w0", "node1")
+
+
+def test_filters_combine(workspace):
+    assert len(rows(workspace, steps=("sim",), workers=("w1",))) == 10
+    assert len(rows(workspace, task_queues=("hot",), task_status=("FAILED", "CANCELLED"))) == 3
+    assert len(rows(workspace, steps=("all",), return_code=("SUCCESS",), max_tasks=4)) == 4
+    assert len(rows(workspace, return_code=("merlin_soft_fail",))) == 4
+    assert rows(workspace, workers=("nobody",)) == []
+
+
+def test_return_codes_have_upstreams_names(workspace):
+    codes = {102: "HARD_FAIL", 105: "STOP_WORKERS", 104: "RETRY", 1: "SOFT_FAIL", 101: "SOFT_FAIL"}
+    for i, code in enumerate(codes):
+        add(workspace, chunk("post", 10 + i, [FAILED], failures=(failed(10 + i, exit_code=code),)))
+    add(workspace, chunk("end", 0, [OK], exit_codes=[103]))
+    by_task = {r.task: r.return_code for r in rows(workspace, steps=("post",)) if r.task >= 10}
+    assert [by_task[10 + i] for i in range(len(codes))] == list(codes.values())
+    (end,) = rows(workspace, steps=("end",))
+    assert (end.status, end.return_code, end.sample_id) == ("DRY_RUN", "DRY_SUCCESS", None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"task_status": ("DONE",)}, "FINISHED"),
+        ({"return_code": ("FINE",)}, "SUCCESS"),
+        ({"steps": ("simm",)}, "sim"),
+        ({"task_queues": ("cold",)}, "hot"),
+        ({"max_tasks": 0}, "at least 1"),
+    ],
+)
+def test_unknown_words_are_refused_with_what_is_allowed(workspace, filters, message):
+    with pytest.raises(UsageError, match=message):
+        task_rows(workspace, TaskFilters(**filters))
