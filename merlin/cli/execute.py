@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.cli.output import count, duration, print_json, size, table
+from merlin.cli.output import count, duration, print_json, table
 
 if TYPE_CHECKING:
     from merlin.execution.events import RunSummary
@@ -92,16 +92,17 @@ def data_sets(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def _data_set(folder: Path) -> dict[str, Any]:
-    from merlin.shards.manifest_file import read_manifest
+    from merlin.shards.describe import describe
 
-    data = read_manifest(folder)
+    facts = describe(folder)
     return {
         "path": str(folder),
-        "rows": data.num_rows,
-        "shards": len(data.shards),
-        "size_bytes": data.size_bytes,
-        "fields": [field.name for field in data.fields],
-        "digest": data.content_digest,
+        "line": facts.line,
+        "rows": facts.num_rows,
+        "shards": facts.num_shards,
+        "size_bytes": facts.size_bytes,
+        "fields": [field.name for field in facts.fields],
+        "digest": facts.content_digest,
     }
 
 
@@ -121,11 +122,7 @@ def show_report(report: dict[str, Any]) -> None:
     if report["failures"]:
         print(f"\nall failures, with logs: merlin failures {report['workspace']}")
     for data_set in report["data_sets"]:
-        print(f"\ndata set {data_set['path']}")
-        print(
-            f"  {count(data_set['rows'], 'sample')} in {count(data_set['shards'], 'shard')}, "
-            f"{size(data_set['size_bytes'])}, {count(len(data_set['fields']), 'field')}"
-        )
+        print(f"\ndata set {data_set['line']}")
     sys.stdout.flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         print(f"stopped early: {report['stop_reason']}", file=sys.stderr)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.errors import UsageError
+
+MAX_WIDTH = 10_000
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr that leaves words in [brackets] alone."""
+def console() -> Console:
+    """A console on stdout that leaves words in [brackets] alone and never folds a line; terminals do that."""
     from rich.console import Console
 
-    return Console(stderr=stderr, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(markup=False, highlight=False, emoji=False, width=MAX_WIDTH)
 
 
 def jsonable(value: Any) -> Any:
@@ -72,10 +74,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Se
 
     out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for name in columns:
-        out.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        out.add_column(name, justify="right" if name in right else "left", no_wrap=True)
     for row in rows:
-        out.add_row(*("" if value is None else str(value) for value in row))
+        out.add_row(*(cell(value) for value in row))
     return out
+
+
+def cell(value: object) -> str:
+    """A value as it stands in a table."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds")
+    return str(value)
 
 
 def check_dump(path: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ Progress = Callable[[int, int], None]
 class ChunkJournal:
     """Gathers the ends of one chunk's tasks and commits them to the ledger in slices.
 
-    Outputs are collected before a slice is committed, so a task that the ledger calls ok has its outputs safe. Tasks end in
-    increasing order, except that a whole slice may be given at once.
+    Outputs are collected before a slice is committed, so a task that the ledger calls ok has its outputs
+    safe. Tasks may end in any order; each is committed once.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class ChunkJournal:
         self._seconds = np.zeros(n, np.float32)
         self._starts = np.zeros(n, np.float64)
         self._codes = np.zeros(n, np.int16)
+        self._committed = np.zeros(n, bool)
         self._failures: dict[int, Failure] = {}
         self._again: dict[bool, list[int]] = {}
         self._pending_lo = self._pending_hi = 0  # uncommitted slice, relative to chunk.lo
@@ -67,12 +69,12 @@ class ChunkJournal:
 
     def fail(self, failure: Failure, *, started: float, seconds: float) -> None:
         self._failures[failure.task] = failure
-        self.end(
-            failure.task, Outcome.FAILED, started=started, seconds=seconds, code=failure.exit_code
-        )
+        self.end(failure.task, Outcome.FAILED, started=started, seconds=seconds, code=failure.exit_code)
 
-    def end_all(self, ok: NDArray[np.bool_], tasks: NDArray[np.int64], *, started: float, seconds: float) -> None:
-        """Many tasks have ended in one call; `ok` and `tasks` run in parallel, failures are given to `fail`."""
+    def end_all(
+        self, ok: NDArray[np.bool_], tasks: NDArray[np.int64], *, started: float, seconds: float
+    ) -> None:
+        """Many tasks have ended in one call; `ok` has an entry per entry of `tasks`."""
         index = tasks[ok] - self._chunk.lo
         self.outcomes[index] = Outcome.OK
         self._seconds[index] = seconds / max(1, len(tasks))
@@ -90,7 +92,7 @@ class ChunkJournal:
             self.flush()
 
     def flush(self, outputs: Outputs | None = None) -> None:
-        """Collect and commit what has ended since the last time; `outputs` has a row per task of the chunk."""
+        """Collect and commit what has ended since the last time; `outputs`: a row per task of the chunk."""
         lo, hi = self._pending_lo, self._pending_hi
         if hi > lo:
             self._collect(lo, hi, outputs)
@@ -126,7 +128,7 @@ class ChunkJournal:
             return
         first = self._chunk.lo
         for target in instance.feeds or (None,):
-            ok = self.outcomes[lo:hi] == Outcome.OK
+            ok = (self.outcomes[lo:hi] == Outcome.OK) & ~self._committed[lo:hi]
             if not ok.any():
                 return
             cut = None if outputs is None else {name: a[lo:hi] for name, a in outputs.items()}
@@ -165,7 +167,7 @@ class ChunkJournal:
 
     def _commit(self, lo: int, hi: int) -> None:
         first = self._chunk.lo
-        outcomes = self.outcomes[lo:hi].copy()
+        outcomes = np.where(self._committed[lo:hi], np.uint8(NO_OUTCOME), self.outcomes[lo:hi])
         begun = outcomes != NO_OUTCOME
         start = float(self._starts[lo:hi][begun].min())
         offsets = np.where(begun, self._starts[lo:hi] - start, 0.0)
@@ -186,6 +188,7 @@ class ChunkJournal:
                 failures=failures,
             )
         )
+        self._committed[lo:hi] |= begun
         self._ended += int(np.count_nonzero(begun & (outcomes != Outcome.INTERRUPTED)))
         self._failed += len(failures)
         if failures and not self._note:
@@ -199,15 +202,13 @@ class ChunkJournal:
         first = self._chunk.lo
         return tuple(
             (first + a, first + b, int(self.outcomes[a]))
-            for a, b in zip(bounds, bounds[1:], strict=False)
+            for a, b in pairwise(bounds)
             if self.outcomes[a] != NO_OUTCOME
         )
 
     def _deferred(self, use_restart: bool, tasks: Sequence[int]) -> Deferred:
         lo, hi = tasks[0], tasks[-1] + 1
-        holes = tuple(
-            (a + 1, b) for a, b in zip(tasks, tasks[1:], strict=False) if b > a + 1
-        )
+        holes = tuple((a + 1, b) for a, b in pairwise(tasks) if b > a + 1)
         chunk = replace(
             self._chunk,
             lo=lo,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from merlin.errors import ExecutionError, MerlinError, ShardError
 from merlin.execution.fresh_shell import FreshShell
@@ -17,6 +17,7 @@ from merlin.execution.shell import (
     ShellExit,
     ShellTask,
     disk_is_full,
+    full_disk,
     machine_error,
     read_tail,
     shell_argv,
@@ -56,7 +57,11 @@ class ChunkRunner:
         should_stop: Callable[[], bool] = lambda: False,
         wake_fd: int | None = None,
     ) -> None:
-        """`on_progress(ended, failed)` counts tasks of the running chunk; `wake_fd` is readable when to look at `should_stop`."""
+        """Make the worker's one runner.
+
+        `on_progress(ended, failed)` counts tasks of the running chunk; `wake_fd` is readable when it is time to
+        look at `should_stop`.
+        """
         self._workspace, self._worker, self._ledger = workspace, worker, ledger
         self._on_progress = on_progress
         self._waiter = Waiter(should_stop, wake_fd)
@@ -101,20 +106,37 @@ class ChunkRunner:
         step = self._step(instance, chunk.use_restart)
         batches = _Batches(step, chunk, journal)
         try:
-            for warm in (True, False):
-                shell = self._shell = step.shell(warm=warm, waiter=self._waiter)
-                for ended in shell.run(batches.of(warm=warm)):
-                    self._settle(instance, chunk, journal, ended)
-                    if journal.stop:
-                        return
+            if batches.warm:
+                self._run_batches(step, chunk, journal, batches.prepared(), warm=True)
+                rest = iter([batches.unsafe])
+            else:
+                rest = batches.prepared()
+            self._run_batches(step, chunk, journal, rest, warm=False)
         except BaseException:
             journal.flush()
             raise
-        finally:
-            self.close_shell()
         if batches.error is not None:
             journal.flush()
             raise batches.error
+
+    def _run_batches(
+        self,
+        step: _ShellStep,
+        chunk: Chunk,
+        journal: ChunkJournal,
+        batches: Iterator[list[ShellTask]],
+        *,
+        warm: bool,
+    ) -> None:
+        shell = self._shell = step.shell(warm=warm, waiter=self._waiter)
+        try:
+            for ended in shell.run(batches):
+                step.learn(ended.seconds)
+                self._settle(step.instance, chunk, journal, ended)
+                if journal.stop:
+                    return
+        finally:
+            self.close_shell()
 
     def close_shell(self) -> None:
         shell, self._shell = self._shell, None
@@ -139,16 +161,12 @@ class ChunkRunner:
         journal.stop = journal.stop or verdict.stop
         if verdict.outcome is Outcome.OK:
             mark_finished(task.directory)
-            journal.end(
-                task.task, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code
-            )
+            journal.end(task.task, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code)
         elif verdict.outcome is None:
             journal.defer(task.task, use_restart=verdict.use_restart)
         else:
             if disk_is_full(task.directory):
-                raise ExecutionError(
-                    f"the disk is full ({task.directory}); nothing finished is lost: make room, then run merlin restart"
-                )
+                raise full_disk(task.directory)
             failure = Failure(
                 task=task.task, cause=verdict.cause, exit_code=ended.code, tail=read_tail(task.err)
             )
@@ -193,13 +211,12 @@ class _ShellStep:
         command = instance.restart if restart and instance.restart is not None else instance.command
         self.template = ScriptTemplate(workspace, instance, command)
         self.batch_size = _FIRST_BATCH
+        self._task_s: float | None = None
         self._argv = shell_argv(instance.shell)
         self._env = env
         self._home = str(workspace.path)
         self._checked: bool | None = None  # whether the template runs warm; known from the first script on
-        self._is_text = (
-            self.template.uses_columns and instance.per_sample and not workspace.samples().numeric
-        )
+        self._is_text = self.template.uses_columns and instance.per_sample and not workspace.samples().numeric
 
     def shell(self, *, warm: bool, waiter: Waiter) -> Shell:
         timeout_s = self.instance.timeout_s
@@ -207,8 +224,8 @@ class _ShellStep:
             return WarmShell(self._argv, self._env, waiter, timeout_s, self._home)
         return FreshShell(self._argv, self._env, waiter, timeout_s)
 
-    def runs_warm(self, script: Script) -> bool:
-        """Whether this script may run in a warm shell; numbers cannot change what the first one has shown."""
+    def can_be_warm(self, script: Script) -> bool:
+        """Whether the step may run in a warm shell, as far as its first script shows."""
         if self._checked is None:
             self._checked = (
                 not self.instance.fresh_shell
@@ -218,44 +235,40 @@ class _ShellStep:
                 and bash_is_new_enough(tuple(self._argv))
                 and has_valid_syntax(self._argv, script.text)
             )
-        if self._checked and self._is_text:
-            return is_harmless(script.values) and can_run_warm(script.text)
         return self._checked
 
-    def learn(self, num: int, seconds: float) -> None:
-        """Size the next batch from how long this one took."""
-        if num >= self.batch_size or seconds > _BATCH_S:
-            wanted = int(num * _BATCH_S / max(seconds, 1e-6))
-            self.batch_size = max(1, min(wanted, 4 * self.batch_size, _LARGEST_BATCH))
+    def is_unsafe(self, script: Script) -> bool:
+        """Whether this task's values rule out a warm shell; numbers never do."""
+        return self._is_text and not (is_harmless(script.values) and can_run_warm(script.text))
+
+    def learn(self, seconds: float) -> None:
+        """Size the next batch from how long tasks take."""
+        self._task_s = seconds if self._task_s is None else 0.9 * self._task_s + 0.1 * seconds
+        self.batch_size = max(1, min(int(_BATCH_S / max(self._task_s, 1e-6)), _LARGEST_BATCH))
 
 
 class _Batches:
-    """Prepares the files of a chunk's tasks, a batch at a time, and deals them out to the two kinds of shell."""
+    """Prepares the files of a chunk's tasks, a batch at a time."""
 
     def __init__(self, step: _ShellStep, chunk: Chunk, journal: ChunkJournal) -> None:
         self._step = step
         self._journal = journal
-        self._scripts = step.template.scripts(chunk.task_ids())
-        self._fresh: list[ShellTask] = []
+        scripts = step.template.scripts(chunk.task_ids())
+        first = next(scripts)
+        self._scripts = chain([first], scripts)
+        self.warm = step.can_be_warm(first)
+        self.unsafe: list[ShellTask] = []  # of a warm step: those whose own values rule it out
         self.error: MerlinError | None = None  # preparing went wrong; what is prepared is run first
 
-    def of(self, *, warm: bool) -> Iterator[list[ShellTask]]:
-        """The batches for one kind of shell; the fresh ones are known when the warm ones have been dealt out."""
-        if not warm:
-            yield from self._fresh_batches()
-            return
+    def prepared(self) -> Iterator[list[ShellTask]]:
         while self.error is None:
-            clock = time.perf_counter()
-            scripts = list(islice(self._scripts, self._step.batch_size))
+            size = self._step.batch_size if self.warm else 1
+            scripts = list(islice(self._scripts, size))
             if not scripts:
                 return
             batch = self._prepare(scripts)
             if batch:
                 yield batch
-                self._step.learn(len(scripts), time.perf_counter() - clock)
-
-    def _fresh_batches(self) -> Iterator[list[ShellTask]]:
-        yield self._fresh
 
     def _prepare(self, scripts: list[Script]) -> list[ShellTask]:
         """Create directories and scripts; tasks that have finished before are written down at once."""
@@ -273,7 +286,7 @@ class _Batches:
                 self._cannot_prepare(script, error)
                 continue
             task = ShellTask(script.task, script.directory, self._step.stem)
-            (batch if self._step.runs_warm(script) else self._fresh).append(task)
+            (self.unsafe if self.warm and self._step.is_unsafe(script) else batch).append(task)
         return batch
 
     def _cannot_prepare(self, script: Script, error: OSError) -> None:

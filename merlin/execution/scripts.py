@@ -1,7 +1,8 @@
 """The scripts of a step instance: its command with the tokens of one sample filled in.
 
-Everything but sample tokens is filled in by the plan. The rest is compiled once per instance into a format string, so
-that filling it costs next to nothing per task. Any `$(…)` that is not a sample token is the shell's.
+Everything but sample tokens is filled in by the plan. The rest is compiled once per instance into a format
+string, so that filling it costs next to nothing per task. Any `$(…)` that is not a sample token is the
+shell's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ScriptTemplate:
         self._root = str(workspace.instance_dir(instance))
         source = f"#!{instance.shell}\n\n{command}\n"
         names = [name for name in _TOKEN.findall(source) if name in self._known()]
-        self._uses_columns = any(n in self._labels or n == "MERLIN_SAMPLE_VECTOR" for n in names)
+        self.uses_columns = any(n in self._labels or n == "MERLIN_SAMPLE_VECTOR" for n in names)
         self._format = self._compile(source)
         self._pick = _picker([self._slot(name) for name in names])
 
@@ -69,7 +70,7 @@ class ScriptTemplate:
         return self._workspace.layout.iter_paths(lo, hi) if self._instance.per_sample else repeat("", hi - lo)
 
     def _rows(self, lo: int, hi: int) -> Iterator[tuple[str, ...]]:
-        if not self._uses_columns:
+        if not self.uses_columns:
             return repeat((), hi - lo)
         return iter(self._workspace.samples().text_rows(lo, hi))
 

@@ -30,8 +30,8 @@ _MACHINE_ERRORS = {
 _DEADLY = frozenset(
     int(s)
     for s in (
-        signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS,
-        signal.SIGFPE, signal.SIGKILL, signal.SIGUSR1, signal.SIGSEGV, signal.SIGUSR2, signal.SIGPIPE,
+        signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT,
+        signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGUSR1, signal.SIGSEGV, signal.SIGUSR2, signal.SIGPIPE,
         signal.SIGALRM, signal.SIGTERM, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGSYS,
     )
 )  # fmt: skip
@@ -93,8 +93,8 @@ def task_environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[
 def signalled(code: int) -> int:
     """-N where `code` is the shell's 128 + N for a deadly signal, else the code itself.
 
-    A shell that was killed and one whose last command was killed look alike to whoever started it from a shell, so
-    both are recorded alike.
+    A shell that was killed and one whose last command was killed look alike to whoever started it from a
+    shell, so both are recorded alike.
     """
     return 128 - code if code - 128 in _DEADLY else code
 
@@ -117,6 +117,12 @@ def machine_error(error: OSError) -> ExecutionError | None:
         return None
     place = f" ({error.filename})" if error.filename else ""
     return ExecutionError(f"{what}{place}; nothing finished is lost: make room, then run merlin restart")
+
+
+def full_disk(path: str) -> ExecutionError:
+    error = machine_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path))
+    assert error is not None
+    return error
 
 
 def disk_is_full(path: str) -> bool:

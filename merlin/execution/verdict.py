@@ -62,6 +62,7 @@ def _again(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
         what = "restarted" if restart else "retried"
         return Verdict(
             Outcome.FAILED,
-            f"asked to be {what} (exit code {code}) after {chunk.retries} retries; max_retries is {instance.max_retries}",
+            f"asked to be {what} (exit code {code}) after {chunk.retries} retries; "
+            f"max_retries is {instance.max_retries}",
         )
     return Verdict(None, use_restart=restart and instance.restart is not None)

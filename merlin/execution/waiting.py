@@ -10,7 +10,7 @@ _DEAF_S = 0.2  # how long a wake-up that turned out not to mean "stop" is not li
 
 
 class Waiter:
-    """Waits for descriptors; `stopped` turns true, and stays so, when the controller wants the work to end."""
+    """Waits for descriptors; `stopped` turns true, and stays so, when the controller wants an end."""
 
     def __init__(self, should_stop: Callable[[], bool], wake_fd: int | None) -> None:
         self._should_stop = should_stop

@@ -1,9 +1,10 @@
 """Which scripts a warm shell may run: those that cannot tell it from a shell of their own.
 
-In a warm shell a script is sourced in a forked subshell. That subshell has its own working directory, variables,
-functions, traps, options, limits, file descriptors and process group, and ends at `exit` and at a syntax error like any
-shell. What follows can be told apart, so a script that so much as mentions it gets a fresh shell. The scan reads
-words, not syntax: a word inside a quoted string counts as well, which costs speed and nothing else.
+In a warm shell a script is sourced in a forked subshell. That subshell has its own working directory,
+variables, functions, traps, options, limits, file descriptors and process group, and ends at `exit` and at
+a syntax error like any shell. What follows can be told apart, so a script that so much as mentions it gets
+a fresh shell. The scan reads words, not syntax: a word inside a quoted string counts as well, which costs
+speed and nothing else.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ RULES: dict[str, str] = {
     r"\b(?:FUNCNAME|PIPESTATUS|SECONDS|DIRSTACK|HISTCMD)\b": "variables that a fresh shell starts anew",
     r"\$-|\$\{-": "$- shows how the shell was started",
     r"\$_\b|\$\{_\b": "$_ starts as the path of the script",
-    r"\$(?:\(\(|\[)": "an error in arithmetic ends a sourced script, a fresh shell goes on with the next line",
+    r"\$(?:\(\(|\[)": "an error in arithmetic ends a sourced script, a fresh shell goes on",
     # commands that see the sourcing or the subshell
-    _WORD % r"return|caller|source|eval|times|suspend|logout|exec\s+-\w+|enable|hash|coproc|history|fc|bind": (
+    _WORD % r"return|caller|source|eval|times|suspend|logout|exec\s+-\w+|enable|hash|coproc|history|fc": (
         "commands that see the sourcing, or run text that this scan does not"
     ),
     r"(?:^|[\s;&|({`!])\.\s": "the dot command runs text that this scan does not",
@@ -50,10 +51,15 @@ RULES: dict[str, str] = {
     r"\$\{[#!]?\w+\[(?![@*]\])": "a subscript is arithmetic",
     r"(?:^|[\s;&|({])\w+\[[^\]\n]*\]\+?=": "a subscript is arithmetic",
     _WORD % "break|continue|shift" + r"[ \t]*(?![ \t]*\d?[ \t]*(?:$|[\n;&|)}#]))": "a bad argument of these",
-    _WORD % "exit" + r"[ \t]*(?![ \t]*(?:\d+|\$\?|\"\$\?\")?[ \t]*(?:$|[\n;&|)}#`\"']))": "exit with more than a number",
+    _WORD % "exit" + r"[ \t]*(?![ \t]*(?:\d+|\$\?|\"\$\?\")?[ \t]*(?:$|[\n;&|)}#`\"']))": (
+        "exit with more than a number"
+    ),
 }  # fmt: skip
 
-_SET = re.compile(r"(?<![\w/.-])set(?![\w/.-])(?!\s+(?:-{1,2}\s|[-+][euafC]*(?:[euafC]|o\s+(?:pipefail|errexit|nounset|noglob))\b))")
+_SET = re.compile(
+    r"(?<![\w/.-])set(?![\w/.-])"
+    r"(?!\s+(?:-{1,2}\s|[-+][euafC]*(?:[euafC]|o\s+(?:pipefail|errexit|nounset|noglob))\b))"
+)
 _RULE = re.compile("|".join(f"(?:{pattern})" for pattern in RULES), re.MULTILINE)
 _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9_.,:@%+=/-]*")
 
@@ -64,7 +70,7 @@ _OUR_COMMANDS = ("cd", "set", "unset", "export", "exit", "echo", ".")
 
 
 def can_run_warm(command: str) -> bool:
-    """Whether a bash script runs in a warm shell exactly as it does in a fresh one, as far as a scan can tell."""
+    """Whether a bash script runs in a warm shell as it does in a fresh one, as far as a scan can tell."""
     return _RULE.search(command) is None and _SET.search(command) is None and "\0" not in command
 
 

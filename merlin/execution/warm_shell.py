@@ -1,9 +1,9 @@
 """One bash for many tasks: each runs in a forked subshell, which saves the start of a shell and nothing else.
 
-The warm shell gets a batch of tasks as its program. With job control on (``set -m``) every subshell leads its own process
-group. After each one the shell writes the exit code and the time to its standard output, a pipe; if nobody reads it any
-more, because the worker was killed, that write ends the shell, so it never runs ahead of its worker. Which scripts
-may run this way is decided in `warm_rules`.
+The warm shell gets a batch of tasks as its program. With job control on (``set -m``) every subshell leads
+its own process group. After each one the shell writes the exit code and the time to its standard output, a
+pipe; if nobody reads it any more, because the worker was killed, that write ends the shell, so it never
+runs ahead of its worker. Which scripts may run this way is decided in `warm_rules`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class WarmShell:
         return _Driver(process, receiver, taken, time.time())
 
     def _collect(self, driver: _Driver) -> Iterator[ShellExit]:
-        """Yield the exits as the shell reports them, until all have ended, the shell has, or work is to stop."""
+        """Yield the exits as the shell reports them, until all or the shell have ended or work is to stop."""
         while driver.waiting:
             if not self._waiter.wait(driver.status_fd, self._time_left(driver)):
                 yield from self._wake_up(driver)
@@ -236,9 +236,9 @@ def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
 def _line(task: ShellTask) -> str:
     """The commands for one task.
 
-    Nothing but the script's own commands may show in it: job control is off inside, $0 and the name in error messages
-    are the script's path, OLDPWD is exported and unset as in a fresh shell, and there is no ``&&`` after the
-    parentheses, which would switch off the script's ``set -e``.
+    Nothing but the script's own commands may show in it: job control is off inside, $0 and the name in
+    error messages are the script's path, OLDPWD is exported and unset as in a fresh shell, and there is no
+    ``&&`` after the parentheses, which would switch off the script's ``set -e``.
     """
     folder = quote(task.directory)
     script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")

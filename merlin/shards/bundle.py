@@ -63,7 +63,7 @@ def write_bundle(
     columns: Mapping[str, Column],
     attributes: Mapping[str, str | int],
 ) -> None:
-    """Write the rows of `columns` where `keep` is true; values stream block by block, without copies if all are kept."""
+    """Write the rows of `columns` where `keep` is true; blocks are copied only if some are left out."""
     import h5py
 
     num_rows = int(np.count_nonzero(keep))

@@ -89,7 +89,8 @@ def explain_bad_row(field: Field, row: np.ndarray[Any, Any]) -> str:
     if row.ndim == 0:
         return f"expected a finite value, found {row!s}"
     first = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"expected finite values, found {row[first]!s} at {list(first)} ({int(wrong.sum())} of {row.size} values)"
+    share = f"{int(wrong.sum())} of {row.size} values"
+    return f"expected finite values, found {row[first]!s} at {list(first)} ({share})"
 
 
 def shape_mismatch(field: Field, found: tuple[int, ...]) -> str:

@@ -211,7 +211,7 @@ def _empty(field: Field, num_tasks: int) -> np.ndarray[Any, Any]:
 
 
 def _store(field: Field, column: np.ndarray[Any, Any], index: int, value: Any) -> None:
-    """Put one converted value into its row; what the dtype cannot hold is refused here, as a cast would hide it."""
+    """Put one converted value into its row; refuses what the dtype cannot hold, as a cast would hide it."""
     if isinstance(value, np.ndarray) and value.dtype != column.dtype:
         bad = bad_rows(field, value[None])
         if bad[0]:

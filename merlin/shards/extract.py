@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,7 +36,7 @@ class TaskFiles:
         self._groups = groups
 
     def read(self, directory: str) -> dict[str, Any]:
-        """Values by field name, as `convert` returns them. BadOutput holds the first cause, with field and file."""
+        """Values by field name, as `convert` returns them; BadOutput is the first cause, with its field."""
         values: dict[str, Any] = {}
         for pattern, fields in self._groups.items():
             documents: dict[str, Document] = {}
@@ -59,21 +60,26 @@ def find_file(directory: str, pattern: str) -> str:
     if not pattern:
         raise BadOutput("the field names neither an output nor a file")
     if not glob.has_magic(pattern):
-        path = os.path.join(directory, pattern)
-        if not os.path.isfile(path):
+        path = f"{directory}/{pattern}"  # pathlib costs more than the parsing of a small file
+        if not os.access(path, os.F_OK):
             raise BadOutput(f"expected a file '{pattern}', found none")
         return path
-    matches = sorted(glob.glob(pattern, root_dir=directory, recursive=True))
+    matches = sorted(str(path.relative_to(directory)) for path in Path(directory).glob(pattern))
     if len(matches) == 1:
-        return os.path.join(directory, matches[0])
+        return f"{directory}/{matches[0]}"
     if not matches:
         raise BadOutput(f"expected a file '{pattern}', found none")
     listed = ", ".join(matches[:3]) + (", …" if len(matches) > 3 else "")
     raise BadOutput(f"expected one file '{pattern}', found {len(matches)} ({listed})")
 
 
+def _suffix(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return "." + name.rpartition(".")[2].lower() if "." in name else ""
+
+
 def _read_field(path: str, field: Field, documents: dict[str, Document]) -> Any:
-    suffix = "regex" if field.regex is not None else os.path.splitext(path)[1].lower()
+    suffix = "regex" if field.regex is not None else _suffix(path)
     document = documents.get(suffix)
     if document is None:
         opener = _OPENERS.get(suffix)

@@ -1,4 +1,4 @@
-"""The last step of a data set: check that every shard is there, write ``ensemble.h5`` and ``manifest.json``."""
+"""The last step of a data set: check every shard, write ``ensemble.h5`` and ``manifest.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest: what a data set holds, and what became of every planned task. Format: docs/shard-format.md."""
+"""The manifest: what a data set holds, and what became of every planned task (docs/shard-format.md)."""
 
 from __future__ import annotations
 

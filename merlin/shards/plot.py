@@ -75,7 +75,7 @@ def _image_field(ensemble: Ensemble, name: str | None) -> FieldInfo:
 
 
 def _spread(ensemble: Ensemble, scalars: list[FieldInfo], num: int) -> np.ndarray[Any, Any]:
-    """Indices at even quantiles of the first scalar, so that the sheet shows the range and not the average."""
+    """Indices at even quantiles of the first scalar, so that the sheet shows its range."""
     if not len(ensemble):
         raise ShardError(f"{ensemble.path} holds no samples to draw")
     num = min(num, len(ensemble))

@@ -1,7 +1,8 @@
 """Read a finished data set: lazy arrays over all shards, memory-mapped where they are not compressed.
 
     ens = merlin.open_shards("study_20260101-120000/collect")
-    len(ens), list(ens.fields), ens["image"][10:20], ens["image"][[3, 1, 2]], ens.inputs["x"][:], ens.splits["train"]
+    len(ens), list(ens.fields), ens["image"][10:20], ens["image"][[3, 1, 2]]
+    ens.inputs["x"][:], ens.splits["train"], ens.batch([5, 2], ["image"])
 
 Index i is the i-th row present in the data set, 0 <= i < len(ens). Files are opened when first touched, in
 each process for itself, so an Ensemble may cross a fork, and be pickled.
@@ -30,7 +31,7 @@ _CACHED_COLUMN_BYTES = 64 << 20  # columns of small rows up to this size are kep
 
 
 def open_shards(path: str | os.PathLike[str]) -> Ensemble:
-    """Open the data set in directory `path` (or at its manifest). Raises NotADataSetError if there is none."""
+    """Open the data set in directory `path`, or at its manifest; NotADataSetError if there is none."""
     return Ensemble(read_manifest(Path(path)))
 
 
@@ -214,7 +215,7 @@ class Inputs(Mapping[str, LazyArray]):
         return len(self.labels)
 
     def array(self, lo: int = 0, hi: int | None = None) -> Array:
-        """Rows [lo, hi) of all columns as float64 (n, number of labels). Raises ShardError if one holds text."""
+        """Rows [lo, hi) of all columns as float64 (n, number of labels); ShardError if one is text."""
         columns = [self[label] for label in self.labels]
         for column in columns:
             if column.dtype.kind == "O":
@@ -342,7 +343,7 @@ class _Shards:
                     dataset = file[name]
                     if dataset.shape != (num_rows, *shape):
                         raise ShardError(
-                            f"{path}: {name} has shape {dataset.shape}, the manifest says {(num_rows, *shape)}"
+                            f"{path}: {name} has shape {dataset.shape}, expected {(num_rows, *shape)}"
                         )
                     offset = None if dtype.kind == "O" else dataset.id.get_offset()
                     views[name] = None

@@ -57,7 +57,7 @@ class RowMap:
         return source, task
 
     def sample_ids(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The task for sources expanded over samples; else the row, so that each source counts as a sample."""
+        """The task, if sources are expanded over samples; else the row, so that each source is a sample."""
         ids = rows % self.num_tasks if self.per_sample else rows
         return np.asarray(ids, dtype="<i8")
 

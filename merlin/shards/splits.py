@@ -37,7 +37,7 @@ def unit_hash(sample_ids: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, An
 def split_indices(
     sample_ids: np.ndarray[Any, Any], fractions: Mapping[str, float], seed: int
 ) -> np.ndarray[Any, Any]:
-    """Index into `fractions` per sample id; len(fractions) for samples in no split (fractions that sum below 1)."""
+    """Index into `fractions` per sample id; len(fractions) where the sum of fractions is below 1."""
     borders = np.cumsum(np.fromiter(fractions.values(), dtype=np.float64, count=len(fractions)))
     if len(borders) and abs(borders[-1] - 1.0) < 1e-9:
         borders[-1] = 1.0

@@ -1,4 +1,4 @@
-"""Count, minimum, maximum, mean and standard deviation of a field, per channel for images, mergeable over shards."""
+"""Count, minimum, maximum, mean and standard deviation, per channel for images, mergeable over shards."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _merge_two(a: Statistics, b: Statistics) -> Statistics:
 
 
 def channel_axis(field: Field) -> int | None:
-    """The sample axis that separates channels: the one named "channel", else the last of a multi-channel image."""
+    """The sample axis that separates channels: the one named "channel", else an image's last."""
     if "channel" in field.axes and len(field.axes) == len(field.shape):
         return field.axes.index("channel")
     spatial = {"image": 2, "volume": 3}.get(field.kind)

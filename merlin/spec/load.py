@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec import provenance
@@ -15,9 +15,10 @@ from merlin.spec.checks import check
 from merlin.spec.defaults import fill
 from merlin.spec.expand import Expansion, expand, override
 from merlin.spec.findings import NOWHERE, Findings, Source
-from merlin.spec.model import Dependencies, Document
 from merlin.spec.tree import Entry, parse, to_data
-from merlin.spec.validation import validate
+
+if TYPE_CHECKING:
+    from merlin.spec.model import Dependencies, Document
 
 Scalar = str | int | float | bool
 
@@ -83,6 +84,10 @@ def check_spec(
     samples_file: str | None = None,
 ) -> tuple[Spec | None, list[Diagnostic]]:
     """The spec, or None if it has errors, with all findings; errors first, then by place."""
+    from merlin.spec.validation import (
+        validate,
+    )  # pydantic is only worth its start-up time once there is a spec
+
     findings = Findings(os.fspath(path))
     text = _read(Path(path), findings)
     if text is None:

@@ -19,7 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from merlin.spec.scalars import (
+from merlin.spec.field_types import (
     Base,
     Count,
     FailureLimit,
@@ -27,19 +27,14 @@ from merlin.spec.scalars import (
     Name,
     Number,
     Positive,
-    Problem,
     ResourceCount,
     ResourceFlag,
     ResourcePositive,
-    Scalar,
     Seconds,
     Text,
     Typed,
-    shown,
-    to_float,
-    to_int,
-    typed,
 )
+from merlin.spec.scalars import Problem, Scalar, shown, to_float, to_int, typed
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

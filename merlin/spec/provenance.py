@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,27 @@ _ORDER = ("description", "batch", "env", "study", "global.parameters", "merlin",
 _CLOCK_KEYS = frozenset({"walltime", "timeout", "retry_delay", "name"})
 
 
+_UNSAFE = re.compile(r"[^\n\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff]")
+
+
+def _keeps_in_a_block(text: str) -> bool:
+    """May the text be a block scalar? Not with lines of blanks alone, nor with an indented first line."""
+    lines = text.split("\n")
+    blank = any(line and not line.strip(" \t") for line in lines)
+    return len(lines) > 1 and not blank and not lines[0].startswith((" ", "\t")) and not _UNSAFE.search(text)
+
+
 class _Dumper(yaml.SafeDumper):
     """Block style, multi-line texts as they were typed, no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+    def analyze_scalar(self, scalar: str) -> Any:
+        analysis = super().analyze_scalar(scalar)
+        if _keeps_in_a_block(scalar):
+            analysis.allow_block = True  # PyYAML is afraid of tabs and of blanks before a line's end
+        return analysis
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -56,9 +73,5 @@ def _writable(value: Any, values: Mapping[str, str], key: str = "") -> Any:
     if isinstance(value, Plain):
         return str.__str__(value) if key in _CLOCK_KEYS else value.typed
     if isinstance(value, str):
-        # A block scalar cannot keep blanks before a line's end; a script does not miss them.
-        text = substitute(value, values)
-        return (
-            "\n".join(line.rstrip(" \t") for line in text.split("\n")) if key in ("cmd", "restart") else text
-        )
+        return substitute(value, values)
     return value

@@ -1,24 +1,20 @@
-"""YAML scalars as text that remembers its YAML 1.1 type, and the field types that read them.
+"""YAML scalars as text that remembers its YAML 1.1 type, and how numbers are read from them.
 
-A spec keeps every scalar as written (`walltime: 1:30:00`, `cmd: true`); a field that wants a number asks for
-one. Numbers of resources may also be a token, `$(NAME)`, that is only known at run time.
+A spec keeps every scalar as written (`walltime: 1:30:00`, `cmd: true`); a field that wants a number
+asks for one.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 
 Scalar = str | int | float | bool
 
-TOKEN_PATTERN = r"^\$\(.+\)$"
-_LONE_TOKEN = re.compile(r"\$\([^()\s]+\)")
 _INTEGER = re.compile(r"[+-]?\d+")
 _CLOCK = re.compile(r"(?:(?:(\d+)[-:])?(\d+):)?(\d+):(\d+(?:\.\d*)?)")
 _SPAN = re.compile(r"(\d+(?:\.\d*)?)\s*(ms|s|m|min|h|d)")
@@ -84,27 +80,8 @@ def shown(value: Any) -> str:
     return repr(line if len(line) <= 60 and len(text) < 2 else line[:57] + "…")
 
 
-def _is_scalar(value: Any) -> bool:
+def is_scalar(value: Any) -> bool:
     return isinstance(value, str | int | float | bool)
-
-
-def _as_text(value: Any) -> Any:
-    if isinstance(value, Plain):
-        return str.__str__(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)
-    if not isinstance(value, str):
-        raise Problem("must be text, not a list or a mapping")
-    return value
-
-
-def _as_nonempty_text(value: Any) -> Any:
-    text = _as_text(value)
-    if not text.strip():
-        raise Problem("must not be empty")
-    return text
 
 
 def to_int(value: Any, least: int | None = None) -> int:
@@ -143,7 +120,7 @@ def to_bool(value: Any) -> bool:
     value = typed(value)
     if isinstance(value, bool):
         return value
-    text = str(value).strip().lower() if _is_scalar(value) else ""
+    text = str(value).strip().lower() if is_scalar(value) else ""
     if text in _TRUE:
         return True
     if text in _FALSE:
@@ -153,7 +130,7 @@ def to_bool(value: Any) -> bool:
 
 def to_seconds(value: Any) -> float:
     """Read a time span: seconds, `HH:MM:SS`, `MM:SS`, or a number with a unit such as `90s`, `5m`, `2h`."""
-    text = str(typed(value)).strip() if _is_scalar(value) else ""
+    text = str(typed(value)).strip() if is_scalar(value) else ""
     if match := _CLOCK.fullmatch(text):
         days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
         return days * 86400 + hours * 3600 + minutes * 60 + seconds
@@ -171,7 +148,7 @@ def to_seconds(value: Any) -> float:
 
 def to_failure_limit(value: Any) -> float | None:
     """Read `5%` as a fraction and `12` as a count; `100%` means no limit."""
-    text = str(typed(value)).strip() if _is_scalar(value) else ""
+    text = str(typed(value)).strip() if is_scalar(value) else ""
     if not text.endswith("%"):
         try:
             return to_float(value, 0.0)
@@ -189,59 +166,7 @@ def _not_a(what: str, value: Any, least: float | None) -> Problem:
             f"{shown(value)} has no value yet when this number is needed",
             "use a variable of env.variables here",
         )
-    if not _is_scalar(value):
+    if not is_scalar(value):
         return Problem(f"must be {what}, not a list or a mapping")
     suffix = "" if least is None else f", at least {least:g}"
     return Problem(f"{shown(value)} is not {what}", f"write {what}{suffix}")
-
-
-def _reader(read: Callable[[Any], Any], *, tokens: bool) -> PlainValidator:
-    def validate(value: Any) -> Any:
-        if tokens and isinstance(value, str) and _LONE_TOKEN.fullmatch(value.strip()):
-            return str(value).strip()
-        return read(value)
-
-    return PlainValidator(validate)
-
-
-def _schema(**kind: Any) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [kind, {"type": "string", "pattern": TOKEN_PATTERN}]})
-
-
-Text = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number", "boolean"]})]
-Name = Annotated[
-    str, BeforeValidator(_as_nonempty_text), WithJsonSchema({"type": ["string", "number"], "minLength": 1})
-]
-Count = Annotated[int, _reader(lambda v: to_int(v, 0), tokens=False), _schema(type="integer", minimum=0)]
-Positive = Annotated[int, _reader(lambda v: to_int(v, 1), tokens=False), _schema(type="integer", minimum=1)]
-Base = Annotated[int, _reader(lambda v: to_int(v, 2), tokens=False), _schema(type="integer", minimum=2)]
-Number = Annotated[float, _reader(to_float, tokens=False), _schema(type="number")]
-Flag = Annotated[bool, _reader(to_bool, tokens=False), _schema(type="boolean")]
-Seconds = Annotated[
-    float,
-    _reader(to_seconds, tokens=False),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0},
-                {"type": "string", "pattern": r"^[\d.:-]+\s*(ms|s|m|min|h|d)?$|\$\("},
-            ]
-        }
-    ),
-]
-FailureLimit = Annotated[
-    float | None,
-    _reader(to_failure_limit, tokens=False),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[\d.]+\s*%?$|\$\("}]}
-    ),
-]
-# Resources may use parameters, whose values differ between the instances of a step.
-ResourceCount = Annotated[
-    int | str, _reader(lambda v: to_int(v, 0), tokens=True), _schema(type="integer", minimum=0)
-]
-ResourcePositive = Annotated[
-    int | str, _reader(lambda v: to_int(v, 1), tokens=True), _schema(type="integer", minimum=1)
-]
-ResourceFlag = Annotated[bool | str, _reader(to_bool, tokens=True), _schema(type="boolean")]
-Typed = Annotated[Any, BeforeValidator(typed)]

@@ -15,7 +15,7 @@ def json_schema() -> dict[str, Any]:
     for block in (schema, *schema.get("$defs", {}).values()):
         _allow_null(block)
     _refine(schema["$defs"])
-    _allow_single_texts(schema)
+    _loosen(schema)
     return {
         "$schema": DIALECT,
         "$id": "https://merlin-ensembles/spec.schema.json",
@@ -32,9 +32,6 @@ def _allow_null(block: dict[str, Any]) -> None:
             continue
         notes = {word: value.pop(word) for word in ("description", "default", "title") if word in value}
         block["properties"][key] = {"anyOf": [value, {"type": "null"}], **notes}
-    extra = block.get("additionalProperties")
-    if isinstance(extra, dict) and not _accepts_null(extra):
-        block["additionalProperties"] = {"anyOf": [extra, {"type": "null"}]}
 
 
 def _accepts_null(value: dict[str, Any]) -> bool:
@@ -58,21 +55,24 @@ def _refine(definitions: dict[str, Any]) -> None:
         {"type": "string"},
         *run["exclusive"]["anyOf"],
     ]
+    for block, key in (("Parameter", "values"), ("Samples", "column_labels")):
+        value = definitions[block]["properties"][key]
+        text = value.pop("description")
+        definitions[block]["properties"][key] = {"anyOf": [value, {"type": "string"}], "description": text}
     definitions["Run"]["oneOf"] = [{"required": [kind]} for kind in ("cmd", "function", "aggregate")]
-    workers = definitions["Resources"]["properties"]["workers"]
-    for option in workers["anyOf"]:
-        if isinstance(option.get("additionalProperties"), dict):
-            option["additionalProperties"] = {"anyOf": [option["additionalProperties"], {"type": "null"}]}
 
 
-def _allow_single_texts(node: Any) -> None:
-    """A list may be written as one text, or come whole from a variable."""
+def _loosen(node: Any) -> None:
+    """A list may be written as one text, or come whole from a variable; a named block may be empty."""
     if isinstance(node, list):
         for item in node:
-            _allow_single_texts(item)
+            _loosen(item)
     elif isinstance(node, dict):
+        named = node.get("additionalProperties")
+        if isinstance(named, dict) and not _accepts_null(named):
+            node["additionalProperties"] = {"anyOf": [named, {"type": "null"}]}
         for key, value in node.items():
             kinds = [str(option.get("type")) for option in value] if key == "anyOf" else []
             if "array" in kinds and not any("string" in kind for kind in kinds):
                 value.append({"type": "string"})
-            _allow_single_texts(value)
+            _loosen(value)

@@ -24,7 +24,9 @@ study:
         test $(MERLIN_SAMPLE_ID) != $(BAD)
         echo '{"y": $(X)}' > out.json
   - name: check
-    run: {cmd: test -s $(simulate.workspace)/out.json, depends: [simulate]}
+    run:
+      cmd: test -s $(simulate.workspace)/$(MERLIN_SAMPLE_PATH)/out.json
+      depends: [simulate]
   - name: collect
     run:
       depends: [simulate_*]

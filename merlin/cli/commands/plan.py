@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def _show(made: Plan, facts: Forecast) -> None:
 
     out = console()
     print(f"{facts.name}\n")
-    print(draw(graph_of(made), width=out.width if sys.stdout.isatty() else 100))
+    print(draw(graph_of(made), width=shutil.get_terminal_size((100, 24)).columns))
     print(f"\n{LEGEND}\n")
     shown = facts.instances[:MAX_ROWS]
     rows = [

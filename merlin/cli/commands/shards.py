@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +12,10 @@ from merlin.cli.options import json_option
 from merlin.errors import NotADataSetError, UsageError
 
 if TYPE_CHECKING:
-    from merlin.shards.reader import Ensemble
+    from merlin.shards.describe import Description
+    from merlin.shards.statistics import Statistics
+
+_NUMBERS = ("min", "mean", "max", "std")
 
 path_argument = click.argument("path", type=click.Path(exists=True, path_type=Path))
 
@@ -55,14 +58,44 @@ def describe(path: Path, as_json: bool) -> None:
 
     found = [describe_one(folder) for folder in find_data_sets(path)]
     if as_json:
-        print_json(found)
+        print_json([facts.to_json() for facts in found])
         return
     for facts in found:
-        _show_description(facts)
+        _show(facts)
 
 
-def _show_description(facts: Any) -> None:
-    raise NotImplementedError
+def _show(facts: Description) -> None:
+    from merlin.cli.output import console, count, size, table
+
+    out = console()
+    print(f"{facts.line}\n{facts.counts}\n")
+    columns = ("field", "kind", "type", "shape", *_NUMBERS, "units", "compression")
+    rows = [
+        (f.name, f.kind, f.dtype, _shape(f.shape), *_statistics(f.statistics), f.units, f.compression)
+        for f in facts.fields
+    ]
+    out.print(table(columns, rows, right=_NUMBERS))
+    inputs = [(c.name, c.dtype, *_statistics(c.statistics)) for c in (*facts.inputs, *facts.parameters)]
+    if inputs:
+        print()
+        out.print(table(("input", "type", *_NUMBERS), inputs, right=_NUMBERS))
+    parts = (f"{name} {facts.split_counts.get(name, 0):,}" for name in facts.split_fractions)
+    print(f"\nsplits {', '.join(parts)}")
+    print(f"{size(facts.row_bytes)} for each sample; content {facts.content_digest}")
+    for group in facts.failures:
+        print(f"{group.source}: {count(group.num, 'sample')} left out: {group.cause}")
+    print()
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _statistics(statistics: Statistics | None) -> tuple[str, ...]:
+    """min, mean, max, std; the channels of an image one after the other."""
+    if statistics is None:
+        return ("",) * len(_NUMBERS)
+    return tuple(" ".join(f"{value:.4g}" for value in getattr(statistics, name)) for name in _NUMBERS)
 
 
 @shards.command()
@@ -71,9 +104,27 @@ def _show_description(facts: Any) -> None:
 def verify(path: Path, as_json: bool) -> None:
     """Read every byte again, compare it with the manifest, and reconcile the counts.
 
-    Exits with 0 if the data set is complete and intact, with 1 if not; damage names the shards and samples.
+    Exits with 0 if every data set is complete and intact, with 1 if not; damage names the shards and samples.
     """
-    raise NotImplementedError
+    from merlin.cli.output import count, duration, print_json, size
+    from merlin.shards.verify import verify as verify_one
+
+    reports = [verify_one(folder) for folder in find_data_sets(path)]
+    if as_json:
+        print_json(reports)
+    for report in () if as_json else reports:
+        for problem in report.problems:
+            print(problem.render())
+        verdict = "intact" if report.ok else f"DAMAGED, {count(len(report.problems), 'problem')}"
+        print(f"{report.path}: {verdict}")
+        print(f"  {report.counts}")
+        pace = size(report.size_bytes / report.seconds) + "/s" if report.seconds else ""
+        print(
+            f"  {count(report.num_rows, 'sample')} in {count(report.num_shards, 'shard')}, "
+            f"{size(report.size_bytes)} read in {duration(report.seconds)} ({pace})"
+        )
+    sys.stdout.flush()
+    sys.exit(0 if all(report.ok for report in reports) else 1)
 
 
 @shards.command()
@@ -84,19 +135,17 @@ def verify(path: Path, as_json: bool) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("contact_sheet.png"),
     show_default=True,
-    help="Picture to write: .png, .pdf or .svg.",
+    help="PNG file to write.",
 )
+@click.option("--field", help="Image field to show [default: the first].")
 @click.option("--num", type=click.IntRange(1, 400), default=12, show_default=True, help="How many samples.")
-def plot(path: Path, out: Path, num: int) -> None:
-    """Draw a contact sheet: images, series and histograms of scalars."""
-    from merlin.cli.contact_sheet import draw_contact_sheet
+def plot(path: Path, out: Path, field: str | None, num: int) -> None:
+    """Draw a contact sheet: images of samples, and histograms of scalars."""
+    from merlin.shards.plot import contact_sheet
     from merlin.shards.reader import open_shards
 
     found = find_data_sets(path)
     if len(found) > 1:
         names = ", ".join(str(folder) for folder in found)
         raise UsageError(f"{path} holds several data sets; name one of: {names}")
-    ensemble: Ensemble = open_shards(found[0])
-    draw_contact_sheet(ensemble, out, num=num)
-    print(out)
-    sys.stdout.flush()
+    print(contact_sheet(open_shards(found[0]), out, image=field, num=num))

@@ -133,7 +133,7 @@ def _check_name(name: Entry, seen: dict[str, Entry], findings: Findings) -> None
 
 def _check_kind(step: Entry, findings: Findings) -> None:
     run = step.get("run")
-    name = step.get("name").text
+    name = step.get("name").text or "without a name"
     given = [kind for kind in KINDS if kind in run.mapping and not run.get(kind).is_null]
     if len(given) > 1:
         findings.error(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.findings import Findings, allowed, did_you_mean
-from merlin.spec.model import Batch
 from merlin.spec.tree import Entry
 
 
 def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> None:
     """The study's name, the steps that workers name, and keys of batch that look like slips."""
+    from merlin.spec.model import Batch  # see load.check_spec
+
     name = tree.get("description", "name")
     if "/" in name.text:
         findings.error(

@@ -111,7 +111,7 @@ class _Checker:
             )
             return
         if in_script and not hint:
-            hint = f"define it in env.variables; a command of the shell is written with blanks, $( {name} )"
+            hint = f"define it in env.variables or with --vars; for a command of the shell write $( {name} )"
         self.findings.error(
             place, message, text=f"$({name})", hint=hint or "define it in env.variables", code="token"
         )

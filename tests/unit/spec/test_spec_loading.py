@@ -252,7 +252,9 @@ def test_errors_are_raised_together(tmp_path: Path) -> None:
     assert [d.line for d in caught.value.diagnostics] == [5, 6, 7]
 
 
-def test_loading_a_spec_imports_no_numpy() -> None:
-    code = "import sys, merlin.spec.load; print([m for m in ('numpy', 'scipy', 'h5py') if m in sys.modules])"
+def test_importing_the_loader_is_light() -> None:
+    code = (
+        "import sys, merlin.spec.load; print([m for m in ('numpy', 'pydantic', 'click') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from merlin.spec.load import Spec, load_spec
+from merlin.spec.provenance import dump
+from merlin.spec.tree import Entry
 
 TEXT = """\
 description: {name: $(NAME)_study, description: "two: words"}
@@ -36,6 +40,13 @@ merlin:
     file: $(MERLIN_INFO)/samples.npy
     column_labels: [X]
 """
+COMMAND = """\
+if [ -e done ]; then
+
+  exit $(MERLIN_SUCCESS)
+fi
+echo $(NAME) $(X) $(P) $HOME ~ $(date)
+"""
 
 
 @pytest.fixture
@@ -53,7 +64,7 @@ def test_the_partial_spec_keeps_tokens_and_shows_overrides_and_defaults(spec: Sp
     assert data["description"]["name"] == "$(NAME)_study"
     assert data["batch"] == {"type": "local", "dry_run": False, "shell": "/bin/bash"}
     run = data["study"][0]["run"]
-    assert run["cmd"] == yaml.safe_load(TEXT)["study"][0]["run"]["cmd"]
+    assert run["cmd"] == COMMAND
     assert (run["task_queue"], run["max_retries"], run["shell"], run["walltime"]) == (
         "merlin",
         30,
@@ -101,3 +112,16 @@ def test_the_digest_depends_on_content_only(spec: Spec, tmp_path: Path) -> None:
     other.write_text("# a comment\n" + TEXT)
     assert load_spec(other, variables={"N": "30"}).digest == spec.digest
     assert load_spec(other, variables={"N": "31"}).digest != spec.digest
+
+
+@given(st.text(alphabet="a#:-'\"|>%&* \t\n\\é\u2028$()", min_size=1))
+def test_any_command_survives_being_written(command: str) -> None:
+    run = Entry({"run": Entry({"cmd": Entry(command)})})
+    written = dump(Entry({"study": Entry([run])}))
+    assert yaml.safe_load(written)["study"][0]["run"]["cmd"] == command
+
+
+def test_blanks_and_tabs_do_not_spoil_a_block_of_text() -> None:
+    command = "if x; then \n\techo\n\nfi\n"
+    run = Entry({"run": Entry({"cmd": Entry(command)})})
+    assert "cmd: |\n" in dump(Entry({"study": Entry([run])}))

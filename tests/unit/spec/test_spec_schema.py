@@ -35,7 +35,9 @@ study:
     aggregate: {fields: {e: , i: {kind: image, shape: [4, $(N)]}}, splits: {train: 1}}
 global.parameters: {P: {values: $(LIST), label: P.%%}}
 merlin:
-  resources: {task_server: celery, overlap: False, workers: {$(NAME): {steps: [all], nodes: , batch: }, other: }}
+  resources:
+    overlap: False
+    workers: {$(NAME): {steps: [all], nodes: , batch: }, other: }
   samples:
     generate: {method: sobol, num: $(N), bounds: {X: [0, 1e-3]}}
     column_labels: [X]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,4 +72,4 @@ def test_resolution_ends_and_leaves_tokens_only_where_there_is_a_circle(graph: d
     assert bool(left & set(raw)) == bool(resolved.cycles)
     for cycle in resolved.cycles:
         assert cycle[0] == cycle[-1]
-        assert all(step in graph[name] for name, step in zip(cycle, cycle[1:], strict=False))
+        assert all(step in graph[name] for name, step in pairwise(cycle))

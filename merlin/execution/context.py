@@ -1,0 +1,44 @@
+"""What a function step is told beside its inputs."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merlin.study.plan import Scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionContext:
+    """The second argument of a step's function.
+
+    `seed` is the study's and the same in every call. Random numbers that do not depend on how samples are
+    cut into chunks, or on which call comes again after a crash, come from `generators`.
+    """
+
+    sample_ids: NDArray[np.int64]  # (n,) of the samples in this call
+    seed: int
+    workspace: Path  # of the study
+    instance: str  # id of the step instance; its directory is workspace / instance
+    step: str
+    params: dict[str, Scalar]  # global.parameters that the step uses
+    variables: dict[str, Scalar]  # of the study
+    chunk: tuple[int, int]  # [lo, hi) of the samples handed out together; more than n in a retry
+    attempt: int
+
+    def generator(self, position: int) -> np.random.Generator:
+        """The random numbers of the sample at `position` in this call: the same whenever that sample runs."""
+        step = zlib.crc32(self.instance.encode())
+        return np.random.default_rng([self.seed, step, int(self.sample_ids[position])])
+
+    def generators(self) -> list[np.random.Generator]:
+        """One generator per sample of this call."""
+        return [self.generator(i) for i in range(len(self.sample_ids))]
+
+
+Inputs = dict[str, Any]  # column label -> (n,) array; parameter -> its value

@@ -1,0 +1,275 @@
+"""Function steps: a Python callable runs a whole chunk in the worker; no process and no file per sample."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merlin.execution.context import FunctionContext, Inputs
+from merlin.execution.journal import ChunkJournal, Outputs
+from merlin.execution.shell import machine_error
+from merlin.execution.waiting import Waiter
+from merlin.ledger.records import Failure
+from merlin.study.plan import StepInstance
+from merlin.study.tasks import Chunk
+from merlin.study.workspace import Workspace
+
+TAIL_CHARS = 2048
+Function = Callable[[Inputs, FunctionContext], dict[str, Any]]
+Ids = NDArray[np.int64]
+
+
+class _BadResult(Exception):
+    """The function returned something that is not a dict of arrays with one row per sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A function that cannot be called at all."""
+
+    cause: str
+    tail: str
+
+
+class FunctionRunner:
+    """Calls functions; each is imported once per worker."""
+
+    def __init__(self, workspace: Workspace, worker: str) -> None:
+        self._workspace, self._worker = workspace, worker
+        self._functions: dict[str, Function | _Broken] = {}
+        self._logs: dict[str, int] = {}  # instance id -> descriptor
+
+    def run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, waiter: Waiter) -> None:
+        """Run the chunk with one call; if that raises, with one call per sample."""
+        ids = np.asarray(chunk.task_ids(), np.int64)
+        call = _Call(self._workspace, instance, chunk)
+        with self._captured(instance):
+            function = self._load(str(instance.function))
+            if isinstance(function, _Broken):
+                _fail_all(journal, ids, function)
+                return
+            if not chunk.isolate and _run_whole(function, call, ids, journal):
+                return
+            _run_singly(function, call, ids, journal, waiter)
+
+    def close(self) -> None:
+        for fd in self._logs.values():
+            os.close(fd)
+        self._logs.clear()
+
+    def _load(self, name: str) -> Function | _Broken:
+        if name not in self._functions:
+            try:
+                self._functions[name] = _import(name, self._workspace.plan.spec_root)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the module is the user's
+                self._functions[name] = _Broken(f"cannot import {name}: {_last_line(error)}", _tail(error))
+        return self._functions[name]
+
+    @contextmanager
+    def _captured(self, instance: StepInstance) -> Iterator[None]:
+        """Send what the function prints, in Python or below, to ``<instance>/logs/<worker>.out``."""
+        log = self._log(instance)
+        _flush_streams()
+        saved = os.dup(1), os.dup(2)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        try:
+            yield
+        finally:
+            _flush_streams()
+            for fd, target in zip(saved, (1, 2), strict=True):
+                os.dup2(fd, target)
+                os.close(fd)
+
+    def _log(self, instance: StepInstance) -> int:
+        if instance.id not in self._logs:
+            folder = self._workspace.instance_dir(instance) / "logs"
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._logs[instance.id] = os.open(folder / f"{self._worker}.out", flags, 0o666)
+        return self._logs[instance.id]
+
+
+class _Call:
+    """Makes the two arguments of a call."""
+
+    def __init__(self, workspace: Workspace, instance: StepInstance, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self._workspace, self._instance = workspace, instance
+        self._columns: dict[str, NDArray[Any]] = {}
+        if instance.per_sample:
+            self._columns = workspace.samples().rows(chunk.lo, chunk.hi)
+
+    def arguments(self, ids: Ids) -> tuple[Inputs, FunctionContext]:
+        """Inputs are copies, so that a call that writes into them cannot spoil the next one."""
+        index = ids - self.chunk.lo
+        inputs: Inputs = {label: column[index] for label, column in self._columns.items()}
+        instance, plan = self._instance, self._workspace.plan
+        inputs.update(instance.params)
+        context = FunctionContext(
+            sample_ids=ids,
+            seed=plan.seed,
+            workspace=self._workspace.path,
+            instance=instance.id,
+            step=instance.step,
+            params=dict(instance.params),
+            variables=dict(plan.variables),
+            chunk=(self.chunk.lo, self.chunk.hi),
+            attempt=self.chunk.attempt,
+        )
+        return inputs, context
+
+
+def _run_whole(function: Function, call: _Call, ids: Ids, journal: ChunkJournal) -> bool:
+    """One call for all samples; false if it did not work and is to be tried sample by sample."""
+    started, clock = time.time(), time.perf_counter()
+    try:
+        outputs = _checked(function(*call.arguments(ids)), len(ids))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the function is the user's
+        _raise_if_machine(error)
+        return False
+    seconds = time.perf_counter() - clock
+    journal.end_all(np.ones(len(ids), bool), ids, started=started, seconds=seconds)
+    journal.flush(_spread(outputs, ids, call.chunk))
+    return True
+
+
+def _run_singly(function: Function, call: _Call, ids: Ids, journal: ChunkJournal, waiter: Waiter) -> None:
+    """One call per sample, so that a bad sample costs one sample.
+
+    In a chunk that has killed a worker before, each sample is committed by itself, so that the next crash
+    costs only its own sample.
+    """
+    chunk, kept = call.chunk, _Kept(call.chunk)
+    for i in ids:
+        if waiter.stopped:
+            break
+        started, clock = time.time(), time.perf_counter()
+        try:
+            result = _checked(function(*call.arguments(np.array([i]))), 1)
+            kept.add(int(i), result)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the function is the user's
+            _raise_if_machine(error)
+            failure = Failure(task=int(i), cause=_last_line(error), exit_code=1, tail=_tail(error))
+            journal.fail(failure, started=started, seconds=time.perf_counter() - clock)
+        else:
+            one = np.array([i])
+            journal.end_all(np.ones(1, bool), one, started=started, seconds=time.perf_counter() - clock)
+        if chunk.isolate:
+            journal.flush(kept.outputs)
+    journal.flush(kept.outputs)
+
+
+class _Kept:
+    """The outputs of single samples, put together to one row per task of the chunk."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._lo, self._num = chunk.lo, chunk.hi - chunk.lo
+        self.outputs: Outputs = {}
+        self._is_empty = True
+
+    def add(self, task: int, result: Outputs) -> None:
+        """Keep a sample's result, which must look like those before."""
+        if self._is_empty:
+            self.outputs = {
+                name: np.zeros((self._num, *value.shape[1:]), value.dtype) for name, value in result.items()
+            }
+            self._is_empty = False
+        if result.keys() != self.outputs.keys():
+            raise _BadResult(f"returned {sorted(result)} where other samples gave {sorted(self.outputs)}")
+        for name, value in result.items():
+            kept = self.outputs[name]
+            if value.shape[1:] != kept.shape[1:]:
+                raise _BadResult(
+                    f"{name!r} has shape {value.shape[1:]} where other samples have {kept.shape[1:]}"
+                )
+            if value.dtype != kept.dtype:
+                kept = self.outputs[name] = kept.astype(np.result_type(kept.dtype, value.dtype))
+        for name, value in result.items():
+            self.outputs[name][task - self._lo] = value[0]
+
+
+def _checked(result: object, n: int) -> Outputs:
+    """The result as arrays with n rows. Raises _BadResult."""
+    if not isinstance(result, dict):
+        raise _BadResult(f"returned {type(result).__name__}; return a dict of arrays, one row per sample")
+    arrays: Outputs = {}
+    for name, value in result.items():
+        if not isinstance(name, str):
+            raise _BadResult(f"returned the key {name!r}; names of outputs are text")
+        array = np.asarray(value)
+        if array.ndim == 0 or array.shape[0] != n:
+            raise _BadResult(
+                f"{name!r} has shape {array.shape}; its first axis must be {n}, one row per sample"
+            )
+        arrays[name] = array
+    return arrays
+
+
+def _spread(outputs: Outputs, ids: Ids, chunk: Chunk) -> Outputs:
+    """Outputs of the tasks that ran -> one row per task of the chunk."""
+    n = chunk.hi - chunk.lo
+    if len(ids) == n:
+        return outputs
+    spread: Outputs = {}
+    for name, value in outputs.items():
+        spread[name] = np.zeros((n, *value.shape[1:]), value.dtype)
+        spread[name][ids - chunk.lo] = value
+    return spread
+
+
+def _fail_all(journal: ChunkJournal, ids: Ids, broken: _Broken) -> None:
+    now = time.time()
+    for i in ids:
+        failure = Failure(task=int(i), cause=broken.cause, exit_code=1, tail=broken.tail)
+        journal.fail(failure, started=now, seconds=0.0)
+
+
+def _import(name: str, spec_root: str) -> Function:
+    """Import "module:callable", from beside the spec before anywhere else."""
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ValueError(f"write it as module:callable, not {name!r}")
+    if spec_root and sys.path[:1] != [spec_root]:
+        sys.path.insert(0, spec_root)
+    function = reduce(getattr, attribute.split("."), importlib.import_module(module_name))
+    if not callable(function):
+        raise TypeError(f"{name} is not callable")
+    found: Function = function
+    return found
+
+
+def _raise_if_machine(error: BaseException) -> None:
+    if isinstance(error, OSError) and (fatal := machine_error(error)) is not None:
+        raise fatal from error
+
+
+def _last_line(error: BaseException) -> str:
+    """ "ValueError: negative pressure", with what the function returned in plain words."""
+    text = " ".join(str(error).split())
+    if isinstance(error, _BadResult):
+        return f"bad result: {text}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _tail(error: BaseException) -> str:
+    if isinstance(error, _BadResult):
+        return ""
+    return "".join(traceback.format_exception(error))[-TAIL_CHARS:]
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()

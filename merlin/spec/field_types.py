@@ -1,0 +1,88 @@
+"""Types of the model's fields: how each reads a scalar, and what an editor may accept for it.
+
+Numbers of resources may also be a token, `$(NAME)`, that is only known at run time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+
+from merlin.spec.scalars import Plain, Problem, to_bool, to_failure_limit, to_float, to_int, to_seconds, typed
+
+TOKEN_PATTERN = r"^\$\(.+\)$"
+_LONE_TOKEN = re.compile(r"\$\([^()\s]+\)")
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, Plain):
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        raise Problem("must be text, not a list or a mapping")
+    return value
+
+
+def _as_nonempty_text(value: Any) -> Any:
+    text = _as_text(value)
+    if not text.strip():
+        raise Problem("must not be empty")
+    return text
+
+
+def _reader(read: Callable[[Any], Any], *, tokens: bool) -> PlainValidator:
+    def validate(value: Any) -> Any:
+        if tokens and isinstance(value, str) and _LONE_TOKEN.fullmatch(value.strip()):
+            return str(value).strip()
+        return read(value)
+
+    return PlainValidator(validate)
+
+
+def _schema(**kind: Any) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [kind, {"type": "string", "pattern": TOKEN_PATTERN}]})
+
+
+Text = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Name = Annotated[
+    str, BeforeValidator(_as_nonempty_text), WithJsonSchema({"type": ["string", "number"], "minLength": 1})
+]
+Count = Annotated[int, _reader(lambda v: to_int(v, 0), tokens=False), _schema(type="integer", minimum=0)]
+Positive = Annotated[int, _reader(lambda v: to_int(v, 1), tokens=False), _schema(type="integer", minimum=1)]
+Base = Annotated[int, _reader(lambda v: to_int(v, 2), tokens=False), _schema(type="integer", minimum=2)]
+Number = Annotated[float, _reader(to_float, tokens=False), _schema(type="number")]
+Flag = Annotated[bool, _reader(to_bool, tokens=False), _schema(type="boolean")]
+Seconds = Annotated[
+    float,
+    _reader(to_seconds, tokens=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0},
+                {"type": "string", "pattern": r"^[\d.:-]+\s*(ms|s|m|min|h|d)?$|\$\("},
+            ]
+        }
+    ),
+]
+FailureLimit = Annotated[
+    float | None,
+    _reader(to_failure_limit, tokens=False),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[\d.]+\s*%?$|\$\("}]}
+    ),
+]
+# Resources may use parameters, whose values differ between the instances of a step.
+ResourceCount = Annotated[
+    int | str, _reader(lambda v: to_int(v, 0), tokens=True), _schema(type="integer", minimum=0)
+]
+ResourcePositive = Annotated[
+    int | str, _reader(lambda v: to_int(v, 1), tokens=True), _schema(type="integer", minimum=1)
+]
+ResourceFlag = Annotated[bool | str, _reader(to_bool, tokens=True), _schema(type="boolean")]
+Typed = Annotated[Any, BeforeValidator(typed)]

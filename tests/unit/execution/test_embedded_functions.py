@@ -1,0 +1,32 @@
+"""Function steps in worker processes that they can kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from study_on_disk import make_workspace, processes_of, step
+
+from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.events import SilentObserver
+from merlin.ledger.replay import replay
+from merlin.study.plan import StepKind
+
+MODULE = """
+import os, signal
+
+def simulate(inputs, context):
+    if 17.0 in inputs["X"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return {"y": inputs["X"] ** 2}
+"""
+
+
+def test_a_segfaulting_sample_costs_only_itself(tmp_path: Path) -> None:
+    (tmp_path / "segfaulting_model.py").write_text(MODULE)
+    sim = step("sim", 200, kind=StepKind.FUNCTION, function="segfaulting_model:simulate", crash_limit=2)
+    workspace = make_workspace(tmp_path, sim)
+    summary = run_embedded(workspace, RunOptions(workers=2), SilentObserver())
+    assert (summary.ok, summary.failed, summary.missing) == (199, 1, 0)
+    (failed,) = replay(workspace.ledger_dir, workspace.plan).failures()
+    assert (failed.failure.task, failed.failure.cause) == (17, "killed its worker 2 times (SIGSEGV)")
+    assert processes_of(workspace) == []
