@@ -47,7 +47,7 @@ demo: setup
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	mkdir -p demo_output; \
 	merlin run specs/icf/icf.yaml --local --vars OUTPUT_PATH=$(CURDIR)/demo_output $(DEMO_VARS); \
-	workspace=$$(ls -1d demo_output/*_????????-?????? | sort -t_ -k3 | tail -n 1); \
+	workspace=$$(ls -1d demo_output/icf_* | tail -n 1); \
 	echo; echo "== merlin shards describe $$workspace"; merlin shards describe "$$workspace"; \
 	echo; echo "== merlin shards plot $$workspace"; merlin shards plot "$$workspace" --out demo_output/contact_sheet.png; \
 	echo; echo "== merlin status $$workspace"; merlin status "$$workspace"; \

@@ -178,11 +178,17 @@ class LiveDisplay:
                 bad.append(f" {total.skipped:,} skipped", style="yellow")
             grid.add_row(
                 Text(step, style="bold" if total.running else ""),
-                ProgressBar(total=max(1, total.planned), completed=num_done(total), width=28),
+                ProgressBar(
+                    total=max(1, total.planned),
+                    completed=num_done(total),
+                    width=28,
+                    complete_style="cyan",
+                    finished_style="green",
+                ),
                 f"{num_done(total):,}/{total.planned:,}",
                 bad,
                 rate(speed) if left else "",
-                duration(left / speed) if left and speed else "",
+                f"{duration(left / speed)} left" if left and speed else "",
             )
         if len(rows) > room:
             grid.add_row(f"… {len(rows) - room} more")

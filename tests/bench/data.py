@@ -39,7 +39,7 @@ def shard_writing(tmp: Path, rounds: int, num: int) -> list[Row]:
     text = (SPECS / "images.yaml").read_text().replace("samples_per_shard: 2000", f"samples_per_shard: {num}")
     (tmp / "images.yaml").write_text(text)
     spec = load_spec(tmp / "images.yaml", variables=variables)
-    workspace = prepare_study(spec, StudyOptions(variables=variables))
+    workspace = prepare_study(spec, StudyOptions())
     source, aggregate = workspace.instance("simulate"), workspace.instance("collect")
     image = np.random.default_rng(0).random((num, 64, 64, 4), dtype=np.float32)
     scalars = np.random.default_rng(1).random((num, 15))

@@ -31,7 +31,7 @@ def finished_study(folder: Path, num: int, num_missing: int) -> Path:
     fresh(folder)
     variables = {"N_SAMPLES": str(num), "OUTPUT_PATH": str(folder)}
     spec = load_spec(SPECS / "null_shell.yaml", variables=variables)
-    workspace = prepare_study(spec, StudyOptions(variables=variables))
+    workspace = prepare_study(spec, StudyOptions())
     random = np.random.default_rng(0)
     outcomes = np.full(num, Outcome.OK, dtype=np.uint8)
     outcomes[random.choice(num, num_missing, replace=False)] = NO_OUTCOME

@@ -21,7 +21,7 @@ study:
   - name: simulate
     run:
       cmd: |
-        test $(MERLIN_SAMPLE_ID) != $(BAD)
+        test $(MERLIN_SAMPLE_ID) != $(BAD) || exit 1
         echo '{"y": $(X)}' > out.json
   - name: check
     run:

@@ -19,7 +19,7 @@ def sql(workspace: Path, query: str, as_json: bool, as_csv: bool) -> None:
     """Answer a DuckDB QUERY over the study in WORKSPACE (or the newest of a spec); "-" reads it from stdin.
 
     The views tasks (with the columns of the samples), instances, samples, failures, records and events are
-    described in docs/commands.md.
+    described in docs/status-and-sql.md.
 
     \b
     merlin sql WORKSPACE "select step, outcome, count(*) from tasks group by all"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from merlin.cli.output import count, duration, rate, size, to_json
-from merlin.cli.progress import LINE_EVERY_S, LineDisplay, Speed
+from merlin.cli.progress import LINE_EVERY_S, LineDisplay, LiveDisplay, Speed
 from merlin.execution.events import Progress
 from merlin.study.plan import Plan
 from merlin.study.schedule import Counts
@@ -79,3 +79,19 @@ def test_numbers_are_written_for_people() -> None:
 
 def test_json_has_no_nan() -> None:
     assert to_json({"a": [float("nan"), 1.5]}) == '{\n  "a": [\n    null,\n    1.5\n  ]\n}'
+
+
+def test_bars_are_drawn_for_every_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with LiveDisplay(clock=Clock()) as display:
+        display.started(plan(), progress(simulate=counts(1000, 0), collect=counts(2, 0, running=0)))
+        display.progress(progress(simulate=counts(1000, 480, 20), collect=counts(2, 0, running=0)))
+        display.note("a [note] stays")
+    drawn = capsys.readouterr().err
+    assert "500/1,000" in drawn
+    assert "20 failed" in drawn
+    assert "collect" in drawn
+    assert "a [note] stays" in drawn

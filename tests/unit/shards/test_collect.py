@@ -91,9 +91,7 @@ class TestFunctionOutputs:
     def test_values_that_the_dtype_cannot_hold_are_refused_not_wrapped(self, tmp_path):
         fields = (Field(name="x", dtype="float32"), Field(name="n", dtype="uint8"))
         study = make_study(tmp_path, num=3, fields=fields)
-        causes = study.collect(
-            0, 3, outputs={"x": np.array([1.0, 1e39, 2.0]), "n": np.array([1, 2, -1])}
-        )
+        causes = study.collect(0, 3, outputs={"x": np.array([1.0, 1e39, 2.0]), "n": np.array([1, 2, -1])})
         assert causes == {
             1: "field 'x': expected float32 values, found 1e+39, which is out of range",
             2: "field 'n': expected uint8 values, found -1, which is out of range",

@@ -22,8 +22,6 @@ from merlin.shards.statistics import Accumulator, merge
 from merlin.shards.verify import verify
 from merlin.study.plan import Field
 
-EMPTY = (1, 0)
-
 
 def test_a_study_ends_in_a_data_set_that_verifies(tmp_path):
     study = make_study(tmp_path)
@@ -78,7 +76,9 @@ def test_of_two_bundles_with_the_same_row_the_highest_attempt_counts_then_the_ne
     study.collect(0, 3, outputs={"x": np.full(3, 2.0)}, attempt=2, worker="b")
     study.collect(0, 3, outputs={"x": np.full(3, 1.0)}, attempt=1, worker="a")
     study.collect(1, 2, outputs={"x": np.full(1, 3.0)}, attempt=2, worker="a")
-    for i, path in enumerate([*study.directory.glob("bundles/0/*-2-b.h5"), *study.directory.glob("bundles/0/1-2-*.h5")]):
+    for i, path in enumerate(
+        [*study.directory.glob("bundles/0/*-2-b.h5"), *study.directory.glob("bundles/0/1-2-*.h5")]
+    ):
         os.utime(path, ns=(i * 10**9, i * 10**9))
     study.write_shards()
     with h5py.File(study.directory / "shard_00000.h5") as file:
@@ -216,7 +216,9 @@ def test_the_manifest_step_may_be_killed_and_run_again(tmp_path, monkeypatch):
     study.write_shards()
     study.record()
     with monkeypatch.context() as patch:
-        patch.setattr("merlin.shards.manifest.write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "merlin.shards.manifest.write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             write_manifest(study.workspace, study.manifest)
     assert list(study.directory.glob("bundles/*/*.h5"))
@@ -301,11 +303,18 @@ def test_another_seed_makes_another_split_and_fractions_below_one_leave_samples_
     assert abs((first == 2).mean() - 0.25) < 0.02
 
 
-def test_the_split_of_an_id_is_fixed_for_ever():
-    assert split_indices(np.arange(12), {"a": 0.5, "b": 0.5}, 0).tolist() == PINNED
+def test_the_split_of_an_id_is_the_documented_hash():
+    """docs/shard-format.md in plain integers, so that other readers can agree."""
 
+    def mix(x: int) -> int:
+        x = (x + 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        return x ^ (x >> 31)
 
-PINNED = [1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0]
+    for seed in (0, 3, -1):
+        expected = [int((mix(i ^ mix(seed % 2**64)) >> 11) / 2**53 >= 0.5) for i in range(200)]
+        assert split_indices(np.arange(200), {"a": 0.5, "b": 0.5}, seed).tolist() == expected
 
 
 def test_description_has_one_line_for_people_and_json_for_programs(tmp_path):
