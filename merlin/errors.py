@@ -91,4 +91,6 @@ class MissingExtraError(MerlinError):
     exit_code = 2
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}; install it with: pip install 'merlin-ensembles[{extra}]'")
+        super().__init__(
+            f"{purpose} needs {package}; install it with: pip install 'merlin-ensembles[{extra}]'"
+        )

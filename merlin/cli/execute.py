@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.cli.output import count, duration, print_json, table
+from merlin.errors import ExecutionError
 
 if TYPE_CHECKING:
     from merlin.execution.events import RunSummary
@@ -35,8 +36,12 @@ def execute(
     from merlin.execution.embedded import RunOptions, run_embedded
 
     options = RunOptions(workers=num_workers, redo_failed=failed, steps=tuple(steps) or None)
-    with choose_display() as display:
-        summary = run_embedded(workspace, options, display)
+    try:
+        with choose_display() as display:
+            summary = run_embedded(workspace, options, display)
+    except ExecutionError:
+        print(f"resume with: merlin restart {workspace.path}", file=sys.stderr)
+        raise
     code = exit_code(summary)
     report = make_report(workspace, summary, code)
     if as_json:

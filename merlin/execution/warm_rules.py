@@ -51,7 +51,7 @@ RULES: dict[str, str] = {
     r"\$\{[#!]?\w+\[(?![@*]\])": "a subscript is arithmetic",
     r"(?:^|[\s;&|({])\w+\[[^\]\n]*\]\+?=": "a subscript is arithmetic",
     _WORD % "break|continue|shift" + r"[ \t]*(?![ \t]*\d?[ \t]*(?:$|[\n;&|)}#]))": "a bad argument of these",
-    _WORD % "exit" + r"[ \t]*(?![ \t]*(?:\d+|\$\?|\"\$\?\")?[ \t]*(?:$|[\n;&|)}#`\"']))": (
+    _WORD % "exit" + r"[ \t]*(?![ \t]*(?:(?:\d+|\$\?|\"\$\?\")[ \t]*['\"]|(?:\d+|\$\?|\"\$\?\")?[ \t]*(?:$|[\n;&|)}#`])))": (
         "exit with more than a number"
     ),
 }  # fmt: skip
@@ -61,6 +61,8 @@ _SET = re.compile(
     r"(?!\s+(?:-{1,2}\s|[-+][euafC]*(?:[euafC]|o\s+(?:pipefail|errexit|nounset|noglob))\b))"
 )
 _RULE = re.compile("|".join(f"(?:{pattern})" for pattern in RULES), re.MULTILINE)
+_LIST = re.compile(r";|&&|\|\|")
+_OPEN_LIST = re.compile(r"&&|\|\||\\$")
 _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9_.,:@%+=/-]*")
 
 # set in the environment, these change what a shell does before or while it runs a script
@@ -71,7 +73,19 @@ _OUR_COMMANDS = ("cd", "set", "unset", "export", "exit", "echo", ".")
 
 def can_run_warm(command: str) -> bool:
     """Whether a bash script runs in a warm shell as it does in a fresh one, as far as a scan can tell."""
-    return _RULE.search(command) is None and _SET.search(command) is None and "\0" not in command
+    return not (_RULE.search(command) or _SET.search(command) or "\0" in command or _ends_in_list(command))
+
+
+def _ends_in_list(script: str) -> bool:
+    """Whether the end of the script may be the end of a list of commands, with no empty line after it.
+
+    When a subshell sources such a script, bash runs the last command of the list without a fork: it then has
+    another parent, and no message tells that it crashed. Commands from a YAML block have an empty line.
+    """
+    if script.endswith("\n\n"):
+        return False
+    *_, before, last = ["", *script.rstrip("\n").split("\n")]
+    return bool(_LIST.search(last) or _OPEN_LIST.search(before))
 
 
 def is_harmless(values: Iterable[str]) -> bool:

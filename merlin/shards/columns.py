@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
+from merlin.shards.aligned import aligned_empty
 from merlin.shards.digest import TEXT_BLOCK_ROWS, TEXT_DTYPE, block_rows, digest_array, digest_bytes
 from merlin.shards.shard_info import DatasetInfo, Extent
 from merlin.shards.statistics import Accumulator, Statistics
@@ -24,7 +25,8 @@ from merlin.shards.statistics import Accumulator, Statistics
 PAGE = 4096
 CHUNK_BYTES = 1 << 17
 COMPRESSIONS = ("none", "gzip", "zstd", "blosc2")
-_BUFFERS = 4  # blocks in flight between filling, hashing and writing
+_WRITE_BACK_BYTES = 1 << 18
+_BUFFERS = 8  # blocks in flight between filling, hashing and writing
 
 Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
 
@@ -66,7 +68,8 @@ def write_columns(path: Path, columns: list[ColumnSpec], attributes: Mapping[str
 
     results: dict[str, _Written] = {}
     offsets: dict[str, int] = {}
-    with ThreadPoolExecutor(1, thread_name_prefix="digest") as pool:
+    with ThreadPoolExecutor(1) as digest, ThreadPoolExecutor(1) as statistics:
+        pools = _Pools(digest, statistics)
         with h5py.File(
             path, "w", libver=("earliest", "v110"), alignment_threshold=PAGE, alignment_interval=PAGE
         ) as file:
@@ -77,13 +80,13 @@ def write_columns(path: Path, columns: list[ColumnSpec], attributes: Mapping[str
                 if column.is_raw:
                     offsets[column.name] = dataset.id.get_offset() or 0
                 else:
-                    results[column.name] = _stream(column, _through_library(dataset), pool)
+                    results[column.name] = _stream(column, _through_library(dataset), pools)
         descriptor = os.open(path, os.O_RDWR)
         try:
             for column in columns:
                 if column.is_raw:
                     sink = _at_offset(descriptor, offsets[column.name], column.row_bytes)
-                    results[column.name] = _stream(column, sink, pool)
+                    results[column.name] = _stream(column, sink, pools)
         finally:
             os.close(descriptor)
     extents = _chunk_extents(path, columns)
@@ -129,6 +132,14 @@ def _compression_options(compression: str) -> dict[str, Any]:
     raise ShardError(f"unknown compression '{compression}'; known: {', '.join(COMPRESSIONS)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    """One thread each, so that blocks are taken in order."""
+
+    digest: ThreadPoolExecutor
+    statistics: ThreadPoolExecutor
+
+
 Sink = Callable[[int, np.ndarray[Any, Any]], None]  # store a block that starts at a row
 
 
@@ -141,7 +152,12 @@ def _through_library(dataset: Any) -> Sink:
 
 def _at_offset(descriptor: int, offset: int, row_bytes: int) -> Sink:
     def write(row: int, block: np.ndarray[Any, Any]) -> None:
-        _write_all(descriptor, block.reshape(-1).view(np.uint8).data, offset + row * row_bytes)
+        start = offset + row * row_bytes
+        _write_all(descriptor, block.reshape(-1).view(np.uint8).data, start)
+        if (
+            block.nbytes >= _WRITE_BACK_BYTES
+        ):  # start writing back now, so that fsync has little left to wait for
+            os.posix_fadvise(descriptor, start, block.nbytes, os.POSIX_FADV_DONTNEED)
 
     return write
 
@@ -158,24 +174,31 @@ class _Written:
     statistics: Statistics | None
 
 
-def _stream(column: ColumnSpec, sink: Sink, pool: ThreadPoolExecutor) -> _Written:
-    """Fill, hash (in a second thread), measure and store block after block."""
+def _stream(column: ColumnSpec, sink: Sink, pools: _Pools) -> _Written:
+    """Fill and store block after block, while other threads hash them and take their statistics."""
     num_rows, step = column.shape[0], column.block_rows
     statistics = Accumulator(column.shape[1:], column.channel_axis) if column.with_statistics else None
     shape = (min(step, num_rows), *column.shape[1:])
-    buffers = [np.empty(shape, column.dtype) for _ in range(min(_BUFFERS, -(-num_rows // step)))]
-    pending: deque[Future[str]] = deque()
+    buffers = [aligned_empty(shape, column.dtype) for _ in range(min(_BUFFERS, -(-num_rows // step)))]
+    pending: deque[tuple[Future[str], Future[None] | None]] = deque()
     blocks: list[str] = []
+
+    def finish_oldest() -> None:
+        digest, measured = pending.popleft()
+        blocks.append(digest.result())
+        if measured is not None:
+            measured.result()
+
     for number, lo in enumerate(range(0, num_rows, step)):
         if len(pending) == len(buffers):
-            blocks.append(pending.popleft().result())
+            finish_oldest()
         block = buffers[number % len(buffers)][: min(step, num_rows - lo)]
         column.fill(lo, lo + len(block), block)
-        pending.append(pool.submit(digest_array, block))
+        measured = pools.statistics.submit(statistics.add, block) if statistics is not None else None
+        pending.append((pools.digest.submit(digest_array, block), measured))
         sink(lo, block)
-        if statistics is not None:
-            statistics.add(block)
-    blocks.extend(future.result() for future in pending)
+    while pending:
+        finish_oldest()
     return _Written(blocks, statistics.result() if statistics is not None else None)
 
 

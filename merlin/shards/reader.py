@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
+from merlin.shards.aligned import aligned_empty, copy_rows
 from merlin.shards.manifest_file import ColumnInfo, DataSet, FieldInfo, read_manifest
 from merlin.shards.splits import split_indices
 
@@ -95,9 +96,19 @@ class Ensemble:
         …).
         """
         where = _as_indices(indices, len(self))
-        if fields is None:
-            fields = [name for name, info in self.fields.items() if info.dtype != "text"]
-        return {name: self._gather(name, where, None if out is None else out.get(name)) for name in fields}
+        names = self._numeric() if fields is None else fields
+        return {name: self._gather(name, where, None if out is None else out.get(name)) for name in names}
+
+    def allocate(self, num: int, fields: Sequence[str] | None = None) -> dict[str, Array]:
+        """Arrays for `batch` to fill again and again, aligned so that filling them is fast."""
+        made = {}
+        for name in self._numeric() if fields is None else fields:
+            dtype, shape = self._shards.layout(self._path_of(name))
+            made[name] = aligned_empty((num, *shape), dtype)
+        return made
+
+    def _numeric(self) -> list[str]:
+        return [name for name, info in self.fields.items() if info.dtype != "text"]
 
     def _gather(self, name: str, where: Array, out: Array | None) -> Array:
         path = self._path_of(name)
@@ -264,7 +275,7 @@ class _Shards:
         first, last = bisect_right(self._starts, lo) - 1, bisect_right(self._starts, hi - 1) - 1
         if first == last:
             return self._read(first, path, lo - self._starts[first], hi - self._starts[first])
-        out = np.empty((hi - lo, *shape), dtype)
+        out = aligned_empty((hi - lo, *shape), dtype)
         for shard in range(first, last + 1):
             start, end = max(lo, self._starts[shard]), min(hi, self._starts[shard + 1])
             if start < end:
@@ -276,7 +287,7 @@ class _Shards:
         """Rows in any order. Large rows are copied one by one, small ones shard by shard."""
         dtype, shape = self.layout(path)
         wanted = (len(where), *shape)
-        out = np.empty(wanted, dtype) if out is None else _check_out(out, dtype, wanted)
+        out = aligned_empty(wanted, dtype) if out is None else _check_out(out, dtype, wanted)
         shard_of = np.searchsorted(self._borders, where, side="right")
         order = np.argsort(shard_of, kind="stable")
         ends = np.flatnonzero(np.diff(shard_of[order], append=-1)) + 1
@@ -293,8 +304,7 @@ class _Shards:
         if column is None:
             self._gather_library(shard, path, local, at, out)
         elif column.nbytes // max(1, len(column)) > _SMALL_ROW_BYTES:
-            for i, j in zip(at.tolist(), local.tolist(), strict=True):
-                out[i] = column[j]
+            copy_rows(column, local.tolist(), out, at.tolist())
         else:
             out[at] = column[local]
 

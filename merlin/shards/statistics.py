@@ -11,6 +11,8 @@ import numpy as np
 
 from merlin.study.plan import Field
 
+_CACHED_BYTES = 1 << 19  # what is worked on at once, as float64
+
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
@@ -90,46 +92,56 @@ def channel_axis(field: Field) -> int | None:
 class Accumulator:
     """Collects the statistics of one field over blocks of rows.
 
-    Sums are taken of deviations from the first block's mean, so that a large mean does not swallow a small
-    spread.
+    Works with one running number per value of a sample, which the processor does many of at once, and folds them
+    into channels at the end. Sums are taken of deviations from the first block's mean, so that a large mean does not
+    swallow a small spread.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int | None) -> None:
         self._shape = shape
         self._axis = axis
-        channels = shape[axis] if axis is not None else 1
-        self._shift: np.ndarray[Any, Any] | None = None  # per value of a sample
-        self._count = np.zeros(channels, dtype=np.int64)
-        self._sum = np.zeros(channels)
-        self._squares = np.zeros(channels)
-        self._min = np.full(channels, np.inf)
-        self._max = np.full(channels, -np.inf)
+        size = int(np.prod(shape, dtype=np.int64))
+        self._shift: np.ndarray[Any, Any] | None = None
+        self._count = np.zeros(size, dtype=np.int64)
+        self._sum = np.zeros(size)
+        self._squares = np.zeros(size)
+        self._min = np.full(size, np.inf)
+        self._max = np.full(size, -np.inf)
+        self._step = max(1, _CACHED_BYTES // (8 * max(1, size)))
+        self._wide = np.empty((0, size))
 
     def add(self, block: np.ndarray[Any, Any]) -> None:
         """Add a block (m, *shape) of real numbers."""
         if not block.size:
             return
         flat = block.reshape(len(block), -1)
-        wide = flat.astype(np.float64)
-        low, high = flat.min(axis=0).astype(np.float64), flat.max(axis=0).astype(np.float64)
-        finite: np.ndarray[Any, Any] | None = None
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        if not len(self._wide):
+            self._wide = np.empty((min(self._step, len(flat)), flat.shape[1]))
+        step = len(self._wide)
+        for lo in range(0, len(flat), step):
+            self._add_some(flat[lo : lo + step])
+
+    def _add_some(self, flat: np.ndarray[Any, Any]) -> None:
+        wide = self._wide[: len(flat)]
+        np.copyto(wide, flat)
+        low, high = flat.min(axis=0), flat.max(axis=0)
+        if np.isfinite(low).all() and np.isfinite(high).all():
+            self._count += len(flat)
+            finite = None
+        else:
             finite = np.isfinite(wide)
             low = np.where(finite, wide, np.inf).min(axis=0)
             high = np.where(finite, wide, -np.inf).max(axis=0)
+            self._count += finite.sum(axis=0)
+        np.minimum(self._min, low, out=self._min)
+        np.maximum(self._max, high, out=self._max)
         if self._shift is None:
             self._shift = self._first_mean(wide, finite)
         wide -= self._shift
-        if finite is None:
-            counts = np.full(wide.shape[1], len(wide), dtype=np.int64)
-        else:
+        if finite is not None:
             wide[~finite] = 0.0
-            counts = finite.sum(axis=0)
-        self._count += self._fold(counts, np.add)
-        self._sum += self._fold(wide.sum(axis=0), np.add)
-        self._squares += self._fold(np.einsum("ij,ij->j", wide, wide), np.add)
-        self._min = np.minimum(self._min, self._fold(low, np.minimum))
-        self._max = np.maximum(self._max, self._fold(high, np.maximum))
+        self._sum += wide.sum(axis=0)
+        self._squares += np.einsum("ij,ij->j", wide, wide)
 
     def _fold(self, values: np.ndarray[Any, Any], how: np.ufunc) -> np.ndarray[Any, Any]:
         """Reduce one number per value of a sample to one per channel."""
@@ -141,9 +153,9 @@ class Accumulator:
     def _first_mean(
         self, wide: np.ndarray[Any, Any], finite: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
+        """The mean of each channel, once per value of a sample."""
         known = wide if finite is None else np.where(finite, wide, 0.0)
-        num = np.full(wide.shape[1], len(wide)) if finite is None else finite.sum(axis=0)
-        mean = self._fold(known.sum(axis=0), np.add) / np.maximum(self._fold(num, np.add), 1)
+        mean = self._fold(known.sum(axis=0), np.add) / np.maximum(self._fold(self._count, np.add), 1)
         if self._axis is None:
             return np.full(wide.shape[1], mean[0])
         spread = [1] * len(self._shape)
@@ -151,16 +163,20 @@ class Accumulator:
         return np.broadcast_to(mean.reshape(spread), self._shape).reshape(-1).copy()
 
     def result(self) -> Statistics:
-        n = np.maximum(self._count, 1)
-        shift = np.zeros(len(n)) if self._shift is None else self._fold(self._shift, np.maximum)
-        mean = np.where(self._count > 0, shift + self._sum / n, np.nan)
-        m2 = np.maximum(self._squares - self._sum * self._sum / n, 0.0)
-        low = np.where(self._count > 0, self._min, np.nan)
-        high = np.where(self._count > 0, self._max, np.nan)
+        if self._count.size:
+            counts, total = self._fold(self._count, np.add), self._fold(self._sum, np.add)
+            squares = self._fold(self._squares, np.add)
+            low, high = self._fold(self._min, np.minimum), self._fold(self._max, np.maximum)
+        else:  # samples without values
+            counts = np.zeros(1, dtype=np.int64)
+            total = squares = low = high = np.zeros(1)
+        shift = 0.0 if self._shift is None or not self._shift.size else self._fold(self._shift, np.maximum)
+        n = np.maximum(counts, 1)
+        known = counts > 0
         return Statistics(
-            tuple(self._count.tolist()),
-            tuple(low.tolist()),
-            tuple(high.tolist()),
-            tuple(mean.tolist()),
-            tuple(m2.tolist()),
+            tuple(counts.tolist()),
+            tuple(np.where(known, low, np.nan).tolist()),
+            tuple(np.where(known, high, np.nan).tolist()),
+            tuple(np.where(known, shift + total / n, np.nan).tolist()),
+            tuple(np.maximum(squares - total * total / n, 0.0).tolist()),
         )

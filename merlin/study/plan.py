@@ -62,8 +62,8 @@ class Field:
 class Aggregate:
     """What an aggregate step collects.
 
-    Rows of the data set are numbered over all sources: row = source_index * num_tasks(source) + task. Shard k holds rows
-    [k * samples_per_shard, (k + 1) * samples_per_shard), less those whose task did not end ok. All sources are
+    Rows of the data set are numbered over all sources: row = source_index * num_tasks(source) + task. Shard k holds
+    rows [k * samples_per_shard, (k + 1) * samples_per_shard), less those whose task did not end ok. All sources are
     instances of one step, so they have the same number of tasks.
     """
 
@@ -87,8 +87,8 @@ class StepInstance:
     params: dict[str, Scalar] = field(default_factory=dict)  # the parameters it uses, values as in the spec
     label: str = ""  # "X2.0.5.Y.1", "" without parameters
     description: str = ""
-    # cmd: everything but sample tokens is filled in: $(LABEL), $(MERLIN_SAMPLE_ID|PATH|VECTOR|NAMES), $(WORKSPACE),
-    # and $(<step>.workspace) where that step is per sample and the edge is `same`
+    # cmd: filled in but for column labels, $(MERLIN_SAMPLE_ID), $(MERLIN_SAMPLE_PATH), $(WORKSPACE) and
+    # $(MERLIN_PATHS_ALL); $(<step>.workspace) is that step's directory, never one of its samples'
     command: str = ""
     restart: str | None = None
     shell: str = "/bin/bash"
@@ -96,7 +96,9 @@ class StepInstance:
     function: str | None = None  # "module:callable"
     aggregate: Aggregate | None = None  # also on the manifest instance
     feeds: tuple[str, ...] = ()  # ids of aggregate instances that collect from this instance
-    same_workspaces: dict[str, str] = field(default_factory=dict)  # step name -> instance id, for `same` edges
+    same_workspaces: dict[str, str] = field(
+        default_factory=dict
+    )  # step name -> instance id, for `same` edges
     queue: str = "merlin"
     max_retries: int = 30
     retry_delay_s: float = 1.0

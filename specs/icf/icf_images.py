@@ -71,8 +71,9 @@ def surface(modes: Array) -> tuple[Array, Array]:
     The exponential equals 1 + the sum to first order, and never changes sign.
     """
     basis, weights = _sphere()
-    stretch = np.exp(modes.T @ basis)
-    scale = (stretch**3 @ weights) ** (-1.0 / 3.0)
+    # no matrix products: their rounding depends on the number of samples, and so on how a study is cut into chunks
+    stretch = np.exp(sum(mode[:, None] * harmonic for mode, harmonic in zip(modes, basis, strict=True)))
+    scale = (stretch * stretch * stretch * weights).sum(axis=1) ** (-1.0 / 3.0)
     return scale, scale * stretch.max(axis=1)
 
 

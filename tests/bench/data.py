@@ -129,5 +129,3 @@ def random_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
         Row(what, *rates, f"{ratio(other, ours):.1f}×", "≥ 5×", ""),
         Row("the same as a fraction of one core's copy bandwidth", f"{share:.2f}", "", "", "reported", ""),
     ]
-
-

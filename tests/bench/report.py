@@ -39,7 +39,10 @@ def mb(timings: Sequence[Any]) -> str:
 
 def render(rows: Sequence[Row], rounds: int) -> str:
     head = f"Measured {date.today()}: Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds.\n\n"
-    lines = ["| what | ours | alternative | ratio | floor | peak memory |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| what | ours | alternative | ratio | floor | peak memory |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     lines += [f"| {r.what} | {r.ours} | {r.other} | {r.ratio} | {r.floor} | {r.memory} |" for r in rows]
     return head + "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """`make bench`: every row of docs/benchmarks.md, or those named on the command line.
 
-    python tests/bench/run.py [--rounds 3] [--quick] [ROW …]
+python tests/bench/run.py [--rounds 3] [--quick] [ROW …]
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all when none is named")
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all when none is named"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, for trying the harness")
     args = parser.parse_args()

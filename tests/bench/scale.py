@@ -17,7 +17,9 @@ def plan(tmp: Path, rounds: int, num: int) -> list[Row]:
     command = [MERLIN, "plan", str(SPECS / "null_shell.yaml"), "--json", "--vars", f"N_SAMPLES={num}"]
     timings = [run(command, fresh(tmp / "plan")) for _ in range(rounds)]
     seconds = median([t.seconds for t in timings])
-    return [Row(f"plan of a {num:,}-sample study", f"{seconds:.2f} s", "", "", "≤ 2 s, < 200 MB", mb(timings))]
+    return [
+        Row(f"plan of a {num:,}-sample study", f"{seconds:.2f} s", "", "", "≤ 2 s, < 200 MB", mb(timings))
+    ]
 
 
 def finished_study(folder: Path, num: int, num_missing: int) -> Path:
@@ -61,7 +63,9 @@ def status(tmp: Path, rounds: int, num: int) -> list[Row]:
     workspace = finished_study(tmp / "status", num, 0)
     timings = [run([MERLIN, "status", str(workspace), "--json"], tmp) for _ in range(max(rounds, 5))]
     seconds = median([t.seconds for t in timings])
-    return [Row(f"status of {num:,} finished tasks, cold", f"{seconds:.2f} s", "", "", "≤ 0.7 s", mb(timings))]
+    return [
+        Row(f"status of {num:,} finished tasks, cold", f"{seconds:.2f} s", "", "", "≤ 0.7 s", mb(timings))
+    ]
 
 
 def restart(tmp: Path, rounds: int, num: int) -> list[Row]:

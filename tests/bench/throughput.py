@@ -52,7 +52,9 @@ def null_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
         return Row(what, f"{rate:,.0f}/s", f"{other_rate:,.0f}/s", f"{r:.2f}×", floor, mb(mine))
 
     return [
-        row(f"null shell, {num:,} samples, 2 workers, against merlin==1.13.0 run --local", warm, peer, "≥ 12×"),
+        row(
+            f"null shell, {num:,} samples, 2 workers, against merlin==1.13.0 run --local", warm, peer, "≥ 12×"
+        ),
         row("the same against a bare warm loop", warm, bare_warm, "≥ 0.60×"),
         row("fresh shell per task forced, against merlin==1.13.0", forced, peer, "≥ 5×"),
         row("the same against a bare fresh loop", forced, bare_fresh, "≥ 0.75×"),
@@ -72,9 +74,18 @@ def json_to_shards(tmp: Path, rounds: int, num: int) -> list[Row]:
 def null_function(tmp: Path, rounds: int, num: int) -> list[Row]:
     timings = [_ours(tmp / "function", "null_function", num) for _ in range(rounds)]
     rate = num / median([t.seconds for t in timings])
-    ledger = sum(p.stat().st_size for p in (only_workspace(tmp / "function") / "merlin_info/ledger").iterdir())
+    ledger = sum(
+        p.stat().st_size for p in (only_workspace(tmp / "function") / "merlin_info/ledger").iterdir()
+    )
     return [
-        Row(f"null function, {num:,} samples, whole command", f"{rate:,.0f}/s", "", "", "≥ 300,000/s", mb(timings)),
+        Row(
+            f"null function, {num:,} samples, whole command",
+            f"{rate:,.0f}/s",
+            "",
+            "",
+            "≥ 300,000/s",
+            mb(timings),
+        ),
         Row("ledger bytes per sample, null function", f"{ledger / num:.2f}", "", "", "≤ 16", ""),
     ]
 
@@ -92,7 +103,7 @@ def first_sample(tmp: Path, rounds: int, num: int) -> list[Row]:
         command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / "null_shell.yaml")]
         pattern = "*/null_step/00/00/00/00/00/MERLIN_FINISHED"
         timings.append(
-            until([*command, "--vars", f"N_SAMPLES={num}"], folder, lambda f=folder: any(f.glob(pattern)))
+            until([*command, "--vars", f"N_SAMPLES={num}"], folder, lambda f=folder, p=pattern: any(f.glob(p)))
         )
     seconds = median([t.seconds for t in timings])
     what = f"{num:,}-sample shell study, command to first finished sample (peer: 286 s, 1.24 GB)"

@@ -15,12 +15,18 @@ pytestmark = pytest.mark.network
 
 def task_files(directory: str, name: str, *extra: str, finished: bool = True) -> set[str]:
     """What upstream leaves in the directory of one task."""
-    files = {f"{directory}/{name}.{end}" for end in ("sh", "out", "err")} | {f"{directory}/{e}" for e in extra}
+    files = {f"{directory}/{name}.{end}" for end in ("sh", "out", "err")} | {
+        f"{directory}/{e}" for e in extra
+    }
     return files | ({f"{directory}/MERLIN_FINISHED"} if finished else set())
 
 
 def provenance(workspace: Path, name: str) -> set[str]:
-    return {p for p in ("orig", "partial", "expanded") if (workspace / "merlin_info" / f"{name}.{p}.yaml").is_file()}
+    return {
+        p
+        for p in ("orig", "partial", "expanded")
+        if (workspace / "merlin_info" / f"{name}.{p}.yaml").is_file()
+    }
 
 
 def test_hello_runs_every_parameter_combination(example: Callable) -> None:
@@ -61,7 +67,9 @@ def test_simple_chain_pairs_each_step_with_its_own_predecessor(example: Callable
     (workspace,) = chain.workspaces("studies")
     expected = set()
     for label in ("X2.0.5", "X2.0.75"):
-        expected |= task_files(f"step1/{label}", f"step1_{label}") | task_files(f"step2/{label}", f"step2_{label}")
+        expected |= task_files(f"step1/{label}", f"step1_{label}") | task_files(
+            f"step2/{label}", f"step2_{label}"
+        )
     assert chain.files(workspace) == expected
     for label in ("X2.0.5", "X2.0.75"):
         listing = (workspace / f"step2/{label}/step2_{label}.out").read_text().split()
@@ -86,7 +94,16 @@ def test_feature_demo_learns_and_only_the_python2_step_fails(example: Callable, 
     assert (python3 / "python3_hello_X2.0.5.out").read_text().endswith("Variable X2 is 0.5\n")
     python2_ran = (workspace / "python2_hello/X2.0.5/MERLIN_FINISHED").is_file()
     assert done.returncode == (0 if python2_ran else 1), out
-    steps = {"hello", "collect", "translate", "learn", "make_new_samples", "predict", "verify", "python3_hello"}
+    steps = {
+        "hello",
+        "collect",
+        "translate",
+        "learn",
+        "make_new_samples",
+        "predict",
+        "verify",
+        "python3_hello",
+    }
     if name == "remote_feature_demo":
         steps.add("stop_workers")
     for step in steps:
@@ -154,7 +171,9 @@ def test_iterative_demo_runs_with_its_variables_overridden(example: Callable) ->
 @pytest.mark.slow
 def test_iterative_demo_starts_its_own_next_iteration(example: Callable) -> None:
     demo = example("iterative_demo")
-    spec = demo.folder / "iterative_demo.yaml"  # the nested run passes only ITER on, so the user edits the rest
+    spec = (
+        demo.folder / "iterative_demo.yaml"
+    )  # the nested run passes only ITER on, so the user edits the rest
     text = spec.read_text().replace("<INSERT_PATH_TO_VIRTUALENV_PYTHON>", "python3")
     spec.write_text(text.replace("MAX_ITER: 10", "MAX_ITER: 2").replace("POST_NPROCS: 36", "POST_NPROCS: 2"))
     demo.run("iterative_demo.yaml")

@@ -1,0 +1,82 @@
+"""Every study under `specs/` runs with the real command, to verified data where it makes any."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import merlin
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+
+
+def command(*argv: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "merlin.cli", *argv],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{argv} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run(spec: str, cwd: Path, *variables: str) -> Path:
+    """Run `specs/<spec>` and return its workspace."""
+    command(
+        "run", "--local", "--workers", "2", str(SPECS / spec), "--vars", "OUTPUT_PATH=.", *variables, cwd=cwd
+    )
+    (info,) = cwd.glob("*/merlin_info")
+    return info.parent
+
+
+def test_every_folder_of_specs_has_a_test_here() -> None:
+    assert {p.parent.name for p in SPECS.glob("*/*.yaml")} == {"hello", "icf", "covid"}
+
+
+def test_hello_throws_remarks_and_finds_the_longest(tmp_path: Path) -> None:
+    workspace = run("hello/hello.yaml", tmp_path)
+    counts = json.loads(command("status", str(workspace), "--json", cwd=tmp_path))["totals"]
+    assert counts["ok"] == counts["planned"] > 0
+    assert (workspace / "longest/longest.out").read_text().strip()
+
+
+def test_icf_makes_verified_shards_of_scalars_series_and_images(tmp_path: Path) -> None:
+    workspace = run("icf/icf.yaml", tmp_path, "N_SAMPLES=60")
+    command("shards", "verify", str(workspace / "collect"), cwd=tmp_path)
+    ens = merlin.open_shards(workspace / "collect")
+    assert len(ens) == 60
+    assert ens["image_0_0"][:].shape == (60, 64, 64, 4)
+    assert np.all(ens["Yn"][:] > 0)
+    assert sum(len(rows) for rows in ens.splits.values()) == 60
+
+
+def test_icf_gives_the_same_data_however_it_is_cut_into_chunks(tmp_path: Path) -> None:
+    digests = []
+    for workers in ("1", "2"):
+        folder = tmp_path / workers
+        folder.mkdir()
+        argv = ["run", "--local", "--workers", workers, str(SPECS / "icf/icf.yaml")]
+        command(*argv, "--vars", "OUTPUT_PATH=.", "N_SAMPLES=150", cwd=folder)
+        (manifest,) = folder.glob("*/collect/manifest.json")
+        shards = json.loads(manifest.read_text())["shards"]
+        digests.append([shard["content_digest"] for shard in shards])
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_covid_collects_what_its_scripts_write_and_ranks_the_fits(tmp_path: Path) -> None:
+    workspace = run("covid/covid.yaml", tmp_path, "N_SAMPLES=40", "N_BEST=3", f"PYTHON={sys.executable}")
+    command("shards", "verify", str(workspace / "collect"), cwd=tmp_path)
+    ens = merlin.open_shards(workspace / "collect")
+    assert ens["cases"][:].shape == (40, 120)
+    best = int(np.argmin(ens["misfit"][:]))
+    out = (workspace / "best/best.out").read_text()
+    assert str(int(ens.sample_id[best])) in out
