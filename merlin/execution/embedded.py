@@ -15,7 +15,7 @@ from typing import Any
 
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import Conductor
-from merlin.execution.events import Observer, Progress, RunSummary
+from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, result_from_json
@@ -58,24 +58,27 @@ def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) 
 
 
 class _Interrupts:
-    """Counts SIGINT and SIGTERM, and wakes the loop by its socket."""
+    """Counts SIGINT, SIGTERM and SIGHUP, and wakes the loop by its socket."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_hung_up = False  # the terminal is gone, and nobody is left to write to
         self.wake, self.inner = socket.socketpair()
         self.wake.setblocking(False)
         self.inner.setblocking(False)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        self.is_hung_up = self.is_hung_up or number == signal.SIGHUP
 
 
 @contextmanager
 def _signals() -> Iterator[_Interrupts]:
-    """Take over SIGINT and SIGTERM for the run, if this is the main thread."""
+    """Take over SIGINT, SIGTERM and SIGHUP for the run, if this is the main thread."""
     interrupts = _Interrupts()
-    # a background job of a script ignores SIGINT, and shall go on doing so
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    # a background job of a script ignores SIGINT, and one under nohup SIGHUP; they shall go on doing so
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [n for n in ours if signal.getsignal(n) != signal.SIG_IGN]
     try:
         before: dict[int, Any] = {n: signal.signal(n, interrupts.handle) for n in numbers}
     except ValueError:  # not the main thread: the caller cannot be interrupted by signals
@@ -289,6 +292,8 @@ class _Run:
         """The first signal stops cleanly, the second kills."""
         while self._num_interrupts < self._interrupts.count:
             self._num_interrupts += 1
+            if self._interrupts.is_hung_up:
+                self._observer = SilentObserver()
             if self._num_interrupts == 1:
                 self._stop(INTERRUPTED, now=True)
             else:

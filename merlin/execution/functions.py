@@ -8,10 +8,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class FunctionRunner:
     def __init__(self, workspace: Workspace, worker: str) -> None:
         self._workspace, self._worker = workspace, worker
         self._functions: dict[str, Function | _Broken] = {}
-        self._logs: dict[str, int] = {}  # instance id -> descriptor
+        self._logs: dict[str, TextIO] = {}  # instance id -> its log
 
     def run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, waiter: Waiter) -> None:
         """Run the chunk with one call; if that raises, with one call per sample."""
@@ -64,8 +64,8 @@ class FunctionRunner:
             _run_singly(function, call, ids, journal, waiter)
 
     def close(self) -> None:
-        for fd in self._logs.values():
-            os.close(fd)
+        for log in self._logs.values():
+            log.close()
         self._logs.clear()
 
     def _load(self, name: str) -> Function | _Broken:
@@ -82,22 +82,24 @@ class FunctionRunner:
         log = self._log(instance)
         _flush_streams()
         saved = os.dup(1), os.dup(2)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
         try:
-            yield
+            with redirect_stdout(log), redirect_stderr(log):
+                yield
         finally:
+            log.flush()
             _flush_streams()
             for fd, target in zip(saved, (1, 2), strict=True):
                 os.dup2(fd, target)
                 os.close(fd)
 
-    def _log(self, instance: StepInstance) -> int:
+    def _log(self, instance: StepInstance) -> TextIO:
         if instance.id not in self._logs:
             folder = self._workspace.instance_dir(instance) / "logs"
             folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._logs[instance.id] = os.open(folder / f"{self._worker}.out", flags, 0o666)
+            # by lines, so that it mixes in order with what is printed below Python
+            self._logs[instance.id] = open(folder / f"{self._worker}.out", "a", buffering=1)  # noqa: SIM115
         return self._logs[instance.id]
 
 

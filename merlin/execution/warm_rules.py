@@ -51,7 +51,9 @@ RULES: dict[str, str] = {
     r"\$\{[#!]?\w+\[(?![@*]\])": "a subscript is arithmetic",
     r"(?:^|[\s;&|({])\w+\[[^\]\n]*\]\+?=": "a subscript is arithmetic",
     _WORD % "break|continue|shift" + r"[ \t]*(?![ \t]*\d?[ \t]*(?:$|[\n;&|)}#]))": "a bad argument of these",
-    _WORD % "exit" + r"[ \t]*(?![ \t]*(?:(?:\d+|\$\?|\"\$\?\")[ \t]*['\"]|(?:\d+|\$\?|\"\$\?\")?[ \t]*(?:$|[\n;&|)}#`])))": (
+    _WORD % "exit" + r"[ \t]*(?![ \t]*(?:"
+    r"(?:\d+|\$\?|\"\$\?\")[ \t]*['\"]|"
+    r"(?:\d+|\$\?|\"\$\?\")?[ \t]*(?:$|[\n;&|)}#`])))": (
         "exit with more than a number"
     ),
 }  # fmt: skip
@@ -62,7 +64,7 @@ _SET = re.compile(
 )
 _RULE = re.compile("|".join(f"(?:{pattern})" for pattern in RULES), re.MULTILINE)
 _LIST = re.compile(r";|&&|\|\|")
-_OPEN_LIST = re.compile(r"&&|\|\||\\$")
+_OPEN_LIST = re.compile(r"(?:&&|\|\||\\)\s*(?:#.*)?$")
 _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9_.,:@%+=/-]*")
 
 # set in the environment, these change what a shell does before or while it runs a script

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from merlin.execution.processes import children, kill_group
+from merlin.execution.sessions import all_sessions
 from merlin.execution.shell import (
     ShellExit,
     ShellTask,
@@ -26,11 +27,15 @@ from merlin.execution.shell import (
     timeout_cause,
 )
 from merlin.execution.waiting import Waiter
+from merlin.study.tasks import ReturnCode
 
 STOP_GRACE_S = 1.0
 _PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
+_STOP_CODES = (ReturnCode.HARD_FAIL, ReturnCode.STOP_WORKERS)
+_STOP_PATTERN = "|".join(str(int(code)) for code in _STOP_CODES)
 _NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
+_CLOCK_SLACK_S = 0.5  # between the start of a task and our notice of it, and of two clocks
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
 
 
@@ -44,6 +49,7 @@ class _Driver:
     since: float  # epoch seconds: when the first one began
     partial: bytes = b""
     closed: bool = False
+    has_quit: bool = False  # by itself, after a task that stops the study
     timed_out: set[int] = field(default_factory=set)
 
 
@@ -65,6 +71,7 @@ class WarmShell:
         self._home = home  # the shell's own directory; whoever looks for orphans finds it there
         self._own_session = _has_terminal()
         self._driver: _Driver | None = None
+        self._bereaved: set[int] = set()  # tasks that have outlived a shell
 
     def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]:
         """Run the batches; the next one is prepared while the shell works on the one before."""
@@ -126,8 +133,8 @@ class WarmShell:
             ended = list(self._read(driver))
             yield from ended
             if driver.closed:
-                if driver.waiting:
-                    yield self._shell_died(driver)
+                if driver.waiting and not driver.has_quit:
+                    yield from self._shell_died(driver)
                 return
             self._nap(driver, ended)
 
@@ -153,6 +160,7 @@ class WarmShell:
         *lines, driver.partial = (driver.partial + data).split(b"\n")
         for line in lines:
             code, now = line.split()
+            driver.has_quit = int(code) in _STOP_CODES
             yield self._exit(driver, signalled(int(code)), float(now.replace(b",", b".")))
 
     def _exit(self, driver: _Driver, code: int, now: float) -> ShellExit:
@@ -191,10 +199,32 @@ class WarmShell:
             seconds = time.time() - driver.since
             yield ShellExit(driver.waiting[0], -signal.SIGTERM, driver.since, seconds, interrupted=True)
 
-    def _shell_died(self, driver: _Driver) -> ShellExit:
-        """The shell ended without a word on its running task: that one took the shell along."""
+    def _shell_died(self, driver: _Driver) -> Iterator[ShellExit]:
+        """The shell ended without a word on its running task.
+
+        Either that one took the shell along, or someone killed the shell alone: then the task still runs, is
+        ended, and gets another shell, once. What outlives its shell twice is to blame for it.
+        """
         code = driver.process.wait()
-        return self._exit(driver, signalled(code) if code else 1, time.time())
+        left = self._left_behind(driver)
+        for group in left:
+            kill_group(group, STOP_GRACE_S)
+        task = driver.waiting[0].task
+        if left and task not in self._bereaved:
+            self._bereaved.add(task)
+            return
+        yield self._exit(driver, signalled(code) if code else 1, time.time())
+
+    def _left_behind(self, driver: _Driver) -> list[int]:
+        """The process groups of the task whose shell is gone: led by what began when the task did."""
+        mine = os.getpid()
+        session = driver.process.pid if self._own_session else os.getsid(0)
+        begun = [
+            p.pid
+            for p in all_sessions().get(session, [])
+            if p.pid != mine and p.started >= driver.since - _CLOCK_SLACK_S
+        ]
+        return [pid for pid in begun if _leads_group(pid)]
 
 
 def _freeze(driver: _Driver) -> list[int]:
@@ -214,6 +244,13 @@ def _kill(driver: _Driver, running: list[int]) -> None:
     driver.process.kill()
     for group in running:
         kill_group(group, STOP_GRACE_S)
+
+
+def _leads_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
@@ -238,13 +275,15 @@ def _line(task: ShellTask) -> str:
 
     Nothing but the script's own commands may show in it: job control is off inside, $0 and the name in
     error messages are the script's path, OLDPWD is exported and unset as in a fresh shell, and there is no
-    ``&&`` after the parentheses, which would switch off the script's ``set -e``.
+    ``&&`` after the parentheses, which would switch off the script's ``set -e``. After an exit code that
+    stops the study no further task begins: it would have run, and nobody would write it down.
     """
     folder = quote(task.directory)
     script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")
     return (
         f"(set +m;cd -P -- {folder}||exit 126;unset OLDPWD;export OLDPWD;BASH_ARGV0={script};. {script})"
-        f">{stem}.out 2>{stem}.err\necho $? $EPOCHREALTIME"
+        f">{stem}.out 2>{stem}.err\n"
+        f"case $? in {_STOP_PATTERN})echo $? $EPOCHREALTIME;exit 0;;*)echo $? $EPOCHREALTIME;esac"
     )
 
 

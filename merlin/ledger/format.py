@@ -127,6 +127,12 @@ class RecordFields(NamedTuple):
 BlockData = tuple[Block, Encoding, bytes]
 
 
+_NO_SEGMENT = (
+    "is not a ledger segment, or its beginning is damaged; "
+    "move it away, and merlin restart runs again what only it knew to have ended"
+)
+
+
 def parse_segment_header(data: bytes, where: str) -> tuple[SegmentHeader, int] | None:
     """The header and its size, or None if it has not been written completely (yet).
 
@@ -134,13 +140,13 @@ def parse_segment_header(data: bytes, where: str) -> tuple[SegmentHeader, int] |
     """
     if len(data) < _SEGMENT.size:
         if not SEGMENT_MAGIC.startswith(data[:8]) and data.strip(b"\0"):
-            raise LedgerError(f"{where} is not a ledger segment")
+            raise LedgerError(f"{where} {_NO_SEGMENT}")
         return None
     magic, version, _, length, crc = _SEGMENT.unpack_from(data)
     if magic != SEGMENT_MAGIC:
         if not data.strip(b"\0"):
             return None
-        raise LedgerError(f"{where} is not a ledger segment")
+        raise LedgerError(f"{where} {_NO_SEGMENT}")
     if version != VERSION:
         raise LedgerError(f"{where} has ledger version {version}; this merlin reads version {VERSION}")
     end = _SEGMENT.size + length

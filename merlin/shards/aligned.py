@@ -13,13 +13,15 @@ import numpy as np
 CACHE_LINE = 64
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Like `np.empty`, starting on a cache line (text, which is Python objects, excepted)."""
+def aligned_empty(
+    shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int = CACHE_LINE
+) -> np.ndarray[Any, Any]:
+    """Like `np.empty`, starting at a multiple of `alignment` bytes (text, being Python objects, excepted)."""
     if dtype.kind == "O":
         return np.empty(shape, dtype)
     num_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    memory = np.empty(num_bytes + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
+    memory = np.empty(num_bytes + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
     return memory[start : start + num_bytes].view(dtype).reshape(shape)
 
 

@@ -6,6 +6,7 @@ at that offset without going through the library. Compressed data sets and text 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -25,7 +26,8 @@ from merlin.shards.statistics import Accumulator, Statistics
 PAGE = 4096
 CHUNK_BYTES = 1 << 17
 COMPRESSIONS = ("none", "gzip", "zstd", "blosc2")
-_WRITE_BACK_BYTES = 1 << 18
+_DIRECT_BYTES = 1 << 18
+_WRITERS = 2
 _BUFFERS = 8  # blocks in flight between filling, hashing and writing
 
 Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
@@ -68,29 +70,44 @@ def write_columns(path: Path, columns: list[ColumnSpec], attributes: Mapping[str
 
     results: dict[str, _Written] = {}
     offsets: dict[str, int] = {}
-    with ThreadPoolExecutor(1) as digest, ThreadPoolExecutor(1) as statistics:
-        pools = _Pools(digest, statistics)
+    with (
+        ThreadPoolExecutor(1) as digest,
+        ThreadPoolExecutor(1) as statistics,
+        ThreadPoolExecutor(_WRITERS) as store,
+    ):
+        pools = _Pools(digest, statistics, store)
         with h5py.File(
             path, "w", libver=("earliest", "v110"), alignment_threshold=PAGE, alignment_interval=PAGE
         ) as file:
-            file.attrs.update(attributes)
+            _set_attributes(file, attributes)
             for column in columns:
                 dataset = _create(file, column)
-                dataset.attrs.update(column.attributes)
+                _set_attributes(dataset, column.attributes)
                 if column.is_raw:
                     offsets[column.name] = dataset.id.get_offset() or 0
                 else:
                     results[column.name] = _stream(column, _through_library(dataset), pools)
-        descriptor = os.open(path, os.O_RDWR)
+        raw = _RawFile(path)
         try:
             for column in columns:
                 if column.is_raw:
-                    sink = _at_offset(descriptor, offsets[column.name], column.row_bytes)
+                    sink = raw.sink(offsets[column.name], column.row_bytes)
                     results[column.name] = _stream(column, sink, pools)
         finally:
-            os.close(descriptor)
+            raw.close()
     extents = _chunk_extents(path, columns)
     return [_describe(column, results[column.name], offsets, extents) for column in columns]
+
+
+def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
+    """As `node.attrs.update` does it, in a fraction of the time: nothing is replaced, so no temporary names."""
+    import h5py
+
+    for name, value in attributes.items():
+        data = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
+        kind = h5py.h5t.py_create(data.dtype, logical=True)
+        space = h5py.h5s.create(h5py.h5s.SCALAR)
+        h5py.h5a.create(node.id, name.encode(), kind, space).write(data)
 
 
 def _create(file: Any, column: ColumnSpec) -> Any:
@@ -134,10 +151,11 @@ def _compression_options(compression: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Pools:
-    """One thread each, so that blocks are taken in order."""
+    """One thread for what has to see the blocks in order; more for storing, to keep the disk busy."""
 
     digest: ThreadPoolExecutor
     statistics: ThreadPoolExecutor
+    store: ThreadPoolExecutor
 
 
 Sink = Callable[[int, np.ndarray[Any, Any]], None]  # store a block that starts at a row
@@ -150,22 +168,53 @@ def _through_library(dataset: Any) -> Sink:
     return write
 
 
-def _at_offset(descriptor: int, offset: int, row_bytes: int) -> Sink:
-    def write(row: int, block: np.ndarray[Any, Any]) -> None:
-        start = offset + row * row_bytes
-        _write_all(descriptor, block.reshape(-1).view(np.uint8).data, start)
-        if (
-            block.nbytes >= _WRITE_BACK_BYTES
-        ):  # start writing back now, so that fsync has little left to wait for
-            os.posix_fadvise(descriptor, start, block.nbytes, os.POSIX_FADV_DONTNEED)
+class _RawFile:
+    """Writes bytes at offsets: large whole pages past the page cache where the file system can, else through it.
 
-    return write
+    A shard is not read again soon, and writing directly saves a copy and leaves nothing for fsync to wait for.
+    """
 
+    def __init__(self, path: Path) -> None:
+        self._buffered = os.open(path, os.O_RDWR)
+        self._direct: int | None = None
+        self._may_be_direct = True
+        try:
+            self._direct = os.open(path, os.O_RDWR | os.O_DIRECT)
+        except (OSError, AttributeError):
+            pass  # tmpfs and others do not have it
 
-def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
+    def sink(self, offset: int, row_bytes: int) -> Sink:
+        def write(row: int, block: np.ndarray[Any, Any]) -> None:
+            self._write(block.reshape(-1).view(np.uint8), offset + row * row_bytes)
+
+        return write
+
+    def _write(self, content: np.ndarray[Any, Any], offset: int) -> None:
+        data = content.data
+        whole = len(data) // PAGE * PAGE
+        if whole >= _DIRECT_BYTES and offset % PAGE == 0 and content.ctypes.data % PAGE == 0:
+            done = self._write_direct(data[:whole], offset)
+            data, offset = data[done:], offset + done
+        while data:
+            written = os.pwrite(self._buffered, data, offset)
+            data, offset = data[written:], offset + written
+
+    def _write_direct(self, data: memoryview, offset: int) -> int:
+        """How many bytes were written, in whole pages; on a refusal the rest of the file goes the other way."""
+        if self._direct is None or not self._may_be_direct:
+            return 0
+        try:
+            return os.pwrite(self._direct, data, offset) // PAGE * PAGE
+        except OSError as e:
+            if e.errno != errno.EINVAL:
+                raise
+            self._may_be_direct = False
+            return 0
+
+    def close(self) -> None:
+        os.close(self._buffered)
+        if self._direct is not None:
+            os.close(self._direct)
 
 
 @dataclass(slots=True)
@@ -175,31 +224,37 @@ class _Written:
 
 
 def _stream(column: ColumnSpec, sink: Sink, pools: _Pools) -> _Written:
-    """Fill and store block after block, while other threads hash them and take their statistics."""
+    """Fill block after block, while other threads store them, hash them and take their statistics."""
     num_rows, step = column.shape[0], column.block_rows
     statistics = Accumulator(column.shape[1:], column.channel_axis) if column.with_statistics else None
-    shape = (min(step, num_rows), *column.shape[1:])
-    buffers = [aligned_empty(shape, column.dtype) for _ in range(min(_BUFFERS, -(-num_rows // step)))]
-    pending: deque[tuple[Future[str], Future[None] | None]] = deque()
-    blocks: list[str] = []
+    written = _Written([], None)
+    jobs: deque[list[Future[Any]]] = deque()
+    buffers: list[np.ndarray[Any, Any]] = []
 
     def finish_oldest() -> None:
-        digest, measured = pending.popleft()
-        blocks.append(digest.result())
-        if measured is not None:
-            measured.result()
+        results = [job.result() for job in jobs.popleft()]
+        written.blocks.append(results[0])
 
     for number, lo in enumerate(range(0, num_rows, step)):
-        if len(pending) == len(buffers):
+        if len(buffers) < _BUFFERS:
+            buffers.append(aligned_empty((min(step, num_rows), *column.shape[1:]), column.dtype, PAGE))
+        if len(jobs) == _BUFFERS:
             finish_oldest()
-        block = buffers[number % len(buffers)][: min(step, num_rows - lo)]
+        block = buffers[number % _BUFFERS][: min(step, num_rows - lo)]
         column.fill(lo, lo + len(block), block)
-        measured = pools.statistics.submit(statistics.add, block) if statistics is not None else None
-        pending.append((pools.digest.submit(digest_array, block), measured))
-        sink(lo, block)
-    while pending:
+        if num_rows <= step:  # a single block is not worth another thread
+            written.blocks.append(digest_array(block))
+            sink(lo, block)
+            if statistics is not None:
+                statistics.add(block)
+            continue
+        jobs.append([pools.digest.submit(digest_array, block), pools.store.submit(sink, lo, block)])
+        if statistics is not None:
+            jobs[-1].append(pools.statistics.submit(statistics.add, block))
+    while jobs:
         finish_oldest()
-    return _Written(blocks, statistics.result() if statistics is not None else None)
+    written.statistics = statistics.result() if statistics is not None else None
+    return written
 
 
 def _chunk_extents(path: Path, columns: list[ColumnSpec]) -> dict[str, list[Extent]]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 ALGORITHM = "sha256"
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 21
 TEXT_BLOCK_ROWS = 1024
 TEXT_DTYPE = "text"
 

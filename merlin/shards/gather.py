@@ -231,7 +231,7 @@ def _write(
         _column("row", assembly.rows.astype("<i8")),
     ]
     remove_leftovers(directory, path.name)
-    with replacing(path) as temporary:
+    with replacing(path, durable_name=False) as temporary:  # the sidecar's rename makes both durable
         datasets = write_columns(temporary, columns, _attributes(workspace.plan, instance, shard, lo, hi))
         info = ShardInfo(
             file=path.name,

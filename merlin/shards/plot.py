@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _BACKGROUND = "#101216"
 _TEXT = "#e6e6e6"
 _FAINT = "#8b93a1"
-_COLOUR_MAPS = ("inferno", "magma", "viridis", "cividis")
+_COLOUR_MAPS = ("inferno", "magma", "hot", "bone")  # all begin at black
 
 
 def contact_sheet(
     ensemble: Ensemble, out_path: str | os.PathLike[str], *, image: str | None = None, num: int = 12
 ) -> Path:
-    """Write a PNG of `num` samples spread over the range of the first scalar; returns its path.
+    """Write a PNG of `num` samples spread over the range of one scalar; returns its path.
 
     Every channel of `image` (default: the first image field) is a column with a colour scale of its own,
     shared by all samples (square root of the intensity, up to the 99.9th percentile); below, histograms of
@@ -43,7 +43,8 @@ def contact_sheet(
     scalars = [
         f for f in ensemble.fields.values() if f.kind == "scalar" and f.dtype != "text" and not f.shape
     ]
-    chosen = _spread(ensemble, scalars, num)
+    leading = max(scalars, key=_relative_spread, default=None)
+    chosen = _spread(ensemble, leading, num)
     pictures = ensemble[info.name][chosen].astype(np.float64)
     pictures = pictures.reshape(*pictures.shape[:3], -1)
     channels = pictures.shape[-1]
@@ -57,7 +58,7 @@ def contact_sheet(
     top, bottom = np.asarray(figure.subfigures(2, 1, height_ratios=[upper + 0.9, lower])).flat
     for part in (top, bottom):
         part.set_facecolor(_BACKGROUND)
-    _draw_images(top, ensemble, info, pictures, chosen, scalars, per_line)
+    _draw_images(top, ensemble, info, pictures, chosen, leading, per_line)
     _draw_histograms(bottom, ensemble, scalars[:15], chosen)
     path = Path(out_path)
     with replacing(path) as temporary:
@@ -74,12 +75,20 @@ def _image_field(ensemble: Ensemble, name: str | None) -> FieldInfo:
     return images[0]
 
 
-def _spread(ensemble: Ensemble, scalars: list[FieldInfo], num: int) -> np.ndarray[Any, Any]:
-    """Indices at even quantiles of the first scalar, so that the sheet shows its range."""
+def _relative_spread(scalar: FieldInfo) -> float:
+    """How much a scalar varies; the one that does so most tells samples apart best."""
+    statistics = scalar.statistics
+    if statistics is None or not statistics.count[0] or not statistics.mean[0]:
+        return 0.0
+    return statistics.std[0] / abs(statistics.mean[0])
+
+
+def _spread(ensemble: Ensemble, scalar: FieldInfo | None, num: int) -> np.ndarray[Any, Any]:
+    """Indices at even quantiles of the scalar, so that the sheet shows its range."""
     if not len(ensemble):
         raise ShardError(f"{ensemble.path} holds no samples to draw")
     num = min(num, len(ensemble))
-    order = np.argsort(ensemble[scalars[0].name][:], kind="stable") if scalars else np.arange(len(ensemble))
+    order = np.argsort(ensemble[scalar.name][:], kind="stable") if scalar else np.arange(len(ensemble))
     return np.asarray(order[np.linspace(0, len(order) - 1, num).round().astype(int)])
 
 
@@ -89,7 +98,7 @@ def _draw_images(
     info: FieldInfo,
     pictures: np.ndarray[Any, Any],
     chosen: np.ndarray[Any, Any],
-    scalars: list[FieldInfo],
+    leading: FieldInfo | None,
     per_line: int,
 ) -> None:
     channels = pictures.shape[-1]
@@ -110,7 +119,7 @@ def _draw_images(
     )
     for axis in axes.flat:
         axis.set_axis_off()
-    titles = _titles(ensemble, chosen, scalars)
+    titles = _titles(ensemble, chosen, leading)
     for i, index in enumerate(chosen):
         line, place = divmod(i, per_line)
         for channel in range(channels):
@@ -133,11 +142,12 @@ def _draw_images(
     )
 
 
-def _titles(ensemble: Ensemble, chosen: np.ndarray[Any, Any], scalars: list[FieldInfo]) -> list[str]:
-    if not scalars:
+def _titles(ensemble: Ensemble, chosen: np.ndarray[Any, Any], leading: FieldInfo | None) -> list[str]:
+    if leading is None:
         return [""] * len(chosen)
-    first = scalars[0]
-    return [f"{first.name} {value:.3g} {first.units}".strip() for value in ensemble[first.name][chosen]]
+    values = ensemble[leading.name][chosen]
+    units = "" if leading.units == "1" else leading.units
+    return [f"{leading.name} {value:.3g} {units}".strip() for value in values]
 
 
 def _draw_histograms(
@@ -163,7 +173,10 @@ def _draw_histograms(
         for value in np.asarray(ensemble[info.name][chosen], dtype=np.float64):
             axis.axvline(value, color=_FAINT, linewidth=0.5, alpha=0.6)
         axis.set_title(
-            f"{info.name} [{info.units}]" if info.units else info.name, color=_TEXT, fontsize=8, pad=3
+            f"{info.name} [{info.units}]" if info.units not in ("", "1") else info.name,
+            color=_TEXT,
+            fontsize=8,
+            pad=3,
         )
         axis.set_yticks([])
         axis.tick_params(colors=_FAINT, labelsize=6)

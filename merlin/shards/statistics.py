@@ -11,7 +11,8 @@ import numpy as np
 
 from merlin.study.plan import Field
 
-_CACHED_BYTES = 1 << 19  # what is worked on at once, as float64
+_CACHED_BYTES = 1 << 20  # what is worked on at once
+_MAX_ROWS = 64  # summed up in the values' own precision, before float64 takes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,41 +108,53 @@ class Accumulator:
         self._squares = np.zeros(size)
         self._min = np.full(size, np.inf)
         self._max = np.full(size, -np.inf)
-        self._step = max(1, _CACHED_BYTES // (8 * max(1, size)))
-        self._wide = np.empty((0, size))
+        self._narrow_shift: np.ndarray[Any, Any] | None = None
 
     def add(self, block: np.ndarray[Any, Any]) -> None:
         """Add a block (m, *shape) of real numbers."""
         if not block.size:
             return
         flat = block.reshape(len(block), -1)
-        if not len(self._wide):
-            self._wide = np.empty((min(self._step, len(flat)), flat.shape[1]))
-        step = len(self._wide)
+        step = max(1, min(_MAX_ROWS, _CACHED_BYTES // (flat.dtype.itemsize * flat.shape[1])))
         for lo in range(0, len(flat), step):
             self._add_some(flat[lo : lo + step])
 
     def _add_some(self, flat: np.ndarray[Any, Any]) -> None:
-        wide = self._wide[: len(flat)]
-        np.copyto(wide, flat)
         low, high = flat.min(axis=0), flat.max(axis=0)
-        if np.isfinite(low).all() and np.isfinite(high).all():
+        finite: np.ndarray[Any, Any] | None = None
+        lowest, highest = float(low.min()), float(high.max())
+        if math.isfinite(lowest) and math.isfinite(highest):
             self._count += len(flat)
-            finite = None
         else:
-            finite = np.isfinite(wide)
-            low = np.where(finite, wide, np.inf).min(axis=0)
-            high = np.where(finite, wide, -np.inf).max(axis=0)
+            finite = np.isfinite(flat)
+            low = np.where(finite, flat, np.inf).min(axis=0)
+            high = np.where(finite, flat, -np.inf).max(axis=0)
             self._count += finite.sum(axis=0)
         np.minimum(self._min, low, out=self._min)
         np.maximum(self._max, high, out=self._max)
         if self._shift is None:
-            self._shift = self._first_mean(wide, finite)
+            self._shift = self._first_mean(flat, finite)
+        deviations = self._deviations(flat, finite, lowest, highest)
+        self._sum += deviations.sum(axis=0)
+        self._squares += np.einsum("ij,ij->j", deviations, deviations)
+
+    def _deviations(
+        self, flat: np.ndarray[Any, Any], finite: np.ndarray[Any, Any] | None, lowest: float, highest: float
+    ) -> np.ndarray[Any, Any]:
+        """Differences from the shift, in float32 if that loses nothing that the values have, else in float64."""
+        assert self._shift is not None
+        if finite is None and flat.dtype == np.float32 and len(flat) <= _MAX_ROWS:
+            if self._narrow_shift is None:
+                self._narrow_shift = self._shift.astype(np.float32)
+                self._shift = self._narrow_shift.astype(np.float64)
+            reach = max(abs(lowest), abs(highest))
+            if reach == 0 or 1e-12 < reach < 1e15:  # the squares neither overflow nor vanish
+                return np.asarray(flat - self._narrow_shift)
+        wide = flat.astype(np.float64)
         wide -= self._shift
         if finite is not None:
             wide[~finite] = 0.0
-        self._sum += wide.sum(axis=0)
-        self._squares += np.einsum("ij,ij->j", wide, wide)
+        return wide
 
     def _fold(self, values: np.ndarray[Any, Any], how: np.ufunc) -> np.ndarray[Any, Any]:
         """Reduce one number per value of a sample to one per channel."""
@@ -151,9 +164,10 @@ class Accumulator:
         return np.asarray(how.reduce(moved.reshape(-1, moved.shape[-1]), axis=0))
 
     def _first_mean(
-        self, wide: np.ndarray[Any, Any], finite: np.ndarray[Any, Any] | None
+        self, flat: np.ndarray[Any, Any], finite: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
         """The mean of each channel, once per value of a sample."""
+        wide = flat.astype(np.float64)
         known = wide if finite is None else np.where(finite, wide, 0.0)
         mean = self._fold(known.sum(axis=0), np.add) / np.maximum(self._fold(self._count, np.add), 1)
         if self._axis is None:

@@ -84,28 +84,74 @@ def check_spec(
     samples_file: str | None = None,
 ) -> tuple[Spec | None, list[Diagnostic]]:
     """The spec, or None if it has errors, with all findings; errors first, then by place."""
-    from merlin.spec.validation import (
-        validate,
-    )  # pydantic is only worth its start-up time once there is a spec
+    # pydantic is only worth its start-up time once there is a spec
+    from merlin.spec.validation import validate
 
     findings = Findings(os.fspath(path))
-    text = _read(Path(path), findings)
-    if text is None:
+    reading = _read_tree(Path(path), variables or {}, samples_file, findings)
+    if reading is None:
         return None, findings.sorted()
-    source = Source(findings.file, text)
-    tree = parse(source, findings)
-    if tree is None:
-        return None, findings.sorted()
-    tree = override(tree, variables or {}, text, findings)
-    if samples_file is not None:
-        tree = _with_samples_file(tree, samples_file, findings)
-    expansion = expand(tree, findings)
-    check(source, tree, expansion, findings)
+    text, tree, expansion = reading
+    check(Source(findings.file, text), tree, expansion, findings)
     document = validate(fill(to_data(expansion.tree)), expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:
         return None, diagnostics
     return _spec(Path(path), text, document, tree, expansion, diagnostics), diagnostics
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesBlock:
+    """The samples block of a spec, as far as it can be read when other parts of the spec are wrong."""
+
+    spec_path: Path
+    file: str  # user variables filled in; "" if the block names none
+    place: tuple[int, int]  # of file; (0, 0) if the command line names it
+    labels: tuple[str, ...]
+    generated: bool  # whether the file may be made when the study runs
+    output_path: str  # the variable, or ""
+
+
+def read_samples_block(
+    path: str | os.PathLike[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    samples_file: str | None = None,
+) -> SamplesBlock | None:
+    """The samples block of a spec that need not be valid; None if it has none that names columns."""
+    reading = _read_tree(Path(path), variables or {}, samples_file, Findings(os.fspath(path)))
+    if reading is None:
+        return None
+    _, _, expansion = reading
+    samples = expansion.tree.get("merlin", "samples")
+    labels = tuple(item.text for item in samples.get("column_labels").items)
+    if not labels or not all(labels):
+        return None
+    file = samples.get("file")
+    return SamplesBlock(
+        spec_path=Path(path),
+        file=file.text,
+        place=file.place if samples_file is None else NOWHERE,
+        labels=labels,
+        generated=bool(samples.get("generate").mapping),
+        output_path=str(expansion.variables.get("OUTPUT_PATH", "")),
+    )
+
+
+def _read_tree(
+    path: Path, variables: Mapping[str, str], samples_file: str | None, findings: Findings
+) -> tuple[str, Entry, Expansion] | None:
+    """The text, its tree with what the command line says, and that with user variables filled in."""
+    text = _read(path, findings)
+    if text is None:
+        return None
+    tree = parse(Source(findings.file, text), findings)
+    if tree is None:
+        return None
+    tree = override(tree, variables, text, findings)
+    if samples_file is not None:
+        tree = _with_samples_file(tree, samples_file, findings)
+    return text, tree, expand(tree, findings)
 
 
 def _spec(

@@ -268,7 +268,8 @@ class Run(Block):
     )
     on_failure: Literal["skip", "continue"] = Field(
         default="skip",
-        description="skip: samples that failed before are skipped here; continue: they run all the same.",
+        description="What later steps do with samples that fail here: skip them, or run them all the same "
+        "(`continue`).",
     )
     max_failures: FailureLimit = Field(
         default=None, description='Stop the study beyond this many failures: 12 or "5%".'

@@ -33,6 +33,8 @@ INSTANCE_COLUMNS = (
     "instance", "step", "kind", "label", "queue", "planned", "ok", "failed", "skipped", "missing",
 )  # fmt: skip
 
+_READING = ("SELECT", "EXPLAIN", "MULTI", "PRAGMA", "CALL")  # types of statements; MULTI: PIVOT
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -45,12 +47,13 @@ class Table:
 
 
 def query(workspace: Workspace, sql: str) -> Table:
-    """Answer one query; it can neither read nor write files. Raises UsageError with DuckDB's message."""
+    """Answer one query; it can neither write nor read files. Raises UsageError, often with DuckDB's message."""
     try:
         import duckdb
     except ImportError as e:
         raise MissingExtraError("duckdb", "sql", "merlin sql") from e
     with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False}) as connection:
+        _refuse_writing(connection, sql)
         _Views(workspace, connection).make(sql)
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -60,6 +63,23 @@ def query(workspace: Workspace, sql: str) -> Table:
             return Table(columns=columns, rows=connection.fetchall())
         except duckdb.Error as e:
             raise UsageError(f"the query cannot be answered: {e}") from e
+
+
+def _refuse_writing(connection: DuckDBPyConnection, sql: str) -> None:
+    """Let one question pass; what would change something would change nothing, so it is refused instead."""
+    import duckdb
+
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as e:
+        raise UsageError(f"the query cannot be answered: {e}") from e
+    if not statements:
+        raise UsageError('the query is empty; try "select outcome, count(*) from tasks group by outcome"')
+    if len(statements) > 1:
+        raise UsageError(f"one query at a time; these are {len(statements)}")
+    kind = statements[0].type.name
+    if kind not in _READING:
+        raise UsageError(f"this would be a {kind} statement; the views can only be read: select … from …")
 
 
 class _Views:

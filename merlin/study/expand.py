@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec.tokens import find_tokens, substitute
 from merlin.study.dependencies import Dependency, StepNeeds, analyse, sample_names
-from merlin.study.launch import fill_local_launchers
+from merlin.study.launch import declare_vlauncher, fill_local_launchers
 from merlin.study.layout import SampleLayout
 from merlin.study.parameters import Combination, path_safe
 from merlin.study.plan import (
@@ -241,9 +241,8 @@ class _Planner:
             sources = []
 
         def script(text: str) -> str:
-            return fill_local_launchers(
-                "\n".join([*sources, fill(text)]), common.resources, mpirun=self.mpirun
-            )
+            text = declare_vlauncher(fill(text), common.resources, shell)
+            return fill_local_launchers("\n".join([*sources, text]), common.resources, mpirun=self.mpirun)
 
         return replace(
             common,

@@ -9,6 +9,28 @@ from merlin.study.plan import Scalar
 
 _LAUNCHER = re.compile(r"\$\(LAUNCHER\)(?:\[(?P<allocation>\s*\d+[np](?:\s*,\s*\d+[np])*\s*)\])?")
 _VLAUNCHER = "$(VLAUNCHER)"
+_C_SHELL = re.compile(r"(?:^|[/\s])t?csh(?:\s|$)")
+
+# Variables of the script that $(VLAUNCHER) reads: the resource each defaults to, and without that its value.
+_VLAUNCHER_VARIABLES = (
+    ("MERLIN_GPUS", "gpus", 0),
+    ("MERLIN_CORES", "cores per task", 1),
+    ("MERLIN_PROCS", "procs", 1),
+    ("MERLIN_NODES", "nodes", 1),
+)
+
+
+def declare_vlauncher(text: str, resources: Mapping[str, Scalar], shell: str) -> str:
+    """The script with a line before it for every variable of $(VLAUNCHER) that it does not set itself."""
+    if _VLAUNCHER not in text:
+        return text
+    assign = "set " if _C_SHELL.search(shell) else ""
+    lines = [
+        f"{assign}{name}={resources.get(key, value)}\n"
+        for name, key, value in _VLAUNCHER_VARIABLES
+        if not re.search(rf"^[^#\n]*\b{name}=\d+", text, re.MULTILINE)
+    ]
+    return "".join(lines) + text
 
 
 def fill_local_launchers(text: str, resources: Mapping[str, Scalar], *, mpirun: bool) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from merlin.errors import Diagnostic, MerlinError, SamplesError, SpecError, UsageError, WorkspaceError
 from merlin.spec.tokens import substitute
+from merlin.study.checking import located
 from merlin.study.expand import make_plan, provenance_stem, runtime_variables
 from merlin.study.parameters import combinations
 from merlin.study.plan import Plan
@@ -276,9 +277,14 @@ def _make_samples(
             _run_generate(spec, substitute(samples.generate.cmd, variables), path, info)
         else:
             write_samples(path, _design(spec, samples), samples.column_labels)
-    table = _located(spec, lambda: open_samples(path, samples.column_labels))
-    check_samples(table)
+    table = _located(spec, options, lambda: _checked_samples(path, samples.column_labels))
     return table, _stored_path(path, info.parent)
+
+
+def _checked_samples(path: Path, labels: Sequence[str]) -> SamplesTable:
+    table = open_samples(path, labels)
+    check_samples(table)
+    return table
 
 
 def _samples_path(samples: Samples, options: StudyOptions, variables: Mapping[str, str]) -> Path:
@@ -292,17 +298,15 @@ def _stored_path(path: Path, workspace: Path) -> str:
     return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
 
 
-def _located(spec: Spec, opening: Callable[[], SamplesTable]) -> SamplesTable:
-    """Point a missing samples file to the line of the spec that names it."""
+def _located(spec: Spec, options: StudyOptions, opening: Callable[[], SamplesTable]) -> SamplesTable:
+    """Point what is wrong with a file as a whole to the line of the spec that names it."""
     try:
         return opening()
     except SamplesError as error:
-        if error.diagnostics[0].code != "samples-missing":
+        if options.samples_file is not None:
             raise
-        message = f"{error.diagnostics[0].file}: {error.diagnostics[0].message}"
-        hint = "name an existing file, or add merlin.samples.generate"
-        where = ("merlin", "samples", "file")
-        raise SamplesError([_finding(spec, where, message, "samples-missing", hint)]) from error
+        place = spec.position("merlin", "samples", "file")
+        raise SamplesError([located(d, str(spec.path), place) for d in error.diagnostics]) from error
 
 
 def _expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
@@ -312,7 +316,7 @@ def _expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOp
         if generate is None or generate.cmd is not None:
             return None
         return _design(spec, samples).num_samples
-    return _located(spec, lambda: open_samples(path, samples.column_labels)).num
+    return _located(spec, options, lambda: open_samples(path, samples.column_labels)).num
 
 
 def _design(spec: Spec, samples: Samples) -> Design:

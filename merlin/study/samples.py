@@ -14,8 +14,10 @@ import glob as globbing
 import math
 import mmap
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -200,7 +202,8 @@ class _NpyTable:
                 raise _error(
                     path, "holds Python objects, which are not read", code="samples-object", hint=hint
                 ) from error
-            raise _error(path, f"not a readable .npy file ({error})", code="samples-unreadable") from error
+            reason = "it does not begin as one" if "pickle" in str(error) else error
+            raise _error(path, f"not a readable .npy file ({reason})", code="samples-unreadable") from error
         shape, names = self._array.shape, self._array.dtype.names
         if self._array.ndim not in (1, 2) or (names and self._array.ndim != 1):
             raise _error(path, f"has shape {shape}, not (samples, columns)", code="samples-shape")
@@ -405,36 +408,103 @@ class _TextTable:
         return tuple(number)
 
     def findings(self, limit: int) -> list[Diagnostic]:
-        ragged: list[Diagnostic] = []
-        suspects: list[list[tuple[int, str]]] = [[] for _ in self.labels]
-        number = [True] * len(self.labels)
+        out: list[Diagnostic] = []
+        columns = [_ColumnFacts() for _ in self.labels]
         width = len(self.labels)
         for lo in range(0, self.num, _BLOCK_ROWS):
-            block = [self._values(line) for line in self._raws(lo, min(lo + _BLOCK_ROWS, self.num))]
-            ragged += [self._ragged(lo + i, len(v)) for i, v in enumerate(block) if len(v) != width]
-            if len(ragged) >= limit:
+            lines = self._raws(lo, min(lo + _BLOCK_ROWS, self.num))
+            block = [self._values(line) for line in lines]
+            out += [self._ragged(lo + i, len(v)) for i, v in enumerate(block) if len(v) != width]
+            out += self._not_text(lo, lines)
+            if len(out) >= limit:
                 break
-            columns = list(zip(*(values for values in block if len(values) == width), strict=True))
-            for j, column in enumerate(columns):
-                values = _numbers(column) if number[j] else None
-                number[j] = values is not None
-                if values is not None and len(suspects[j]) < limit and not all(map(math.isfinite, values)):
-                    suspects[j] += self._suspects(lo, block, j)
-        if ragged:
-            return ragged[:limit]
-        bad = [(row, j, text) for j in range(width) if number[j] for row, text in suspects[j]]
-        return [
-            _not_finite(self.path, row, self.labels[j], text.strip(), line=self._line(row), col=1)
-            for row, j, text in sorted(bad)[:limit]
-        ]
+            whole = [(lo + i, values) for i, values in enumerate(block) if len(values) == width]
+            for facts, column in zip(
+                columns, zip(*(values for _, values in whole), strict=True), strict=False
+            ):
+                facts.look([row for row, _ in whole], column, limit)
+        for j, facts in enumerate(columns):
+            out += [self._suspect(row, j, text) for row, text in facts.suspects()]
+        return sorted(out, key=lambda finding: (finding.line, finding.col))[:limit]
 
-    def _suspects(self, lo: int, block: list[list[str]], j: int) -> list[tuple[int, str]]:
-        width = len(self.labels)
-        return [
-            (lo + i, values[j])
-            for i, values in enumerate(block)
-            if len(values) == width and not math.isfinite(float(values[j]))
-        ]
+    def _not_text(self, lo: int, lines: list[str]) -> list[Diagnostic]:
+        try:
+            "\n".join(lines).encode()
+            return []
+        except UnicodeEncodeError:
+            return [
+                _finding(
+                    self.path,
+                    "not UTF-8 text",
+                    line=self._line(lo + i),
+                    col=1,
+                    text=ascii(line),
+                    code="samples-encoding",
+                    hint="save it as UTF-8, or as .npy",
+                )
+                for i, line in enumerate(lines)
+                if any("\udc80" <= c <= "\udcff" for c in line)
+            ]
+
+    def _suspect(self, row: int, j: int, text: str) -> Diagnostic:
+        """A value that is no finite number, in a column of numbers."""
+        label, shown = self.labels[j], text.strip()
+        if _numbers([text]) is not None:
+            message, code, hint = f"{shown} is not finite", "samples-not-finite", ""
+        elif shown:
+            message, code = f"{shown!r} is not a number, as all other values are", "samples-header"
+            hint = (
+                f"begin a line of titles with #, or write it as column_labels has it: {','.join(self.labels)}"
+            )
+        else:
+            message, code, hint = "the value is missing", "samples-empty-value", ""
+        return _finding(
+            self.path,
+            f"row {row}, column {label}: {message}",
+            line=self._line(row),
+            col=self._column(row, j),
+            text=shown,
+            code=code,
+            hint=hint,
+        )
+
+    def _column(self, row: int, j: int) -> int:
+        """Where value j of a row begins in its line, from 1."""
+        line = self._raw(row)
+        if self._delimiter is None:
+            return [match.start() for match in re.finditer(r"\S+", line)][j] + 1
+        return sum(len(value) + 1 for value in self._values(line)[:j]) + 1
+
+
+@dataclass
+class _ColumnFacts:
+    """What a look at all values of a column has found: is it numbers, and which values do not fit."""
+
+    is_number: bool = True
+    num_numbers: int = 0
+    odd: list[tuple[int, str]] = field(default_factory=list)  # (row, value) that is no finite number
+
+    def look(self, rows: Sequence[int], column: Sequence[str], limit: int) -> None:
+        if not self.is_number:
+            return
+        values = _numbers(column)
+        if values is not None and all(map(math.isfinite, values)):
+            self.num_numbers += len(values)
+            return
+        for row, text in zip(rows, column, strict=True):
+            value = _numbers([text])
+            if value is not None and math.isfinite(value[0]):
+                self.num_numbers += 1
+                continue
+            if value is None and text.strip() and row:
+                self.is_number = False  # text below the first line: a column of text
+                return
+            if len(self.odd) < limit + 1:
+                self.odd.append((row, text))
+
+    def suspects(self) -> list[tuple[int, str]]:
+        looks_like_numbers = self.num_numbers or all(_numbers([text]) is not None for _, text in self.odd)
+        return self.odd if self.is_number and looks_like_numbers else []
 
 
 def _numbers(column: Sequence[str]) -> list[float] | None:

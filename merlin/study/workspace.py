@@ -17,10 +17,10 @@ from merlin.errors import UsageError, WorkspaceError
 from merlin.study.layout import SampleLayout
 from merlin.study.plan import Plan, StepInstance
 from merlin.study.plan_io import read_plan, relocate
-from merlin.study.samples import SamplesTable, open_samples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
+    from merlin.study.samples import SamplesTable
 
 INFO_DIR = "merlin_info"
 PLAN_NAME = "plan.json"
@@ -57,6 +57,8 @@ class Workspace:
 
     @cached_property
     def _table(self) -> SamplesTable:
+        from merlin.study.samples import open_samples  # NumPy, which `merlin status` starts without
+
         info = self.plan.samples
         if info is None:
             raise WorkspaceError(f"the study in {self.path} has no samples")

@@ -42,14 +42,14 @@ def plan(
     from merlin.cli.forecast import forecast
     from merlin.cli.graph import graph_of, mermaid
     from merlin.cli.output import print_json
-    from merlin.spec.load import load_spec
+    from merlin.study.checking import load_checked
     from merlin.study.prepare import StudyOptions, plan_only
 
     if as_json and as_mermaid:
         raise UsageError("--json and --mermaid exclude each other; choose one")
     check_pgen(pgen, pargs)
-    loaded = load_spec(spec, variables=parse_assignments(assignments), samples_file=samples_file)
-    made = plan_only(loaded, StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs))
+    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
+    made = plan_only(load_checked(spec, parse_assignments(assignments), options), options)
     if as_mermaid:
         print(mermaid(graph_of(made)))
     elif as_json:

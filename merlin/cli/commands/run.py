@@ -48,17 +48,17 @@ def run(
     and with 130 after Ctrl-C (the study can be finished with merlin restart).
     """
     from merlin.cli.execute import execute
-    from merlin.spec.load import load_spec
+    from merlin.study.checking import load_checked
     from merlin.study.prepare import StudyOptions, prepare_study
 
     check_pgen(pgen, pargs)
     variables = parse_assignments(assignments)
     if output is not None:
         variables["OUTPUT_PATH"] = str(output.absolute())
-    loaded = load_spec(spec, variables=variables, samples_file=samples_file)
+    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
+    loaded = load_checked(spec, variables, options)
     for warning in loaded.warnings:
         print(warning.render(), file=sys.stderr)
-    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
     workspace = prepare_study(loaded, options)
     if dry or loaded.document.batch.dry_run:
         from merlin.cli.dry import write_scripts

@@ -29,21 +29,12 @@ def validate(
     Exits with 0 when the spec can run (warnings allowed) and with 2 when it cannot. Nothing is written.
     """
     from merlin.cli.output import count, print_json
-    from merlin.errors import SpecError
-    from merlin.spec.load import check_spec
+    from merlin.study.checking import check_study
+    from merlin.study.prepare import StudyOptions
 
     check_pgen(pgen, pargs)
-    loaded, diagnostics = check_spec(
-        spec, variables=parse_assignments(assignments), samples_file=samples_file
-    )
-    plan = None
-    if loaded is not None and not any(d.severity == "error" for d in diagnostics):
-        from merlin.study.prepare import StudyOptions, plan_only
-
-        try:
-            plan = plan_only(loaded, StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs))
-        except SpecError as error:  # what only shows when samples and parameters are read
-            diagnostics = [*diagnostics, *(d for d in error.diagnostics if d not in diagnostics)]
+    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
+    plan, diagnostics = check_study(spec, parse_assignments(assignments), options)
     num_errors = sum(d.severity == "error" for d in diagnostics)
     num_warnings = len(diagnostics) - num_errors
     summary: dict[str, Any] | None = None

@@ -124,7 +124,7 @@ class _Checker:
         return hint.replace("'", "$(", 1).replace("'", ")", 1) if hint else ""
 
     def _is_shells(self, token: Token, place: Place) -> bool:
-        if not is_shell_substitution(token.name):
+        if not is_shell_substitution(token.name) or self._is_slip(token.name):
             return False
         hint = self._suggest(token.name, cutoff=0.8)
         if hint and _WORD.fullmatch(token.name) and not shutil.which(token.name):
@@ -136,6 +136,15 @@ class _Checker:
                 code="token",
             )
         return True
+
+    def _is_slip(self, name: str) -> bool:
+        """Is it `step.worksapce` or `PARAM.labl`? No command is called so."""
+        owner, dot, suffix = name.rpartition(".")
+        if not dot or shutil.which(name):
+            return False
+        if owner in self.names.graph.steps:
+            return True
+        return owner in self.names.parameters and suffix.isalpha()
 
     def _check_use(self, token: Token, path: Path, entry: Entry, nth: int) -> None:
         name = token.name

@@ -104,8 +104,8 @@ class ShardStudy:
                 continue
             ledger.append(
                 ChunkRecord(
-                    instance=step.id, lo=0, hi=step.num_tasks, started=100.0, elapsed_s=1.0, outcomes=outcomes,
-                    seconds=np.zeros(step.num_tasks, np.float32), failures=tuple(failures),
+                    instance=step.id, lo=0, hi=step.num_tasks, started=100.0, elapsed_s=1.0,
+                    outcomes=outcomes, seconds=np.zeros(step.num_tasks, np.float32), failures=tuple(failures),
                 )
             )  # fmt: skip
         ledger.close()
@@ -145,8 +145,8 @@ def make_study(
         compression=compression, **more,
     )  # fmt: skip
     collect = StepInstance(
-        id="collect", step="collect", kind=StepKind.AGGREGATE, num_tasks=-(-len(sources) * tasks // per_shard),
-        per_sample=False, aggregate=aggregate,
+        id="collect", step="collect", kind=StepKind.AGGREGATE, per_sample=False, aggregate=aggregate,
+        num_tasks=-(-len(sources) * tasks // per_shard),
     )  # fmt: skip
     manifest = StepInstance(
         id="collect.manifest", step="collect", kind=StepKind.MANIFEST, num_tasks=1, per_sample=False,

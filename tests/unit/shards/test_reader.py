@@ -70,7 +70,7 @@ def test_an_index_outside_is_an_error(ens, key):
 
 
 def test_an_unknown_name_is_told_what_there_is(ens):
-    with pytest.raises(KeyError, match="no field or input 'imag'.*image"):
+    with pytest.raises(KeyError, match=r"no field or input 'imag'.*image"):
         ens["imag"]
 
 

@@ -11,7 +11,7 @@ from merlin.errors import SpecError
 from merlin.spec.load import load_spec
 from merlin.study.dependencies import topological_order
 from merlin.study.expand import make_plan
-from merlin.study.launch import fill_local_launchers
+from merlin.study.launch import declare_vlauncher, fill_local_launchers
 from merlin.study.parameters import combinations
 from merlin.study.plan import StepKind
 from merlin.study.plan_io import plan_to_json
@@ -311,3 +311,24 @@ def test_edges_lead_back_to_earlier_instances_only(plan_of):
 def test_a_circle_is_an_error():
     with pytest.raises(ValueError, match="circle"):
         topological_order({"a": ["b"], "b": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "shell", "declared"),
+    [
+        ("x", "/bin/bash", ""),
+        (
+            "$(VLAUNCHER) x",
+            "/bin/bash",
+            "MERLIN_GPUS=0\nMERLIN_CORES=2\nMERLIN_PROCS=8\nMERLIN_NODES=1\n",
+        ),
+        (
+            "  export MERLIN_PROCS=3 MERLIN_GPUS=1\n$(VLAUNCHER) x",
+            "/bin/tcsh",
+            "set MERLIN_CORES=2\nset MERLIN_NODES=1\n",
+        ),
+    ],
+)
+def test_what_a_vlauncher_reads_is_declared_before_the_command(text, shell, declared):
+    resources = {"procs": 8, "cores per task": 2}
+    assert declare_vlauncher(text, resources, shell) == declared + text

@@ -154,7 +154,7 @@ def test_a_missing_file_points_to_its_line_in_the_spec(spec_of, tmp_path):
 
 def test_bad_rows_stop_the_study(spec_of, tmp_path):
     (tmp_path / "bad.csv").write_text("1,2\n3,nan\n")
-    with pytest.raises(SamplesError, match=r"bad.csv:2:1: error: row 1, column X1: nan is not finite"):
+    with pytest.raises(SamplesError, match=r"bad.csv:2:3: error: row 1, column X1: nan is not finite"):
         prepare_study(spec_of(STUDY, samples("file: bad.csv")))
     with pytest.raises(SamplesError, match=r"bad.csv:2:1"):
         check_study_samples(spec_of(STUDY, samples("file: bad.csv")))

@@ -1,0 +1,103 @@
+"""Checking a study before it runs: the spec, every row of its samples, its parameters; all findings at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import Diagnostic, SpecError, UsageError
+from merlin.study.plan import Plan
+
+if TYPE_CHECKING:
+    from merlin.spec.load import SamplesBlock, Spec
+    from merlin.study.prepare import StudyOptions
+
+
+def load_checked(path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions) -> Spec:
+    """The spec; if it has errors, SpecError lists them together with those of its samples file."""
+    from merlin.spec.load import load_spec
+
+    try:
+        return load_spec(path, variables=variables, samples_file=options.samples_file)
+    except SpecError as error:
+        more = sample_findings(path, variables, options.samples_file)
+        raise SpecError([*error.diagnostics, *more]) from error
+
+
+def check_study(
+    path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions
+) -> tuple[Plan | None, list[Diagnostic]]:
+    """The plan of a spec without errors, and every finding about the spec and the samples it names."""
+    from merlin.spec.load import check_spec
+    from merlin.study.prepare import plan_only
+
+    spec, found = check_spec(path, variables=variables, samples_file=options.samples_file)
+    found = [*found, *sample_findings(path, variables, options.samples_file)]
+    if spec is None:
+        return None, _errors_first(found)
+    try:
+        plan = plan_only(spec, options)
+    except SpecError as error:
+        told = {(d.message, d.line) for d in found}
+        return None, _errors_first(
+            [*found, *(d for d in error.diagnostics if (d.message, d.line) not in told)]
+        )
+    except UsageError as error:  # of --pgen
+        return None, _errors_first([*found, Diagnostic("command line", 0, 0, str(error), code="pgen")])
+    return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)
+
+
+def sample_findings(
+    path: str | os.PathLike[str], variables: Mapping[str, str], samples_file: str | None
+) -> list[Diagnostic]:
+    """What is wrong with the samples file that a spec names, even if the rest of the spec is wrong too."""
+    from merlin.spec.load import read_samples_block
+
+    block = read_samples_block(path, variables=variables, samples_file=samples_file)
+    if block is None or not block.file:
+        return []
+    file = _existing_path(block)
+    return [] if file is None else _look(file, block, os.fspath(path))
+
+
+def _existing_path(block: SamplesBlock) -> Path | None:
+    """Where the file is; None if that is only known when the study runs, or if it is made then."""
+    from merlin.spec.tokens import find_tokens, substitute
+    from merlin.study.workspace import absolute_path
+
+    root = str(block.spec_path.absolute().parent)
+    output = substitute(block.output_path or ".", {"SPECROOT": root})
+    text = substitute(block.file, {"SPECROOT": root, "OUTPUT_PATH": str(absolute_path(output))})
+    if find_tokens(text):
+        return None
+    path = absolute_path(os.path.expandvars(text))
+    return None if block.generated and not path.exists() else path
+
+
+def _look(file: Path, block: SamplesBlock, spec_file: str) -> list[Diagnostic]:
+    from merlin.errors import SamplesError
+    from merlin.study.samples import check_samples, open_samples
+
+    try:
+        check_samples(open_samples(file, block.labels))
+    except SamplesError as error:
+        return [located(d, spec_file, block.place) for d in error.diagnostics]
+    return []
+
+
+def located(finding: Diagnostic, spec_file: str, place: tuple[int, int]) -> Diagnostic:
+    """A finding about a whole file, or about one without lines, points to where the spec names the file."""
+    if finding.line or not place[0]:
+        return finding
+    message = f"{finding.file}: {finding.message}"
+    hint = finding.hint
+    if finding.code == "samples-missing" and not hint:
+        hint = "name an existing file, or add merlin.samples.generate"
+    return replace(finding, file=spec_file, line=place[0], col=place[1], message=message, hint=hint)
+
+
+def _errors_first(found: list[Diagnostic]) -> list[Diagnostic]:
+    return sorted(dict.fromkeys(found), key=lambda d: d.severity != "error")
