@@ -82,6 +82,8 @@ def cli(ctx: click.Context, level: str) -> None:
 
     ctx.obj = level.upper()
     logging.basicConfig(level=ctx.obj, format="%(levelname)s %(name)s: %(message)s")
+    if ctx.obj != "DEBUG":
+        logging.getLogger("maestrowf").setLevel(logging.WARNING)  # it tells which schedulers it lacks
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -90,10 +92,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not args and "_MERLIN_COMPLETE" not in os.environ:
         args = ["--help"]
     debug = _wants_debug(args)
+    _never_fail_to_print()
     try:
         # with standalone_mode off, click returns the code of ctx.exit() and raises everything else
         code = cli.main(args=args, prog_name="merlin", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: closed by the caller, as by `>&-`
+            sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -105,9 +109,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 1  # as click itself ends when a command meets it
     except MerlinError as error:
         code = _explain(error, debug)
+    except OSError as error:
+        code = _environment_failed(error, args, debug)
     except Exception as error:  # noqa: BLE001  the outermost frame: nobody above could explain it
         code = _unexpected(error, args, debug)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _never_fail_to_print() -> None:
+    """A character that the terminal's encoding lacks becomes a question mark, in place of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure") and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _wants_debug(args: Sequence[str]) -> bool:
@@ -165,6 +178,21 @@ def _unexpected(error: Exception, args: Sequence[str], debug: bool) -> int:
         file.write(f"merlin {__version__} on Python {sys.version.split()[0]}\ncommand: {list(args)!r}\n\n")
         _traceback(error, file.write)
     _say(f"{message}\n  This is a bug. Please report it with the traceback saved in {file.name}")
+    return 1
+
+
+def _environment_failed(error: OSError, args: Sequence[str], debug: bool) -> int:
+    """A full disk, a missing permission: not a bug, as long as the operating system says what it is."""
+    if error.errno is None or error.strerror is None:
+        return _unexpected(error, args, debug)
+    if debug:
+        _traceback(error, sys.stderr.write)
+    where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    try:
+        sys.stdout.flush()
+    except (OSError, AttributeError):
+        _drop_stdout()  # it is stdout itself that fails
+    _say(f"error: {error.strerror}{where} (-lvl DEBUG shows more)")
     return 1
 
 

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -15,11 +16,15 @@ from merlin.ledger.encode import TailBudget, encode
 from merlin.ledger.format import SUFFIX, SegmentHeader, Writer, encode_payload, frame
 from merlin.ledger.records import Record
 
+SYNC_S = 5.0
+
 
 class LedgerWriter:
     """One process's segment `<host>-<pid>-<random>.mlg`; never shared, never appended to by another process.
 
-    After `append` returns, the record survives `kill -9` of the writer, and with `sync` also a loss of power.
+    After `append` returns, the record survives `kill -9` of the writer. A loss of power costs at most the records of the
+    last `SYNC_S` seconds, whose tasks run again: each sync also commits the files that tasks have just made, so one per
+    record would slow short tasks down. Without `sync` the operating system decides.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class LedgerWriter:
         name = f"{self.writer.host}-{self.writer.pid}-{secrets.token_hex(4)}{SUFFIX}"
         self.path = Path(directory) / name.replace("/", "_")
         self._sync = sync
+        self._synced = time.monotonic()
         self._budget = TailBudget()
         self._end = 0
         try:
@@ -76,8 +82,9 @@ class LedgerWriter:
         try:
             while view:  # one write, unless the disk is full: then the second one says so
                 view = view[os.write(self._fd, view) :]
-            if self._sync:
+            if self._sync and time.monotonic() - self._synced >= SYNC_S:
                 os.fdatasync(self._fd)
+                self._synced = time.monotonic()
         except OSError as e:
             self._undo()
             full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -98,6 +105,9 @@ class LedgerWriter:
 
     def close(self) -> None:
         if self._fd >= 0:
+            if self._sync:
+                with suppress(OSError):
+                    os.fdatasync(self._fd)
             os.close(self._fd)
             self._fd = -1
 

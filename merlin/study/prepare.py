@@ -132,25 +132,6 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     )
 
 
-def check_study_samples(spec: Spec, options: StudyOptions | None = None) -> None:
-    """Look at every row of the samples, as far as they exist before a study is prepared; for validation.
-
-    Raises:
-        SamplesError: a missing file that nothing makes, a bad built-in design, or bad rows.
-    """
-    options = options or StudyOptions()
-    samples = spec.document.merlin.samples
-    if samples is None:
-        return
-    workspace = (
-        _output_path(spec, options) / f"{workspace_stem(spec.document.description.name)}_00000000-000000"
-    )
-    path = _samples_path(samples, options, runtime_variables(spec, workspace))
-    _expected_samples(spec, samples, path, options)
-    if path.exists():
-        check_samples(open_samples(path, samples.column_labels))
-
-
 def _code_version() -> str:
     try:
         return metadata.version("merlin-ensembles")
