@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.cli.output import count, duration, print_json, table
+from merlin.cli.output import count, duration, flush, print_json, table
 from merlin.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def show_report(report: dict[str, Any]) -> None:
         print(f"\nall failures, with logs: merlin failures {report['workspace']}")
     for data_set in report["data_sets"]:
         print(f"\ndata set {data_set['line']}")
-    sys.stdout.flush()
+    flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         print(f"stopped early: {report['stop_reason']}", file=sys.stderr)
     if report["missing"]:

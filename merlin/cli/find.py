@@ -27,7 +27,7 @@ def find_workspace(path: Path, *, output: Path | None = None, ask: bool = False)
     found = _of_spec(path, output)
     if len(found) == 1:
         return found[0]
-    if ask and sys.stdin.isatty() and sys.stderr.isatty():
+    if ask and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         return _ask(found)
     print(f"{len(found)} workspaces of this study; this is the newest: {found[0].path}", file=sys.stderr)
     return found[0]

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not args and "_MERLIN_COMPLETE" not in os.environ:
         args = ["--help"]
     debug = _wants_debug(args)
-    _never_fail_to_print()
+    _prepare_streams()
     try:
         # with standalone_mode off, click returns the code of ctx.exit() and raises everything else
         code = cli.main(args=args, prog_name="merlin", standalone_mode=False)
@@ -116,8 +116,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _never_fail_to_print() -> None:
-    """A character that the terminal's encoding lacks becomes a question mark, in place of an error."""
+def _prepare_streams() -> None:
+    """Give closed standard streams a place, and let characters that the terminal lacks become `?`.
+
+    A file opened while descriptor 1 is closed would get that number, and with it what is printed.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(fd, True)
+    os.close(fd)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure") and stream.errors == "strict":
             stream.reconfigure(errors="replace")

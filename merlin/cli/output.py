@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -65,6 +66,17 @@ def _finite(value: Any) -> Any:
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout."""
     print(to_json(document))
+
+
+def is_terminal() -> bool:
+    """Whether a person reads stdout."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def flush() -> None:
+    """Write out what was printed, before the exit code is given; stdout is None where the caller closed it."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:

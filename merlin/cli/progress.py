@@ -198,4 +198,4 @@ class LiveDisplay:
 
 def choose_display() -> LiveDisplay | LineDisplay:
     """Bars when stderr is a terminal, lines elsewhere."""
-    return LiveDisplay() if sys.stderr.isatty() else LineDisplay()
+    return LiveDisplay() if sys.stderr is not None and sys.stderr.isatty() else LineDisplay()

@@ -59,7 +59,7 @@ def override(tree: Entry, overrides: Mapping[str, str], text: str, findings: Fin
         else:
             block = blocks["labels" if name in blocks["labels"] else "variables"]
             old = block.get(name, Entry(None))
-            block[name] = Entry(str(value), old.place, old.key_place, plain=True)
+            block[name] = Entry(str(value), old.place, old.key_place, plain=True, verbatim=True)
     for block_name, content in blocks.items():
         if content:
             old = env.get(block_name, Entry(None))
@@ -134,8 +134,10 @@ def _raw_variables(tree: Entry, findings: Findings) -> tuple[dict[str, str], dic
 
 
 def _as_text(entry: Entry) -> str:
-    """What a variable becomes in a command: its YAML type as Python prints it (`true` is `True`)."""
+    """What a variable becomes in a command: numbers as Python prints them, everything else as written."""
     data = typed(to_data(entry))
+    if entry.verbatim or isinstance(data, bool):
+        return entry.text
     return "" if data is None else str(data)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,12 +66,16 @@ def load_spec(
     *,
     variables: Mapping[str, str] | None = None,
     samples_file: str | None = None,
+    parameters: Collection[str] | None = None,
 ) -> Spec:
-    """Read a spec. `variables` are those of --vars, `samples_file` replaces merlin.samples.file.
+    """Read a spec. `variables` are those of --vars, `samples_file` replaces merlin.samples.file, and
+    `parameters` are the names that a generator puts in place of global.parameters.
 
     Raises SpecError with every finding if one of them is an error.
     """
-    spec, diagnostics = check_spec(path, variables=variables, samples_file=samples_file)
+    spec, diagnostics = check_spec(
+        path, variables=variables, samples_file=samples_file, parameters=parameters
+    )
     if spec is None:
         raise SpecError(diagnostics)
     return spec
@@ -82,8 +86,12 @@ def check_spec(
     *,
     variables: Mapping[str, str] | None = None,
     samples_file: str | None = None,
+    parameters: Collection[str] | None = None,
 ) -> tuple[Spec | None, list[Diagnostic]]:
-    """The spec, or None if it has errors, with all findings; errors first, then by place."""
+    """The spec, or None if it has errors, with all findings; errors first, then by place.
+
+    `parameters` are the names that a generator puts in place of global.parameters.
+    """
     # pydantic is only worth its start-up time once there is a spec
     from merlin.spec.validation import validate
 
@@ -92,12 +100,28 @@ def check_spec(
     if reading is None:
         return None, findings.sorted()
     text, tree, expansion = reading
-    check(Source(findings.file, text), tree, expansion, findings)
+    known = expansion if parameters is None else _with_parameters(expansion, parameters)
+    check(Source(findings.file, text), tree, known, findings)
     document = validate(fill(to_data(expansion.tree)), expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:
         return None, diagnostics
     return _spec(Path(path), text, document, tree, expansion, diagnostics), diagnostics
+
+
+def _with_parameters(expansion: Expansion, names: Collection[str]) -> Expansion:
+    old = expansion.tree.get("global.parameters")
+    block = replace(old, content={name: old.mapping.get(name, Entry(None)) for name in names})
+    tree = replace(expansion.tree, content={**expansion.tree.mapping, "global.parameters": block})
+    return replace(expansion, tree=tree)
+
+
+def read_variables(
+    path: str | os.PathLike[str], *, variables: Mapping[str, str] | None = None
+) -> dict[str, Scalar]:
+    """The variables of a spec that need not be valid."""
+    reading = _read_tree(Path(path), variables or {}, None, Findings(os.fspath(path)))
+    return {} if reading is None else reading[2].variables
 
 
 @dataclass(frozen=True, slots=True)

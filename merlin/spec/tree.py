@@ -40,6 +40,7 @@ class Entry:
     start: int = -1  # offsets of the value in the text, -1 if it is not from there
     end: int = -1
     plain: bool = False  # an unquoted scalar, whose type YAML decides
+    verbatim: bool = False  # from the command line: in commands it is what was typed there
 
     @property
     def mapping(self) -> dict[str, Entry]:

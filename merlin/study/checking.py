@@ -21,7 +21,12 @@ def load_checked(path: str | os.PathLike[str], variables: Mapping[str, str], opt
     from merlin.spec.load import load_spec
 
     try:
-        return load_spec(path, variables=variables, samples_file=options.samples_file)
+        return load_spec(
+            path,
+            variables=variables,
+            samples_file=options.samples_file,
+            parameters=_generated_names(path, variables, options),
+        )
     except SpecError as error:
         more = sample_findings(path, variables, options.samples_file)
         raise SpecError([*error.diagnostics, *more]) from error
@@ -34,9 +39,15 @@ def check_study(
     from merlin.spec.load import check_spec
     from merlin.study.prepare import plan_only
 
-    spec, found = check_spec(path, variables=variables, samples_file=options.samples_file)
-    found = [*found, *sample_findings(path, variables, options.samples_file)]
-    if spec is None:
+    try:
+        names = _generated_names(path, variables, options)
+    except UsageError as error:
+        names, generator = None, [Diagnostic("command line", 0, 0, str(error), code="pgen")]
+    else:
+        generator = []
+    spec, found = check_spec(path, variables=variables, samples_file=options.samples_file, parameters=names)
+    found = [*found, *sample_findings(path, variables, options.samples_file), *generator]
+    if spec is None or generator:
         return None, _errors_first(found)
     try:
         plan = plan_only(spec, options)
@@ -45,9 +56,20 @@ def check_study(
         return None, _errors_first(
             [*found, *(d for d in error.diagnostics if (d.message, d.line) not in told)]
         )
-    except UsageError as error:  # of --pgen
-        return None, _errors_first([*found, Diagnostic("command line", 0, 0, str(error), code="pgen")])
     return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)
+
+
+def _generated_names(
+    path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions
+) -> tuple[str, ...] | None:
+    """Names of the parameters that a --pgen file makes; None without one."""
+    from merlin.spec.load import read_variables
+    from merlin.study.parameters import generated
+
+    if options.pgen is None:
+        return None
+    combos = generated(Path(options.pgen), options.pargs, read_variables(path, variables=variables))
+    return tuple(combos[0].values) if combos else ()
 
 
 def sample_findings(
@@ -95,8 +117,17 @@ def located(finding: Diagnostic, spec_file: str, place: tuple[int, int]) -> Diag
     message = f"{finding.file}: {finding.message}"
     hint = finding.hint
     if finding.code == "samples-missing" and not hint:
-        hint = "name an existing file, or add merlin.samples.generate"
+        hint = _where_to_look(Path(finding.file), Path(spec_file))
     return replace(finding, file=spec_file, line=place[0], col=place[1], message=message, hint=hint)
+
+
+def _where_to_look(file: Path, spec_file: Path) -> str:
+    root = spec_file.absolute().parent
+    cwd = Path.cwd()
+    if file.is_relative_to(cwd) and (root / file.relative_to(cwd)).exists():
+        name = file.relative_to(cwd)
+        return f"relative paths count from the current directory; did you mean $(SPECROOT)/{name}?"
+    return "name an existing file, or add merlin.samples.generate"
 
 
 def _errors_first(found: list[Diagnostic]) -> list[Diagnostic]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ class Combination:
 
     values: Mapping[str, Scalar]
     labels: Mapping[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)  # what $(NAME.name) is, where it is not NAME
 
     def label(self, names: Iterable[str]) -> str:
         """The labels of some parameters in the order of their names: "X2.0.5.Y.1"."""
@@ -39,7 +40,7 @@ class Combination:
         for name, value in self.values.items():
             out[name] = str(value)
             out[f"{name}.label"] = self.labels[name]
-            out[f"{name}.name"] = name
+            out[f"{name}.name"] = self.names.get(name, name)
         return out
 
 
@@ -66,7 +67,7 @@ def combinations(
         UsageError: the generator cannot be loaded or fails, or the numbers of values differ.
     """
     if pgen is not None:
-        return _generated(Path(pgen), pargs, variables or {})
+        return generated(Path(pgen), pargs, variables or {})
     parameters = document.parameters
     return _combine(
         {name: parameter.values for name, parameter in parameters.items()},
@@ -107,7 +108,8 @@ def _label(name: str, label: str | Sequence[str], value: Any, index: int) -> str
     return (str(label) or f"{name}.{_LABEL_TOKEN}").replace(_LABEL_TOKEN, str(value))
 
 
-def _generated(path: Path, pargs: Sequence[str], variables: Mapping[str, Scalar]) -> tuple[Combination, ...]:
+def generated(path: Path, pargs: Sequence[str], variables: Mapping[str, Scalar]) -> tuple[Combination, ...]:
+    """The combinations that a generator file makes. Raises UsageError."""
     keywords: dict[str, str] = {}
     for item in pargs:
         name, colon, value = item.partition(":")
@@ -123,7 +125,10 @@ def _generated(path: Path, pargs: Sequence[str], variables: Mapping[str, Scalar]
         raise UsageError(
             f"{path}: get_custom_generator must return Maestro's ParameterGenerator, not {generator!r}"
         )
-    return _combine(generator.parameters, generator.labels, str(path))
+    names = getattr(generator, "names", None) or {}
+    return tuple(
+        replace(combo, names=names) for combo in _combine(generator.parameters, generator.labels, str(path))
+    )
 
 
 def _load_generator(path: Path) -> Any:

@@ -71,7 +71,9 @@ def prepare_study(
     options = options or StudyOptions()
     say = note or (lambda _: None)
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
-    workspace = _new_directory(_output_path(spec, options), workspace_stem(spec.document.description.name))
+    stem = workspace_stem(spec.document.description.name)
+    _check_given_samples(spec, options, stem)
+    workspace = _new_directory(_output_path(spec, options), stem)
     info = workspace / INFO_DIR
     try:
         info.mkdir()
@@ -246,13 +248,13 @@ def _make_samples(
             )
         return None, None
     path = _samples_path(samples, options, variables)
-    if options.samples_file is not None:
-        open_samples(path, samples.column_labels)  # complain about the user's file, not about the copy
-        if "*" not in path.name:
+    if not _is_made(samples, options, path):
+        if options.samples_file is not None and "*" not in path.name:
             copy = info / path.name
             shutil.copyfile(path, copy)
             path = copy
-    elif samples.generate is not None and not path.exists():
+        return open_samples(path, samples.column_labels), _stored_path(path, info.parent)
+    if samples.generate is not None:
         say("generating samples")
         if samples.generate.cmd is not None:
             _run_generate(spec, substitute(samples.generate.cmd, variables), path, info)
@@ -260,6 +262,22 @@ def _make_samples(
             write_samples(path, _design(spec, samples), samples.column_labels)
     table = _located(spec, options, lambda: _checked_samples(path, samples.column_labels))
     return table, _stored_path(path, info.parent)
+
+
+def _is_made(samples: Samples, options: StudyOptions, path: Path) -> bool:
+    """Whether the samples are made for this study; existing ones are used as they are."""
+    return options.samples_file is None and samples.generate is not None and not path.exists()
+
+
+def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> None:
+    """Look at every row of samples that exist already, before anything is written."""
+    samples = spec.document.merlin.samples
+    if samples is None:
+        return
+    variables = runtime_variables(spec, _output_path(spec, options) / f"{stem}_00000000-000000")
+    path = _samples_path(samples, options, variables)
+    if not _is_made(samples, options, path):
+        _located(spec, options, lambda: _checked_samples(path, samples.column_labels))
 
 
 def _checked_samples(path: Path, labels: Sequence[str]) -> SamplesTable:
@@ -291,13 +309,11 @@ def _located(spec: Spec, options: StudyOptions, opening: Callable[[], SamplesTab
 
 
 def _expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
-    generate = samples.generate
-    is_made = options.samples_file is None and generate is not None
-    if is_made and not path.exists():
-        if generate is None or generate.cmd is not None:
-            return None
-        return _design(spec, samples).num_samples
-    return _located(spec, options, lambda: open_samples(path, samples.column_labels)).num
+    if not _is_made(samples, options, path):
+        return _located(spec, options, lambda: open_samples(path, samples.column_labels)).num
+    if samples.generate is None or samples.generate.cmd is not None:
+        return None
+    return _design(spec, samples).num_samples
 
 
 def _design(spec: Spec, samples: Samples) -> Design:

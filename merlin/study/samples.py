@@ -418,11 +418,12 @@ class _TextTable:
             out += self._not_text(lo, lines)
             if len(out) >= limit:
                 break
-            whole = [(lo + i, values) for i, values in enumerate(block) if len(values) == width]
-            for facts, column in zip(
-                columns, zip(*(values for _, values in whole), strict=True), strict=False
-            ):
-                facts.look([row for row, _ in whole], column, limit)
+            rows: Sequence[int] = range(lo, lo + len(block))
+            if out:  # a ragged line has no columns
+                rows = [row for row in rows if len(block[row - lo]) == width]
+                block = [values for values in block if len(values) == width]
+            for facts, column in zip(columns, zip(*block, strict=True), strict=False):
+                facts.look(rows, column, limit)
         for j, facts in enumerate(columns):
             out += [self._suspect(row, j, text) for row, text in facts.suspects()]
         return sorted(out, key=lambda finding: (finding.line, finding.col))[:limit]
@@ -488,7 +489,7 @@ class _ColumnFacts:
         if not self.is_number:
             return
         values = _numbers(column)
-        if values is not None and all(map(math.isfinite, values)):
+        if values is not None and math.isfinite(sum(values)):
             self.num_numbers += len(values)
             return
         for row, text in zip(rows, column, strict=True):

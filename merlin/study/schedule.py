@@ -394,7 +394,9 @@ class Scheduler:
             return
         limit = spec.max_failures * spec.num_tasks if spec.max_failures < 1 else spec.max_failures
         if num_failed > limit:
-            allowed = f"{spec.max_failures:.3g}" if spec.max_failures >= 1 else f"{spec.max_failures:.3%}"
+            allowed = (
+                f"{spec.max_failures:g}" if spec.max_failures >= 1 else f"{100 * spec.max_failures:.3g}%"
+            )
             self.stop(
                 f"max_failures: {num_failed} of {spec.num_tasks} tasks of step '{spec.id}' failed, "
                 f"{allowed} are allowed{because}"

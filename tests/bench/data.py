@@ -97,10 +97,7 @@ def random_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
         for lo in range(0, num, 1000):
             image[lo : lo + 1000] = ensemble["image"][lo : lo + 1000]
             scalars[lo : lo + 1000] = ensemble["scalars"][lo : lo + 1000]
-    out = {
-        "image": np.empty((BATCH, 64, 64, 4), np.float32),
-        "scalars": np.empty((BATCH, 15), np.float64),
-    }
+    out = ensemble.allocate(BATCH, ("image", "scalars"))
     order = np.random.default_rng(0).permutation(num)
     batches = [order[i : i + BATCH] for i in range(0, num - BATCH + 1, BATCH)]
     few = batches[: max(1, len(batches) // 5)]
@@ -111,10 +108,11 @@ def random_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
 
     def theirs() -> None:
         with h5py.File(peer) as f:
+            image, scalars = f["image"], f["scalars"]
             for batch in few:
-                increasing = np.sort(batch)
-                out["image"][:] = f["image"][increasing]
-                out["scalars"][:] = f["scalars"][increasing]
+                for place, i in enumerate(batch):  # many times as fast as h5py with a list of rows
+                    out["image"][place] = image[i]
+                    out["scalars"][place] = scalars[i]
 
     mine(), theirs()
     ours, other = [], []

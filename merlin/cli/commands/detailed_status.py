@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -66,7 +65,7 @@ def detailed_status(
 ) -> None:
     """Show a study task by task; filters take several words and must all hold."""
     from merlin.cli.find import find_workspace
-    from merlin.cli.output import check_dump, dump_file, print_json
+    from merlin.cli.output import check_dump, dump_file, is_terminal, print_json
     from merlin.status.tasks import TaskFilters, task_rows
 
     check_dump(dump)
@@ -86,10 +85,10 @@ def detailed_status(
         print(f"status written to {dump}")
     elif as_json:
         print_json(list(rows))
-    elif sys.stdout.isatty() and not disable_pager:
+    elif is_terminal() and not disable_pager:
         click.echo_via_pager(line + "\n" for line in lines(rows, layout, colours=not disable_theme))
     else:
-        for line in lines(rows, layout, colours=sys.stdout.isatty() and not disable_theme):
+        for line in lines(rows, layout, colours=is_terminal() and not disable_theme):
             print(line)
 
 

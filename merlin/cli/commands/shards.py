@@ -106,7 +106,7 @@ def verify(path: Path, as_json: bool) -> None:
 
     Exits with 0 if every data set is complete and intact, with 1 if not; damage names the shards and samples.
     """
-    from merlin.cli.output import count, duration, print_json, size
+    from merlin.cli.output import count, duration, flush, print_json, size
     from merlin.shards.verify import verify as verify_one
 
     reports = [verify_one(folder) for folder in find_data_sets(path)]
@@ -123,7 +123,7 @@ def verify(path: Path, as_json: bool) -> None:
             f"  {count(report.num_rows, 'sample')} in {count(report.num_shards, 'shard')}, "
             f"{size(report.size_bytes)} read in {duration(report.seconds)} ({pace})"
         )
-    sys.stdout.flush()
+    flush()
     sys.exit(0 if all(report.ok for report in reports) else 1)
 
 

@@ -118,3 +118,27 @@ def test_a_wrong_query_is_a_usage_error_with_the_databases_words(workspace):
         query(workspace, "selec 1")
     with pytest.raises(UsageError, match="outcom"):
         query(workspace, "select outcom from tasks")
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("drop view tasks", "can only be read"),
+        ("create table x as select 1", "can only be read"),
+        ("insert into tasks values (1)", "can only be read"),
+        ("select 1; delete from tasks", "one query at a time"),
+        ("", "empty"),
+        ("-- nothing", "empty"),
+    ],
+)
+def test_what_is_no_question_is_refused(workspace, sql, words):
+    with pytest.raises(UsageError, match=words):
+        query(workspace, sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["describe tasks", "explain select 1", "from tasks limit 1", "pivot tasks on outcome using count(*)"],
+)
+def test_every_way_to_ask_is_allowed(workspace, sql):
+    assert query(workspace, sql).rows

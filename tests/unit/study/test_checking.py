@@ -103,3 +103,51 @@ def test_names_among_the_samples_are_no_titles(check, tmp_path):
 def test_no_more_findings_than_a_screen(check, tmp_path):
     (tmp_path / "s.csv").write_text("nan,2\n" * 1000)
     assert len(check("s.csv")[1]) == MAX_DIAGNOSTICS
+
+
+def test_a_file_beside_the_spec_is_found_by_specroot(check, tmp_path, monkeypatch):
+    (tmp_path / "s.csv").write_text("1,2\n")
+    assert check("s.csv")[0] is not None
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    _, findings = check_study(tmp_path / "s.yaml", {}, StudyOptions())
+    assert "$(SPECROOT)/s.csv" in findings[0].hint
+
+
+GENERATED = """
+description: {name: s, description: d}
+env: {variables: {MANY: 3}}
+study:
+- name: a
+  description: d
+  run: {cmd: "echo $(SIZE) $(SIZE.name) $(SIZE.label)"}
+"""
+GENERATOR = """
+from maestrowf.datastructures.core import ParameterGenerator
+
+def get_custom_generator(env, **kwargs):
+    made = ParameterGenerator()
+    many = int(env.find("MANY").value) + int(kwargs.get("MORE", 0))
+    made.add_parameter("SIZE", list(range(many)), "S.%%", "Size of it")
+    return made
+"""
+
+
+def test_a_generator_may_make_parameters_that_the_spec_does_not_list(tmp_path):
+    (tmp_path / "s.yaml").write_text(GENERATED)
+    (tmp_path / "pgen.py").write_text(GENERATOR)
+    options = StudyOptions(pgen=str(tmp_path / "pgen.py"), pargs=("MORE:2",))
+    plan, findings = check_study(tmp_path / "s.yaml", {}, options)
+    assert findings == [] and plan is not None
+    assert [i.command for i in plan.instances] == [f"echo {n} Size of it S.{n}" for n in range(5)]
+    assert load_checked(tmp_path / "s.yaml", {}, options)
+    plan, findings = check_study(tmp_path / "s.yaml", {}, StudyOptions())
+    assert plan is None and {d.text for d in findings} == {"$(SIZE)", "$(SIZE.name)", "$(SIZE.label)"}
+
+
+def test_a_generator_that_fails_is_told_with_the_rest(tmp_path):
+    (tmp_path / "s.yaml").write_text(GENERATED.replace("echo", "echo $(WRONG)"))
+    (tmp_path / "pgen.py").write_text("def get_custom_generator(env): raise OSError('no table')\n")
+    plan, findings = check_study(tmp_path / "s.yaml", {}, StudyOptions(pgen=str(tmp_path / "pgen.py")))
+    assert plan is None
+    assert {d.code for d in findings} == {"token", "pgen"}

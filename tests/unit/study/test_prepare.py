@@ -156,6 +156,7 @@ def test_bad_rows_stop_the_study(spec_of, tmp_path):
     (tmp_path / "bad.csv").write_text("1,2\n3,nan\n")
     with pytest.raises(SamplesError, match=r"bad.csv:2:3: error: row 1, column X1: nan is not finite"):
         prepare_study(spec_of(STUDY, samples("file: bad.csv")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.csv", "hello.yaml"]
 
 
 def test_planning_writes_nothing(spec_of, tmp_path):

@@ -1,0 +1,75 @@
+"""The real command where its surroundings are poor: closed or full outputs, old terminals, odd paths."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SPEC = """
+description: {name: small, description: none}
+study:
+  - name: a
+    run: {cmd: "echo $(SPECROOT) > seen; true"}
+  - name: b
+    run: {cmd: "cat $(a.workspace)/seen", depends: [a]}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    folder = tmp_path / "a folder, ünïcode"
+    folder.mkdir()
+    path = folder / "my spec.yaml"
+    path.write_text(
+        SPEC.replace("$(SPECROOT)", "'$(SPECROOT)'").replace("$(a.workspace)/seen", "'$(a.workspace)/seen'")
+    )
+    return path
+
+
+def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    merlin = f"{shlex.quote(sys.executable)} -m merlin.cli"
+    return subprocess.run(
+        ["/bin/bash", "-c", command.replace("merlin", merlin, 1)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        timeout=120,
+    )
+
+
+def test_paths_may_hold_blanks_and_any_letters(spec, tmp_path):
+    done = shell(f"merlin run {shlex.quote(str(spec))} --output 'o ut'", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (out,) = (tmp_path / "o ut").glob("small_*/b/b.out")
+    assert out.read_text() == f"{spec.parent}\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", ["plan", "validate", "run"])
+def test_a_terminal_that_lacks_characters_shows_something_else(spec, encoding, command):
+    done = shell(f"merlin {command} 'my spec.yaml'", spec.parent, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    assert b"small" in done.stdout
+
+
+@pytest.mark.parametrize("streams", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_do_no_harm(spec, streams):
+    done = shell(f"merlin run 'my spec.yaml' {streams}", spec.parent)
+    assert done.returncode == 0, done.stderr
+    assert list(spec.parent.glob("small_*/b/MERLIN_FINISHED"))
+
+
+def test_a_full_output_is_no_bug_of_ours(spec):
+    done = shell("merlin plan 'my spec.yaml' > /dev/full", spec.parent)
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr and b"bug" not in done.stderr
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(spec):
+    done = shell("merlin schema | head -1", spec.parent)
+    assert done.stdout == b"{\n" and done.stderr == b""
