@@ -22,9 +22,9 @@ SYNC_S = 5.0
 class LedgerWriter:
     """One process's segment `<host>-<pid>-<random>.mlg`; never shared, never appended to by another process.
 
-    After `append` returns, the record survives `kill -9` of the writer. A loss of power costs at most the records of the
-    last `SYNC_S` seconds, whose tasks run again: each sync also commits the files that tasks have just made, so one per
-    record would slow short tasks down. Without `sync` the operating system decides.
+    After `append` returns, the record survives `kill -9` of the writer. A loss of power costs at most the records of
+    the last `SYNC_S` seconds, whose tasks run again: each sync also commits the files that tasks have just made, so
+    one per record would slow short tasks down. Without `sync` the operating system decides.
     """
 
     def __init__(

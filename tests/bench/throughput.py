@@ -103,7 +103,9 @@ def first_sample(tmp: Path, rounds: int, num: int) -> list[Row]:
         command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / "null_shell.yaml")]
         pattern = "*/null_step/00/00/00/00/00/MERLIN_FINISHED"
         timings.append(
-            until([*command, "--vars", f"N_SAMPLES={num}"], folder, lambda f=folder, p=pattern: any(f.glob(p)))
+            until(
+                [*command, "--vars", f"N_SAMPLES={num}"], folder, lambda f=folder, p=pattern: any(f.glob(p))
+            )
         )
     seconds = median([t.seconds for t in timings])
     what = f"{num:,}-sample shell study, command to first finished sample (peer: 286 s, 1.24 GB)"
