@@ -18,7 +18,8 @@ BATCH = 128
 
 def _study(folder: Path, num: int, *variables: str) -> Path:
     command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / "images.yaml")]
-    run([*command, "--vars", f"N_SAMPLES={num}", *variables], fresh(folder))
+    folder = fresh(folder)
+    run([*command, "--vars", f"N_SAMPLES={num}", *variables], folder)
     return only_workspace(folder)
 
 

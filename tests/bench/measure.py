@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -56,9 +56,13 @@ def until(command: Sequence[str], cwd: Path, condition: Callable[[], bool], limi
 
 
 def fresh(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
+    """A new folder `folder-<n>`; nothing is deleted, because ext4 is slow to create files for minutes after it."""
+    for number in itertools.count():
+        made = folder.with_name(f"{folder.name}-{number}")
+        if not made.exists():
+            made.mkdir(parents=True)
+            return made
+    raise AssertionError
 
 
 def median(values: Sequence[float]) -> float:

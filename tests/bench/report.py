@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
-PREFACE = f"""# Benchmarks
-
-`make bench` writes the table below. Each figure is the median of several runs of the whole command; where there is an
-alternative it ran in the same session, interleaved A B A B, and the ratio is the median of the ratios of neighbours.
-Memory is the peak of the largest process. "Floor" is what the project holds itself to; no test asserts a time.
-
-{START}
-{END}
-"""
+KEPT = Path(__file__).resolve().parents[2] / ".cache" / "bench.json"
 
 
 @dataclass(frozen=True)
@@ -37,18 +30,30 @@ def mb(timings: Sequence[Any]) -> str:
     return f"{max(t.peak_bytes for t in timings) / 1e6:.0f} MB"
 
 
-def render(rows: Sequence[Row], rounds: int) -> str:
-    head = f"Measured {date.today()}: Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds.\n\n"
+def save(name: str, rows: Sequence[Row], rounds: int, order: Sequence[str]) -> None:
+    """Keep the rows of one measurement, and draw the table anew from the newest of each."""
+    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
+    kept[name] = {
+        "measured": str(date.today()),
+        "machine": f"Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds",
+        "rows": [asdict(r) for r in rows],
+    }
+    KEPT.parent.mkdir(exist_ok=True)
+    KEPT.write_text(json.dumps(kept, indent=1))
+    text = DOCS.read_text()
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    DOCS.write_text(f"{before}{START}\n{_table([kept[n] for n in order if n in kept])}\n{END}{after}")
+
+
+def _table(measurements: Sequence[dict[str, Any]]) -> str:
+    heads = sorted({f"{m['measured']}: {m['machine']}" for m in measurements})
     lines = [
+        f"Measured {'; '.join(heads)}.",
+        "",
         "| what | ours | alternative | ratio | floor | peak memory |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    lines += [f"| {r.what} | {r.ours} | {r.other} | {r.ratio} | {r.floor} | {r.memory} |" for r in rows]
-    return head + "\n".join(lines)
-
-
-def write(rows: Sequence[Row], rounds: int) -> None:
-    text = DOCS.read_text() if DOCS.is_file() else PREFACE
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
-    DOCS.write_text(f"{before}{START}\n{render(rows, rounds)}\n{END}{after}")
+    for m in measurements:
+        lines += [f"| {' | '.join(Row(**r).__dict__.values())} |" for r in m["rows"]]
+    return "\n".join(lines)

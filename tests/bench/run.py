@@ -1,6 +1,8 @@
 """`make bench`: every row of docs/benchmarks.md, or those named on the command line.
 
 python tests/bench/run.py [--rounds 3] [--quick] [ROW …]
+
+Each row is written as soon as it is measured, so that a run cut off keeps what it has.
 """
 
 from __future__ import annotations
@@ -43,16 +45,17 @@ def main() -> None:
     unknown = set(args.rows) - set(ROWS)
     if unknown:
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
-    rows: list[report.Row] = []
-    for name in args.rows or ROWS:
-        row, num = ROWS[name]
-        with tempfile.TemporaryDirectory(prefix="merlin-bench-") as tmp:
-            found = row(Path(tmp), args.rounds, num // 10 if args.quick else num)
-        for r in found:
-            print(f"{r.what}: {r.ours}  {r.other}  {r.ratio}  (floor {r.floor})  {r.memory}", flush=True)
-        rows += found
-    if not args.rows and not args.quick:
-        report.write(rows, args.rounds)
+    with tempfile.TemporaryDirectory(prefix="merlin-bench-") as tmp:
+        for name in args.rows or ROWS:
+            row, num = ROWS[name]
+            folder = Path(tmp) / name
+            folder.mkdir()
+            found = row(folder, args.rounds, num // 10 if args.quick else num)
+            for r in found:
+                print(f"{r.what}: {r.ours}  {r.other}  {r.ratio}  (floor {r.floor})  {r.memory}", flush=True)
+            if not args.quick:
+                report.save(name, found, args.rounds, order=list(ROWS))
+    if not args.quick:
         print(f"written to {report.DOCS}")
 
 

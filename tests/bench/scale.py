@@ -30,7 +30,7 @@ def finished_study(folder: Path, num: int, num_missing: int) -> Path:
     from merlin.study.prepare import StudyOptions, prepare_study
     from merlin.study.tasks import NO_OUTCOME, Outcome
 
-    fresh(folder)
+    folder = fresh(folder)
     variables = {"N_SAMPLES": str(num), "OUTPUT_PATH": str(folder)}
     spec = load_spec(SPECS / "null_shell.yaml", variables=variables)
     workspace = prepare_study(spec, StudyOptions())

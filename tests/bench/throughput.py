@@ -12,12 +12,13 @@ from report import Row, mb
 
 
 def _ours(folder: Path, spec: str, num: int, *variables: str) -> Timing:
+    """Runs in `folder`, which is to be a fresh one."""
     command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / f"{spec}.yaml")]
-    return run([*command, "--vars", f"N_SAMPLES={num}", *variables], fresh(folder))
+    return run([*command, "--vars", f"N_SAMPLES={num}", *variables], folder)
 
 
 def _peer(folder: Path, spec: str, num: int) -> Timing:
-    fresh(folder)
+    folder = fresh(folder)
     for name in (f"{spec}_peer.yaml", "collect.py"):
         shutil.copy(SPECS / name, folder)
     command = [peer_merlin(), "run", "--local", f"{spec}_peer.yaml", "--vars", f"N_SAMPLES={num}"]
@@ -29,18 +30,22 @@ def _peer(folder: Path, spec: str, num: int) -> Timing:
 
 
 def _bare(folder: Path, kind: str, num: int) -> Timing:
-    command = [sys.executable, str(HERE / "bare_loop.py"), kind, str(folder / "tree"), str(num)]
-    return run(command, fresh(folder))
+    folder = fresh(folder)
+    return run([sys.executable, str(HERE / "bare_loop.py"), kind, str(folder / "tree"), str(num)], folder)
+
+
+def _ledger_bytes(folder: Path) -> int:
+    return sum(p.stat().st_size for p in (only_workspace(folder) / "merlin_info/ledger").iterdir())
 
 
 def null_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
     warm, forced, peer, bare_warm, bare_fresh = [], [], [], [], []
     for _ in range(rounds):
         bare_warm.append(_bare(tmp / "bare", "warm", num))
-        warm.append(_ours(tmp / "warm", "null_shell", num))
+        warm.append(_ours(fresh(tmp / "warm"), "null_shell", num))
         peer.append(_peer(tmp / "peer", "null_shell", num))
         bare_fresh.append(_bare(tmp / "bare", "fresh", num))
-        forced.append(_ours(tmp / "fresh", "null_shell", num, "FRESH=true"))
+        forced.append(_ours(fresh(tmp / "fresh"), "null_shell", num, "FRESH=true"))
 
     def seconds(timings: list[Timing]) -> list[float]:
         return [t.seconds for t in timings]
@@ -64,7 +69,7 @@ def null_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
 def json_to_shards(tmp: Path, rounds: int, num: int) -> list[Row]:
     mine, peer = [], []
     for _ in range(rounds):
-        mine.append(_ours(tmp / "mine", "json_shell", num))
+        mine.append(_ours(fresh(tmp / "mine"), "json_shell", num))
         peer.append(_peer(tmp / "peer", "json_shell", num))
     a, b = [t.seconds for t in mine], [t.seconds for t in peer]
     what = f"one JSON per sample into HDF5, end to end, {num:,} samples"
@@ -72,11 +77,10 @@ def json_to_shards(tmp: Path, rounds: int, num: int) -> list[Row]:
 
 
 def null_function(tmp: Path, rounds: int, num: int) -> list[Row]:
-    timings = [_ours(tmp / "function", "null_function", num) for _ in range(rounds)]
+    folders = [fresh(tmp / "function") for _ in range(rounds)]
+    timings = [_ours(folder, "null_function", num) for folder in folders]
     rate = num / median([t.seconds for t in timings])
-    ledger = sum(
-        p.stat().st_size for p in (only_workspace(tmp / "function") / "merlin_info/ledger").iterdir()
-    )
+    ledger = _ledger_bytes(folders[0])
     return [
         Row(
             f"null function, {num:,} samples, whole command",
@@ -91,8 +95,9 @@ def null_function(tmp: Path, rounds: int, num: int) -> list[Row]:
 
 
 def ledger_of_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
-    _ours(tmp / "ledger", "null_shell", num)
-    ledger = sum(p.stat().st_size for p in (only_workspace(tmp / "ledger") / "merlin_info/ledger").iterdir())
+    folder = fresh(tmp / "ledger")
+    _ours(folder, "null_shell", num)
+    ledger = _ledger_bytes(folder)
     return [Row(f"ledger bytes per sample, null shell, {num:,}", f"{ledger / num:.2f}", "", "", "≤ 16", "")]
 
 
