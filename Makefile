@@ -1,19 +1,21 @@
-# make setup | check | test | bench | demo.  Nothing is needed before but Python 3.11+, git and make.
+# make setup | servers | check | test | soak | bench | demo.  Nothing is needed before but Python 3.11+, git and make.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := dev,parquet,plot,pandas,compat
+EXTRAS := dev,parquet,plot,pandas,compat,server
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test bench demo clean
+.PHONY: help setup servers check format test soak bench demo clean
 
 help:
 	@echo "make setup   environment in $(VENV) with everything below"
+	@echo "make servers Redis and RabbitMQ for the tests, which start them by hand; as root, on Debian or Ubuntu"
 	@echo "make check   format, lint, types"
 	@echo "make test    all tests"
+	@echo "make soak    a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make bench   every number of docs/benchmarks.md"
 	@echo "make demo    an ensemble of fusion simulations, its shards and a contact sheet, in ./demo_output"
 
@@ -25,6 +27,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' -c constraints.txt
 	touch $@
 
+servers:
+	@tests/install_servers.sh
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -35,10 +40,15 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 # pytest ends with 5 when it finds no test at all, which is a failure here too
-test: setup
+test: setup servers
 	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/system tests/compat
 
-bench: setup
+SEED ?=
+FAULTS ?= 1000
+soak: setup servers
+	MERLIN_SOAK_FAULTS=$(FAULTS) MERLIN_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/system/faults/test_soak.py
+
+bench: setup servers
 	$(BIN)/python tests/bench/run.py
 
 # more samples: make demo DEMO_VARS="N_SAMPLES=20000"

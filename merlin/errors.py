@@ -6,9 +6,16 @@
     ├── UsageError              2   the command line contradicts itself
     ├── SpecError               2   the spec is wrong; carries every diagnostic with file:line:col
     │   └── SamplesError        2   the samples file is missing, ragged, empty, non-finite …
+    ├── ConfigError             2   app.yaml, a MERLIN_… variable or the key file is wrong; every finding with its place
     ├── WorkspaceError          1   not a workspace, locked by a live run, not writable, plan unreadable
     ├── LedgerError             1   the ledger cannot be read or written
     ├── ExecutionError          1   the run itself broke (not a task: tasks fail, they do not raise)
+    │   ├── ProgressGoneError       1   Redis has lost the study, or it was purged or cancelled
+    │   ├── ProgressFullError       1   Redis is out of memory; nothing was changed
+    │   ├── ProgressUnreachableError 1  no connection to Redis; repeat what was asked
+    │   ├── LeaseLostError          1   the chunk was given to another worker; nothing of it may be committed
+    │   └── StaleTicketError        1   a message was used before, or belongs to an earlier run
+    ├── ForgedMessageError      1   a message was not sealed with this user's key, or was altered
     ├── ShardError              1   damage in a data set
     │   └── NotADataSetError    2   the path holds no manifest
     └── MissingExtraError       2   an optional dependency is not installed; says which extra
@@ -65,6 +72,16 @@ class SamplesError(SpecError):
     """A samples file that cannot be used."""
 
 
+class ConfigError(MerlinError):
+    """A configuration that cannot be used; `diagnostics` holds every finding that has a place."""
+
+    exit_code = 2
+
+    def __init__(self, found: str | list[Diagnostic]) -> None:
+        self.diagnostics = [] if isinstance(found, str) else found
+        super().__init__(found if isinstance(found, str) else "\n".join(d.render() for d in found))
+
+
 class WorkspaceError(MerlinError):
     pass
 
@@ -75,6 +92,34 @@ class LedgerError(MerlinError):
 
 class ExecutionError(MerlinError):
     pass
+
+
+class ProgressGoneError(ExecutionError):
+    """Redis does not hold the study; `reason` is "purged" or "cancelled" if somebody wanted that, else ""."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+class ProgressFullError(ExecutionError):
+    pass
+
+
+class ProgressUnreachableError(ExecutionError):
+    pass
+
+
+class LeaseLostError(ExecutionError):
+    pass
+
+
+class StaleTicketError(ExecutionError):
+    pass
+
+
+class ForgedMessageError(MerlinError):
+    """A message that must not be acted on; the text names the reason and never the content."""
 
 
 class ShardError(MerlinError):

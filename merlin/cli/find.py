@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,17 @@ if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
 
 
-def find_workspace(path: Path, *, output: Path | None = None, ask: bool = False) -> Workspace:
+def find_workspace(
+    path: Path,
+    *,
+    output: Path | None = None,
+    ask: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Workspace:
     """The workspace at `path`; for a spec, the newest of its study (below `output`, if given).
 
-    With several and `ask`, a person at a terminal may choose; else stderr says which one was taken.
+    `variables` are those of --vars: they may move a spec's workspaces. With several and `ask`, a person at a
+    terminal may choose; else stderr says which one was taken.
 
     Raises:
         WorkspaceError: there is none.
@@ -24,7 +32,7 @@ def find_workspace(path: Path, *, output: Path | None = None, ask: bool = False)
 
     if path.is_dir():
         return open_workspace(path)
-    found = _of_spec(path, output)
+    found = _of_spec(path, output, variables or {})
     if len(found) == 1:
         return found[0]
     if ask and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
@@ -33,11 +41,11 @@ def find_workspace(path: Path, *, output: Path | None = None, ask: bool = False)
     return found[0]
 
 
-def _of_spec(path: Path, output: Path | None) -> list[Workspace]:
+def _of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[Workspace]:
     from merlin.spec.load import load_spec
     from merlin.study.workspace import find_workspaces, output_path
 
-    variables = {} if output is None else {"OUTPUT_PATH": str(output.absolute())}
+    variables = dict(given) if output is None else {**given, "OUTPUT_PATH": str(output.absolute())}
     spec = load_spec(path, variables=variables)
     found = find_workspaces(spec)
     if not found:

@@ -11,12 +11,19 @@ from typing import Any
 import click
 
 from merlin import __version__
-from merlin.errors import MerlinError, SpecError
+from merlin.errors import ConfigError, MerlinError, SpecError
 
 # name -> (module under merlin.cli.commands, attribute, help line); the help page is drawn from it alone
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("run", "run", "Run a study: expand the spec, run every task, build the data sets."),
     "restart": ("restart", "restart", "Finish a study that was stopped; nothing finished runs again."),
+    "run-workers": ("run_workers", "run_workers", "Start the workers that a spec asks for."),
+    "stop-workers": ("stop_workers", "stop_workers", "Stop workers, all or some."),
+    "query-workers": ("query_workers", "query_workers", "List the live workers and what they run."),
+    "queue-info": ("queue_info", "queue_info", "Show how full the queues are and who serves them."),
+    "monitor": ("monitor", "monitor", "Watch a study that workers run, to its end."),
+    "cancel": ("cancel", "cancel", "End a study on all workers and kill what runs of it."),
+    "purge": ("purge", "purge", "Empty the queues of a spec, so that nothing of it waits any more."),
     "validate": ("validate", "validate", "Check a spec and show every problem with its place."),
     "plan": ("plan", "plan", "Show what a spec will run and write, without running it."),
     "samples": ("samples", "samples", "Generate a samples file."),
@@ -26,6 +33,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sql": ("sql", "sql", "Ask a study anything, in SQL."),
     "shards": ("shards", "shards", "Describe, verify and plot data sets."),
     "schema": ("schema", "schema", "Print the JSON Schema of specs, for editors."),
+    "config": ("config", "config", "Make, choose, show and check the configuration of the servers."),
+    "server": ("server", "server", "Run a private Redis: start, stop, status."),
+    "doctor": ("doctor", "doctor", "Check everything that a study on workers needs."),
     "info": ("info", "info", "Show versions and paths, for bug reports."),
 }
 
@@ -152,7 +162,7 @@ def _explain(error: MerlinError, debug: bool) -> int:
     """Print a known error and return its exit code."""
     if debug:
         _traceback(error, sys.stderr.write)
-    if isinstance(error, SpecError):
+    if isinstance(error, SpecError | ConfigError) and error.diagnostics:
         for diagnostic in error.diagnostics:
             print(diagnostic.render(), file=sys.stderr)
         num = sum(d.severity == "error" for d in error.diagnostics)

@@ -23,6 +23,16 @@ workers_option = click.option(
     metavar="N",
     help="Worker processes [default: all cores].",
 )
+spec_or_workspace_argument = click.argument("spec_or_workspace", type=click.Path(exists=True, path_type=Path))
+vars_option = click.option(
+    "--vars",
+    "assignments",
+    cls=ManyOption,
+    accepts=is_assignment,
+    metavar="K=V …",
+    help="Override variables of the spec; takes several: --vars N=5 NAME=x.",
+)
+task_server_option = click.option("--task_server", "--task-server", default="celery", hidden=True)
 
 
 def spec_options(command: F) -> F:
@@ -44,14 +54,7 @@ def spec_options(command: F) -> F:
             metavar="FILE",
             help="Use these samples instead of the spec's (.npy, .csv, .tab, .parquet).",
         ),
-        click.option(
-            "--vars",
-            "assignments",
-            cls=ManyOption,
-            accepts=is_assignment,
-            metavar="K=V …",
-            help="Override variables of the spec; takes several: --vars N=5 NAME=x.",
-        ),
+        vars_option,
     ):
         command = option(command)
     return command
@@ -60,7 +63,7 @@ def spec_options(command: F) -> F:
 def study_options(command: F) -> F:
     """Add the argument SPEC_OR_WORKSPACE and what goes with it: --output-path, --dump, --no-prompts."""
     for option in (
-        click.option("--task_server", "--task-server", default="celery", hidden=True),
+        task_server_option,
         click.option(
             "--no-prompts", is_flag=True, help="Take the newest workspace of a spec without asking."
         ),
@@ -78,7 +81,29 @@ def study_options(command: F) -> F:
             metavar="DIR",
             help="Where to look for workspaces, if a spec is given.",
         ),
-        click.argument("spec_or_workspace", type=click.Path(exists=True, path_type=Path)),
+        spec_or_workspace_argument,
+    ):
+        command = option(command)
+    return command
+
+
+def worker_filters(command: F) -> F:
+    """Add --spec, --queues and --workers, which choose among live workers."""
+    for option in (
+        click.option(
+            "--workers",
+            "patterns",
+            cls=ManyOption,
+            metavar="REGEX …",
+            help="Only workers whose name matches.",
+        ),
+        click.option("--queues", cls=ManyOption, metavar="QUEUE …", help="Only workers of these queues."),
+        click.option(
+            "--spec",
+            type=click.Path(exists=True, path_type=Path),
+            metavar="SPEC",
+            help="Only workers that this spec names.",
+        ),
     ):
         command = option(command)
     return command

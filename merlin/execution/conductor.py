@@ -5,22 +5,42 @@ Executors own processes or messages and call this; nothing here starts a process
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from merlin.errors import ExecutionError
 from merlin.ledger.records import RESET, EventRecord, RangeRecord
 from merlin.ledger.replay import replay
+from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.reopen import reopen_failed
 from merlin.study.runs import RunMap
-from merlin.study.schedule import TARGET_S, Counts, Scheduler
+from merlin.study.schedule import TARGET_S, Counts, Scheduler, Verdict
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult
 from merlin.study.workspace import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
+
+
+def verdict_records(verdicts: Iterable[Verdict]) -> list[RangeRecord]:
+    """Verdicts as the ledger keeps them."""
+    return [
+        RangeRecord(
+            instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt
+        )
+        for v in verdicts
+    ]
+
+
+def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRecord]:
+    """Records that make tasks missing again; to be appended together."""
+    return [
+        RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="to be run again", attempt=0)
+        for id, ranges in reopened.items()
+        for lo, hi in ranges
+    ]
 
 
 class Conductor:
@@ -31,7 +51,7 @@ class Conductor:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self.session = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.session = next_session(workspace.ledger_dir, time.time())
         self._ledger = LedgerWriter(
             workspace.ledger_dir,
             CONTROLLER,
@@ -57,12 +77,7 @@ class Conductor:
         self.flush()
 
     def _forget(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
-        records = [
-            RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="to be run again", attempt=0)
-            for id, ranges in reopened.items()
-            for lo, hi in ranges
-        ]
-        self._ledger.append(*records)  # all or none
+        self._ledger.append(*reset_records(reopened))  # all or none
         self._replay.update()
 
     def outcomes(self) -> Mapping[str, RunMap]:
@@ -76,14 +91,21 @@ class Conductor:
             r for r in self.outcomes()[chunk.instance].runs(chunk.lo, chunk.hi) if r[2] != NO_OUTCOME
         )
         if crash:
-            self.scheduler.lost(chunk, done, now, signal=crash)
+            held = self.scheduler.lost(chunk, done, now, signal=crash)
         else:
-            self.scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
+            held = self.scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
+        self._expect_held(chunk, held)
         self.flush()
 
     def finished(self, result: ChunkResult, now: float) -> None:
-        self.scheduler.finished(result, now)
+        self._expect_held(result.chunk, self.scheduler.finished(result, now))
         self.flush()
+
+    def _expect_held(self, chunk: Chunk, held: bool) -> None:
+        """Here nobody takes a lease away, so one that is not held is a bug."""
+        if not held:
+            story = self.scheduler.story(chunk.instance, chunk.lo)
+            raise ExecutionError(f"a chunk ended that does not run: {chunk}; {story}")
 
     def event(self, kind: str, **data: Any) -> None:
         """Write down something that happened to the run."""
@@ -91,14 +113,9 @@ class Conductor:
 
     def flush(self) -> None:
         """Write the scheduler's verdicts."""
-        self._ledger.append(
-            *(
-                RangeRecord(
-                    instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt
-                )
-                for v in self.scheduler.verdicts()
-            )
-        )
+        verdicts = self.scheduler.verdicts()
+        self._ledger.append(*verdict_records(verdicts))
+        self.scheduler.written(verdicts)
 
     def per_step(self, in_flight: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Counts]:
         """Counts per step, over its instances; `in_flight`: (ended, failed) as running chunks report."""

@@ -40,9 +40,10 @@ class ChunkJournal:
         worker: str,
         ledger: LedgerWriter,
         on_progress: Progress | None,
+        fence: Callable[[], None] | None = None,
     ) -> None:
         self._workspace, self._instance, self._chunk = workspace, instance, chunk
-        self._worker, self._ledger, self._on_progress = worker, ledger, on_progress
+        self._worker, self._ledger, self._on_progress, self._fence = worker, ledger, on_progress, fence
         n = chunk.hi - chunk.lo
         self.outcomes = np.full(n, NO_OUTCOME, np.uint8)
         self._seconds = np.zeros(n, np.float32)
@@ -95,6 +96,8 @@ class ChunkJournal:
         """Collect and commit what has ended since the last time; `outputs`: a row per task of the chunk."""
         lo, hi = self._pending_lo, self._pending_hi
         if hi > lo:
+            if self._fence is not None:
+                self._fence()
             self._collect(lo, hi, outputs)
             self._commit(lo, hi)
         self._num_pending = 0

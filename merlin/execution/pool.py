@@ -22,8 +22,10 @@ _TAIL_BYTES = 2000
 class WorkerProcess:
     """One worker: its process, the socket to it, and the chunk it runs."""
 
-    def __init__(self, workspace: Workspace, name: str, *, session: str, num_threads: int) -> None:
-        """Start it. Raises ExecutionError if the machine cannot."""
+    def __init__(
+        self, workspace: Workspace, name: str, *, session: str, num_threads: int, is_fenced: bool = False
+    ) -> None:
+        """Start it; if fenced, it asks before each commit. Raises ExecutionError if the machine cannot."""
         self.name = name
         self.is_ready = False  # it has said so
         self.is_leaving = False  # it has been told to exit
@@ -32,13 +34,16 @@ class WorkerProcess:
         self.failed = 0
         self.crash = ""  # what it said before it died
         self.log = workspace.info / LOGS_DIR / f"{name}.err"
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise ExecutionError(f"cannot start a worker process: {error}") from error
         argv = [sys.executable, "-P", "-m", "merlin.execution.worker", "--workspace", str(workspace.path)]
         argv += ["--fd", str(theirs.fileno()), "--name", name, "--session", session]
-        argv += ["--threads", str(num_threads)]
+        argv += ["--threads", str(num_threads), *(["--fenced"] if is_fenced else [])]
         try:
             self.log.parent.mkdir(exist_ok=True)
-            with theirs, self.log.open("ab") as log:
+            with self.log.open("ab") as log:
                 self._log_start = log.tell()
                 self.process = subprocess.Popen(
                     argv,
@@ -51,8 +56,16 @@ class WorkerProcess:
         except OSError as error:
             ours.close()
             raise ExecutionError(f"cannot start a worker process: {error}") from error
+        finally:
+            theirs.close()
         self.channel = Channel(ours)
-        self.pidfd = os.pidfd_open(self.process.pid)
+        try:
+            self.pidfd = os.pidfd_open(self.process.pid)
+        except OSError as error:  # no descriptor is left
+            self.channel.close()
+            self.process.kill()
+            self.process.wait()
+            raise ExecutionError(f"cannot watch a worker process: {error}") from error
 
     def run(self, chunk: Chunk) -> None:
         self.chunk, self.ended, self.failed = chunk, 0, 0
@@ -88,8 +101,11 @@ class WorkerProcess:
 
 
 def tail(path: Path, start: int) -> str:
-    """The last lines of a file, from byte `start` at most."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(start, size - _TAIL_BYTES))
-        return file.read().decode(errors="replace").strip()
+    """The last lines of a file, from byte `start` at most; none of a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(start, size - _TAIL_BYTES))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -56,14 +56,17 @@ class ChunkRunner:
         on_progress: Progress | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         wake_fd: int | None = None,
+        fence: Callable[[], None] | None = None,
     ) -> None:
         """Make the worker's one runner.
 
         `on_progress(ended, failed)` counts tasks of the running chunk; `wake_fd` is readable when it is time to
-        look at `should_stop`.
+        look at `should_stop`; `fence` is called before outputs are collected and records committed, and raises
+        LeaseLostError if that must not happen any more.
         """
         self._workspace, self._worker, self._ledger = workspace, worker, ledger
         self._on_progress = on_progress
+        self._fence = fence
         self._waiter = Waiter(should_stop, wake_fd)
         self._env = task_environment(os.environ, workspace.plan.env)
         self._steps: dict[tuple[str, bool], _ShellStep] = {}
@@ -78,7 +81,7 @@ class ChunkRunner:
         """
         instance = self._workspace.instance(chunk.instance)
         journal = ChunkJournal(
-            self._workspace, instance, chunk, self._worker, self._ledger, self._on_progress
+            self._workspace, instance, chunk, self._worker, self._ledger, self._on_progress, self._fence
         )
         try:
             if instance.kind is StepKind.CMD:
@@ -180,6 +183,8 @@ class ChunkRunner:
             if self._waiter.stopped:
                 return
             started, clock = time.time(), time.perf_counter()
+            if self._fence is not None:
+                self._fence()
             try:
                 self._write_shard(instance, chunk, task)
             except ShardError as error:

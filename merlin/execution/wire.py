@@ -7,7 +7,9 @@ from a worker         ``{"op": "ready"}``, ``{"op": "progress", "ended": n, "fai
                       ``{"op": "result", …}``, ``{"op": "error", "message": …}`` and then it exits
 ====================  =======================================================================
 
-While a chunk runs nothing is sent to its worker but ``stop``, so a readable socket means: stop.
+While a chunk runs nothing is sent to its worker but ``stop``, so a readable socket means: stop. A worker started
+with ``--fenced`` asks ``{"op": "commit"}`` before each commit and waits for ``{"op": "go"}``, or ``{"op": "void"}``
+when its chunk has been given to another worker.
 """
 
 from __future__ import annotations

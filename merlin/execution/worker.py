@@ -18,7 +18,7 @@ import time
 import traceback
 from types import FrameType
 
-from merlin.errors import MerlinError
+from merlin.errors import LeaseLostError, MerlinError
 from merlin.execution.wire import Channel, Message, chunk_from_json, result_to_json
 
 PROGRESS_S = 0.2  # between two progress messages
@@ -36,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     _load_numpy(args.threads)
     try:
         _Worker(args, channel).serve()
+    except LeaseLostError:
+        return 0
     except MerlinError as error:
         channel.send({"op": "error", "message": str(error)})
         return 1
@@ -52,6 +54,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--fd", type=int, required=True, help="the socket to the command, inherited")
     parser.add_argument("--name", required=True)
     parser.add_argument("--session", required=True, help="of the run, for the ledger")
+    parser.add_argument("--fenced", action="store_true", help="ask before each commit")
     parser.add_argument("--threads", type=int, default=1, help="of numerical libraries in this process")
     return parser.parse_args(argv)
 
@@ -81,6 +84,8 @@ class _Worker:
 
         self._channel = channel
         self._last_progress = 0.0
+        self._is_told_to_stop = False  # while a chunk ran
+        self._is_void = False  # its chunk was given to another worker
         workspace = open_workspace(args.workspace)
         self._ledger = LedgerWriter(
             workspace.ledger_dir, args.name, session=args.session, study_id=workspace.plan.study_id
@@ -90,8 +95,9 @@ class _Worker:
             args.name,
             self._ledger,
             on_progress=self._progress,
-            should_stop=channel.has_news,
+            should_stop=self._should_stop,
             wake_fd=channel.fileno(),
+            fence=self._ask_to_commit if args.fenced else None,
         )
 
     def serve(self) -> None:
@@ -103,6 +109,8 @@ class _Worker:
                     if message["op"] != "run":
                         return
                     self._run(message)
+                    if self._is_told_to_stop:
+                        return
         finally:
             self._runner.close()
             self._ledger.close()
@@ -111,6 +119,27 @@ class _Worker:
         self._last_progress = time.monotonic()
         result = self._runner.run(chunk_from_json(message["chunk"]))
         self._channel.send({"op": "result", **result_to_json(result)})
+
+    def _should_stop(self) -> bool:
+        return self._is_told_to_stop or self._channel.has_news()
+
+    def _ask_to_commit(self) -> None:
+        """Wait for leave to commit. Raises LeaseLostError if there is none."""
+        if not self._is_void:
+            self._channel.send({"op": "commit"})
+        while not (self._is_void or self._channel.is_closed):
+            may = False
+            for message in self._channel.receive(wait=True):
+                match message["op"]:
+                    case "go":
+                        may = True
+                    case "void":
+                        self._is_void = True
+                    case _:
+                        self._is_told_to_stop = True
+            if may:
+                return
+        raise LeaseLostError("the chunk was given to another worker")
 
     def _progress(self, ended: int, failed: int) -> None:
         now = time.monotonic()

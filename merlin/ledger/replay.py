@@ -13,6 +13,7 @@ from merlin.ledger.format import MIXED, Block, Kind, RecordHeader, Writer, iter_
 from merlin.ledger.records import EventRecord, Failure, Record
 from merlin.ledger.resolve import Run, apply_run, clusters, effective
 from merlin.ledger.segments import Damage, Segment, segment_paths
+from merlin.ledger.session import session_start
 from merlin.study.runs import RunMap
 from merlin.study.tasks import NO_OUTCOME, Outcome
 
@@ -114,8 +115,8 @@ class Replay:
         if self._study_id and segment.header.study_id and segment.header.study_id != self._study_id:
             raise LedgerError(f"{segment.path} belongs to another study ({segment.header.study_id})")
         for writer in segment.header.writers:
-            start = self._sessions.get(writer.session, writer.started)
-            self._sessions[writer.session] = min(start, writer.started)
+            began = session_start(writer.session, writer.started)
+            self._sessions[writer.session] = min(self._sessions.get(writer.session, began), began)
         for header in headers:
             entry = Entry(header, segment, self._num_records)
             self._num_records += 1
@@ -143,9 +144,12 @@ class Replay:
 
     def order(self, entry: Entry) -> tuple[float, int, float, int]:
         """Sort key: a record with a greater one is later (start of its run, attempt, time written)."""
+        return self._began(entry), entry.header.attempt, entry.header.ended, entry.number
+
+    def _began(self, entry: Entry) -> float:
+        """The start of the entry's run; clocks of its machines may differ, those of its runs do not."""
         writer = entry.writer
-        started = self._sessions[writer.session] if writer.session else writer.started
-        return started, entry.header.attempt, entry.header.ended, entry.number
+        return self._sessions[writer.session] if writer.session else writer.started
 
     def clusters(self, instance: str) -> Iterator[tuple[int, int, list[Entry]]]:
         """Groups of records with overlapping ranges, each in the order in which they count."""
@@ -261,11 +265,13 @@ class Replay:
             yield decode(entry.header, payload, entry.writer)
 
     def events(self) -> list[EventRecord]:
-        """What happened to the runs, in order of time."""
+        """What happened to the runs, run by run, in order of time."""
         import json
 
         found: list[EventRecord] = []
-        for entry, payload in self.payloads(sorted(self._events, key=lambda e: e.header.started)):
+        for entry, payload in self.payloads(
+            sorted(self._events, key=lambda e: (self._began(e), e.header.started))
+        ):
             detail = next(
                 json.loads(data) for block, _, data in iter_blocks(payload) if block == Block.DETAIL
             )

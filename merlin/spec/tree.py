@@ -138,8 +138,15 @@ def token_place(source: Source, entry: Entry, name: str, nth: int) -> Place:
     return entry.place
 
 
-def parse(source: Source, findings: Findings) -> Entry | None:
-    """The tree of the text, or None (with findings) if it is no YAML mapping."""
+def parse(
+    source: Source,
+    findings: Findings,
+    *,
+    what: str = "spec",
+    blocks: str = "description, env, study, …",
+    needs: str = "description and study",
+) -> Entry | None:
+    """The tree of the text, or None (with findings) if it is no YAML mapping; the words are for messages."""
     try:
         root = compose(source.text)
     except yaml.YAMLError as error:
@@ -149,14 +156,12 @@ def parse(source: Source, findings: Findings) -> Entry | None:
         findings.error((1, 1), "the YAML is nested too deeply", code="yaml")
         return None
     if root is None:
-        findings.error(
-            (1, 1), "the spec is empty", code="empty", hint="it needs at least description and study"
-        )
+        findings.error((1, 1), f"the {what} is empty", code="empty", hint=f"it needs at least {needs}")
         return None
     if not isinstance(root, yaml.MappingNode):
         findings.error(
             _node_place(root),
-            "a spec is a mapping of blocks (description, env, study, …)",
+            f"a {what} is a mapping of blocks ({blocks})",
             text=source.line(1),
             code="type",
         )
@@ -286,7 +291,7 @@ class _Builder:
 _EXPLANATIONS = (
     ("mapping values are not allowed", "': ' cannot stand in unquoted text", 'quote the value: key: "a: b"'),
     ("found undefined alias", "the alias has no anchor", "define it with &name before it is used"),
-    ("found another document", "a spec is one YAML document", "remove the line with ---"),
+    ("found another document", "a file holds one YAML document here", "remove the line with ---"),
     (
         "did not find expected key",
         "a key was expected here",

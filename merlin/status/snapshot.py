@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,16 @@ from merlin.study.workspace import Workspace
 State = Literal["new", "running", "finished", "stopped", "failed"]
 
 RATE_WINDOW_S = 60.0
+EXECUTOR = "celery"  # in the event of a run that was published
+KILLED = "killed"  # the stop reason of a run that left no word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """The workers of a run on many machines, as the servers know them; a run on one machine has a lock instead."""
+
+    num_workers: int  # chunks that they run at a time
+    running: Mapping[str, int]  # step instance -> chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +82,19 @@ def take_snapshot(workspace: Workspace, *, now: float | None = None) -> Snapshot
     return snapshot_of(workspace, state, is_live(workspace), time.time() if now is None else now)
 
 
-def snapshot_of(workspace: Workspace, state: Replay, live: bool, now: float) -> Snapshot:
-    """The snapshot of a replay; `live` says whether a run holds the workspace."""
+def snapshot_of(
+    workspace: Workspace, state: Replay, live: bool, now: float, *, crew: Crew | None = None
+) -> Snapshot:
+    """The snapshot of a replay; `live` says whether a run holds the workspace or workers have the study."""
     plan = workspace.plan
     events = state.events()
     starts = [e for e in events if e.kind == "run_started"]
-    num_workers = int(starts[-1].data.get("workers", 0)) if live and starts else 0
     run_started = starts[-1].time if starts else None
-    seen = _last_seen(state) if live else {}
+    if crew is not None:
+        num_workers, seen = crew.num_workers, crew.running
+    else:
+        num_workers = int(starts[-1].data.get("workers", 0)) if live and starts else 0
+        seen = _last_seen(state) if live else {}
     counts = state.counts()
     by_step: dict[str, list[StepInstance]] = {}
     for instance in plan.instances:
@@ -118,7 +133,7 @@ def _step_status(
     run_started: float | None,
     now: float | None,
     num_workers: int,
-    seen: dict[str, int],
+    seen: Mapping[str, int],
 ) -> StepStatus:
     planned = sum(i.num_tasks for i in instances)
     ok, failed, skipped = (
@@ -239,9 +254,15 @@ def _state(totals: StepStatus, live: bool, events: list[EventRecord]) -> State:
     return "failed" if events and events[-1].kind == "run_failed" else "stopped"
 
 
+def is_published(state: Replay) -> bool:
+    """Whether the last run was handed to workers on other machines, and has not ended as far as they told."""
+    runs = [e for e in state.events() if e.kind.startswith("run_")]
+    return bool(runs) and runs[-1].kind == "run_started" and runs[-1].data.get("executor") == EXECUTOR
+
+
 def _stop_reason(events: list[EventRecord]) -> str:
     """What the last run said when it ended."""
     runs = [e for e in events if e.kind.startswith("run_")]
     if not runs:
         return ""
-    return "killed" if runs[-1].kind == "run_started" else str(runs[-1].data.get("reason", ""))
+    return KILLED if runs[-1].kind == "run_started" else str(runs[-1].data.get("reason", ""))

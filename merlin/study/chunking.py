@@ -7,7 +7,7 @@ from merlin.study.plan import StepInstance, StepKind
 GROWTH = 8  # a chunk is at most this many times as large as the largest that has ended
 MAX_CMD_TASKS = 5_000
 MAX_FUNCTION_TASKS = 100_000
-_DECAY = 0.5  # weight of what was known before, per chunk
+DECAY = 0.5  # weight of what was known before, per chunk
 
 
 class ChunkSizer:
@@ -17,13 +17,13 @@ class ChunkSizer:
     the first small ones, which also pay for imports and shell starts.
     """
 
-    __slots__ = ("_busy_s", "_limit", "_num_tasks", "_target_s", "size")
+    __slots__ = ("_busy_s", "_num_tasks", "_target_s", "limit", "size")
 
     def __init__(self, instance: StepInstance, target_s: float) -> None:
         self._target_s = target_s
         self._busy_s = 0.0
         self._num_tasks = 0.0
-        first, self._limit = {
+        first, self.limit = {
             StepKind.CMD: (1, MAX_CMD_TASKS),
             StepKind.FUNCTION: (64, MAX_FUNCTION_TASKS),
         }.get(instance.kind, (1, 1))
@@ -33,10 +33,10 @@ class ChunkSizer:
         """Take in a chunk that has ended."""
         if num_tasks <= 0:
             return
-        self._busy_s = self._busy_s * _DECAY + busy_s
-        self._num_tasks = self._num_tasks * _DECAY + num_tasks
+        self._busy_s = self._busy_s * DECAY + busy_s
+        self._num_tasks = self._num_tasks * DECAY + num_tasks
         per_task_s = max(self._busy_s / self._num_tasks, 1e-9)
-        ideal = max(1, min(self._limit, int(self._target_s / per_task_s)))
+        ideal = max(1, min(self.limit, int(self._target_s / per_task_s)))
         self.size = ideal if ideal <= self.size else max(self.size, min(ideal, GROWTH * num_tasks))
 
     def next_size(self, num_left: int, num_workers: int) -> int:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from merlin.errors import ExecutionError
 from merlin.study.chunking import ChunkSizer
+from merlin.study.pieces import Range, Run, chunk_of, clip, halves, merged, num_tasks, pieces_of
 from merlin.study.plan import Plan, StepInstance, StepKind
 from merlin.study.runs import RunMap
 from merlin.study.tasks import Chunk, ChunkResult, Outcome
@@ -32,9 +32,8 @@ _NAMES = {0: "ok", 1: "failed", 2: "skipped", 10: "waiting", 11: "ready", 12: "q
 
 MAX_SPARSE_SPAN = 4096  # a chunk with holes reaches no further than this, or four times the tasks it runs
 TARGET_S = 1.5
-
-Range = tuple[int, int]
-Run = tuple[int, int, int]
+LEASE_S = 60.0
+LOSS_LIMIT = 10  # a task that was alone in its chunk when its worker was lost, so many times, has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +46,7 @@ class Verdict:
     outcome: Outcome  # SKIPPED, or FAILED for a task that keeps killing its worker
     cause: str
     attempt: int = 1
+    id: str = field(default="", compare=False)  # of whoever keeps it until it is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,14 @@ class Counts:
     @property
     def missing(self) -> int:
         return self.planned - self.ok - self.failed - self.skipped
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A chunk that runs, and until when its holder is believed to live."""
+
+    chunk: Chunk
+    expires: float
 
 
 class _Group:
@@ -127,7 +135,7 @@ class _State:
 
 
 class Scheduler:
-    """The run of one plan, from the outcomes that the ledger holds to the end.
+    """The run of one plan in memory, from the outcomes that the ledger holds to the end; see `Progress`.
 
     Call `take` for work, and `finished`, `lost` or `give_back` once for every chunk that it returned. After
     each of these, and after construction, write `verdicts` into the ledger. `first_attempt` must exceed every
@@ -142,16 +150,19 @@ class Scheduler:
         num_workers: int,
         target_s: float = TARGET_S,
         first_attempt: int = 1,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.plan = plan
         self.num_workers = num_workers
         self.first_attempt = first_attempt
         self.stop_reason = ""
         self.stop_now = False  # running tasks are to be interrupted, too
-        self._running: set[Chunk] = set()
+        self._lease_s = lease_s
+        self._leases: dict[str, _Lease] = {}  # by lease id
+        self._num_leases = 0  # ever; makes the ids
         self._deferred: list[tuple[float, int, Chunk]] = []
         self._num_deferred = 0  # ever; breaks ties
-        self._deaths: dict[tuple[str, int], int] = {}
+        self._deaths: dict[tuple[str, int, bool], int] = {}  # instance, task, whether by infrastructure
         self._verdicts: list[Verdict] = []
         self._active: list[tuple[tuple[int, int, int], str]] = []
         self._changed: deque[tuple[_State, int, int]] = deque()
@@ -163,60 +174,97 @@ class Scheduler:
 
     # ---------------------------------------------------------------- events
 
-    def take(self, now: float) -> Chunk | None:
-        """The next chunk to run, or None when nothing is ready or the study stops."""
+    def take(self, now: float, instance: str | None = None, *, worker: str = "") -> Chunk | None:
+        """The next chunk to run (of `instance`), or None when nothing is ready or the study stops."""
         if self.stop_reason:
             return None
         while self._deferred and self._deferred[0][0] <= now:
             chunk = heapq.heappop(self._deferred)[2]
             self._requeue(self._states[chunk.instance], chunk)
+        if instance is not None:
+            return self._take_from(self._state(instance), now)
         while self._active:
             state = self._states[self._active[0][1]]
-            if state.requeue:
-                return self._hand_out(state, state.requeue.popleft())
-            if state.num[READY]:
-                return self._hand_out(state, self._cut(state))
+            taken = self._take_from(state, now)
+            if taken is not None:
+                return taken
             heapq.heappop(self._active)
             state.is_active = False
         return None
 
-    def finished(self, result: ChunkResult, now: float) -> None:
-        """A worker has ended a chunk; tasks it does not report are run again."""
-        chunk, state = result.chunk, self._release(result.chunk)
+    def finished(self, result: ChunkResult, now: float) -> bool:
+        """A worker has ended a chunk; tasks it does not report are run again. False: the lease is not held."""
+        chunk = self._release(result.chunk)
+        if chunk is None:
+            return False
+        state = self._states[chunk.instance]
         num_failed = self._settle(state, chunk, result.runs)
         for later in result.deferred:
-            self._defer(state, replace(later.chunk, attempt=chunk.attempt + 1), now + later.delay_s)
+            self._defer(state, replace(later.chunk, attempt=chunk.attempt + 1, lease=""), now + later.delay_s)
         again = self._unsettled(state, chunk)
         for rest in again:
             self._requeue(state, replace(rest, attempt=chunk.attempt + 1))
         if not (again or chunk.isolate):
-            state.sizer.learn(_num_tasks(chunk), result.busy_s)
+            state.sizer.learn(num_tasks(chunk), result.busy_s)
         if result.stop:
             self._stop_for(state, result)
         elif num_failed:
             self._check_failures(state, result.note)
         self._propagate()
+        return True
 
-    def lost(self, chunk: Chunk, done: Iterable[Run], now: float, *, signal: str = "") -> None:
-        """The chunk's worker died; `done` is what it left in the ledger for this attempt.
+    def lost(
+        self,
+        chunk: Chunk,
+        done: Iterable[Run],
+        now: float,
+        *,
+        signal: str = "",
+        infrastructure: bool = False,
+    ) -> bool:
+        """The chunk's worker is gone; `done` is what it left in the ledger for this attempt.
 
-        What it did not end is split in halves, down to single tasks; a task that alone kills its worker
-        `crash_limit` times has failed.
+        What it did not end is split in halves, down to single tasks. A task that alone kills its worker
+        `crash_limit` times has failed; with `infrastructure`, the worker was not killed by its tasks, and the limit
+        is LOSS_LIMIT. False: the lease is not held.
         """
-        state = self._release(chunk)
-        self._settle(state, chunk, done)
-        for rest in self._unsettled(state, chunk):
-            if _num_tasks(rest) == 1:
-                self._lost_alone(state, rest, signal)
+        held = self._release(chunk)
+        if held is None:
+            return False
+        state = self._states[held.instance]
+        self._settle(state, held, done)
+        for rest in self._unsettled(state, held):
+            if num_tasks(rest) == 1:
+                self._lost_alone(state, rest, signal, infrastructure)
                 continue
-            for half in _halves(rest):
-                self._requeue(state, replace(half, attempt=chunk.attempt + 1))
+            for half in halves(rest):
+                self._requeue(state, replace(half, attempt=held.attempt + 1))
         self._propagate()
+        return True
 
-    def give_back(self, chunk: Chunk) -> None:
-        """The chunk was not started; it waits again as it was."""
-        state = self._release(chunk)
-        self._requeue(state, chunk)
+    def give_back(self, chunk: Chunk) -> bool:
+        """The chunk was not started; it waits again as it was. False: the lease is not held."""
+        held = self._release(chunk)
+        if held is None:
+            return False
+        self._requeue(self._states[held.instance], held)
+        return True
+
+    def beat(self, chunks: Iterable[Chunk], now: float) -> list[Chunk]:
+        """Renew the leases of chunks that run; returns those that are not held any more."""
+        gone = []
+        for chunk in chunks:
+            lease = self._leases.get(chunk.lease)
+            if lease is None:
+                gone.append(chunk)
+            else:
+                lease.expires = now + self._lease_s
+        return gone
+
+    def expired(self, now: float) -> list[Chunk]:
+        """Take over chunks whose lease ran out, under new leases; call `lost` for each of them."""
+        late = [id for id, lease in self._leases.items() if lease.expires <= now]
+        return [self._lease(replace(self._leases.pop(id).chunk, lease=""), now) for id in late]
 
     def stop(self, reason: str, *, now: bool = False) -> None:
         """Hand out nothing more; with `now`, running tasks are to be interrupted. The first reason stays."""
@@ -229,6 +277,9 @@ class Scheduler:
         """Outcomes decided here since the last call, for the ledger."""
         out, self._verdicts = self._verdicts, []
         return out
+
+    def written(self, verdicts: Sequence[Verdict]) -> None:
+        """Nothing to do: `verdicts` has forgotten them."""
 
     def next_wakeup(self) -> float | None:
         """When the earliest deferred chunk may run, if one waits."""
@@ -258,18 +309,36 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Chunks handed out and not ended."""
-        return len(self._running)
+        return len(self._leases)
+
+    def tasks(self, instance: str) -> Iterator[Run]:
+        """The states of all tasks, as sorted runs: an Outcome, WAITING, READY, QUEUED or RUNNING."""
+        return self._state(instance).tasks.runs()
 
     def story(self, instance: str, task: int) -> str:
         """What is known about one task, for messages about bugs."""
         state = self._states[instance]
-        chunks = [c for c in self._running if c.instance == instance and c.lo <= task < c.hi]
+        running = [lease.chunk for lease in self._leases.values()]
+        chunks = [c for c in running if c.instance == instance and c.lo <= task < c.hi]
         return (
             f"task {task} of {instance} is {_NAMES[state.tasks[task]]}; running chunks over it: {chunks}; "
-            f"deaths: {self._deaths.get((instance, task), 0)}; open groups: {state.num_open_groups}"
+            f"deaths: {self._deaths.get((instance, task, False), 0)}; open groups: {state.num_open_groups}"
         )
 
     # ------------------------------------------------------------- handing out
+
+    def _state(self, instance: str) -> _State:
+        try:
+            return self._states[instance]
+        except KeyError:
+            raise ExecutionError(f"the plan has no step instance '{instance}'") from None
+
+    def _take_from(self, state: _State, now: float) -> Chunk | None:
+        if state.requeue:
+            return self._hand_out(state, state.requeue.popleft(), now)
+        if state.num[READY]:
+            return self._hand_out(state, self._cut(state), now)
+        return None
 
     def _cut(self, state: _State) -> Chunk:
         """The next chunk from the ready tasks, in order; scattered tasks share a chunk with holes."""
@@ -288,33 +357,35 @@ class Scheduler:
             if num == size:
                 break
         state.cursor = pieces[-1][1]
-        chunk = _chunk_of(pieces, instance=state.spec.id, attempt=self.first_attempt)
+        chunk = chunk_of(pieces, instance=state.spec.id, attempt=self.first_attempt)
         if state.spec.kind is StepKind.AGGREGATE:
             chunk = replace(chunk, absent_rows=_absent_rows(state, chunk))
         return chunk
 
-    def _hand_out(self, state: _State, chunk: Chunk) -> Chunk:
-        for a, b in _pieces(chunk):
+    def _hand_out(self, state: _State, chunk: Chunk, now: float) -> Chunk:
+        for a, b in pieces_of(chunk):
             state.move(a, b, RUNNING)
-        self._running.add(chunk)
-        return chunk
+        return self._lease(chunk, now)
 
-    def _release(self, chunk: Chunk) -> _State:
-        if chunk not in self._running:
-            raise ExecutionError(
-                f"a chunk ended that does not run: {chunk}; {self.story(chunk.instance, chunk.lo)}"
-            )
-        self._running.remove(chunk)
-        return self._states[chunk.instance]
+    def _lease(self, chunk: Chunk, now: float) -> Chunk:
+        self._num_leases += 1
+        leased = replace(chunk, lease=str(self._num_leases))
+        self._leases[leased.lease] = _Lease(leased, now + self._lease_s)
+        return leased
+
+    def _release(self, chunk: Chunk) -> Chunk | None:
+        """The chunk as it was handed out, without its lease; None if the lease is not held."""
+        lease = self._leases.pop(chunk.lease, None)
+        return replace(lease.chunk, lease="") if lease else None
 
     def _requeue(self, state: _State, chunk: Chunk) -> None:
-        for a, b in _pieces(chunk):
+        for a, b in pieces_of(chunk):
             state.move(a, b, QUEUED)
         state.requeue.append(chunk)
         self._activate(state)
 
     def _defer(self, state: _State, chunk: Chunk, not_before: float) -> None:
-        for a, b in _pieces(chunk):
+        for a, b in pieces_of(chunk):
             self._expect_running(state, a, b)
             state.move(a, b, QUEUED)
         self._num_deferred += 1
@@ -330,7 +401,7 @@ class Scheduler:
     def _settle(self, state: _State, chunk: Chunk, runs: Iterable[Run]) -> int:
         """Take the outcomes inside the chunk; returns the number of failed tasks."""
         num_failed = 0
-        for a, b, outcome in _clip(runs, _pieces(chunk)):
+        for a, b, outcome in clip(runs, pieces_of(chunk)):
             if outcome not in ENDED:
                 continue
             self._expect_running(state, a, b)
@@ -348,20 +419,20 @@ class Scheduler:
 
     def _unsettled(self, state: _State, chunk: Chunk) -> list[Chunk]:
         """What of the chunk is still running, as a chunk; empty when nothing is."""
-        left = [r for a, b in _pieces(chunk) for r in state.tasks.ranges((RUNNING,), a, b)]
+        left = [r for a, b in pieces_of(chunk) for r in state.tasks.ranges((RUNNING,), a, b)]
         if not left:
             return []
-        shape = _chunk_of(left, instance=chunk.instance, attempt=chunk.attempt)
+        shape = chunk_of(left, instance=chunk.instance, attempt=chunk.attempt)
         return [replace(chunk, lo=shape.lo, hi=shape.hi, holes=shape.holes)]
 
-    def _lost_alone(self, state: _State, chunk: Chunk, signal: str) -> None:
+    def _lost_alone(self, state: _State, chunk: Chunk, signal: str, infrastructure: bool) -> None:
         (task,) = chunk.task_ids()
-        deaths = self._deaths[chunk.instance, task] = self._deaths.get((chunk.instance, task), 0) + 1
-        if deaths < state.spec.crash_limit:
+        key = (chunk.instance, task, infrastructure)
+        deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
+        if deaths < (LOSS_LIMIT if infrastructure else state.spec.crash_limit):
             self._requeue(state, replace(chunk, attempt=chunk.attempt + 1, isolate=True))
             return
-        times = "once" if deaths == 1 else f"{deaths} times"
-        cause = f"killed its worker {times}" + (f" ({signal})" if signal else "")
+        cause = cause_of_loss(deaths, signal, infrastructure)
         self._judge(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
         self._check_failures(state, cause)
 
@@ -468,9 +539,10 @@ class Scheduler:
         """Assert the invariants; every test calls it after every event."""
         held: dict[tuple[str, int], list[Range]] = {}
         queued = [c for s in self._states.values() for c in s.requeue] + [c for _, _, c in self._deferred]
-        for kind, chunks in ((RUNNING, list(self._running)), (QUEUED, queued)):
+        running = [lease.chunk for lease in self._leases.values()]
+        for kind, chunks in ((RUNNING, running), (QUEUED, queued)):
             for chunk in chunks:
-                held.setdefault((chunk.instance, kind), []).extend(_pieces(chunk))
+                held.setdefault((chunk.instance, kind), []).extend(pieces_of(chunk))
         for id, state in self._states.items():
             real = state.tasks.counts()
             assert {k: v for k, v in state.num.items() if v} == real, f"{id}: counts {state.num} but {real}"
@@ -479,7 +551,7 @@ class Scheduler:
                 f"{id}: ready below the cursor"
             )
             for kind in (RUNNING, QUEUED):
-                have = _merged(held.get((id, kind), []))
+                have = merged(held.get((id, kind), []))
                 assert have == state.tasks.ranges((kind,)), f"{id}: {_NAMES[kind]} {have}"
             self._check_dependencies(state)
 
@@ -596,7 +668,7 @@ def _ready_shards(target: _State, lo: int, hi: int) -> Iterator[tuple[int, int, 
         at = y
     if at < hi:
         closed.append((at, hi))
-    for a, b, _ in _clip([(a, b, 0) for a, b in target.tasks.ranges((WAITING,), lo, hi)], closed):
+    for a, b, _ in clip([(a, b, 0) for a, b in target.tasks.ranges((WAITING,), lo, hi)], closed):
         yield a, b, ""
 
 
@@ -646,65 +718,16 @@ def _absent_rows(target: _State, chunk: Chunk) -> tuple[Range, ...]:
         for offset, source, a, b in _rows(target, chunk.lo * size, chunk.hi * size)
         for x, y in source.tasks.ranges((FAILED, SKIPPED), a, b)
     ]
-    return tuple(_merged(out))
+    return tuple(merged(out))
 
 
-# ---------------------------------------------------------------------- chunks
+# --------------------------------------------------------------------- wording
 
 
-def _pieces(chunk: Chunk) -> list[Range]:
-    """The chunk without its holes."""
-    out: list[Range] = []
-    at = chunk.lo
-    for a, b in chunk.holes:
-        if a > at:
-            out.append((at, a))
-        at = b
-    if at < chunk.hi:
-        out.append((at, chunk.hi))
-    return out
-
-
-def _num_tasks(chunk: Chunk) -> int:
-    return chunk.hi - chunk.lo - sum(b - a for a, b in chunk.holes)
-
-
-def _chunk_of(pieces: list[Range], *, instance: str, attempt: int) -> Chunk:
-    merged = _merged(pieces)
-    holes = tuple((a[1], b[0]) for a, b in pairwise(merged))
-    return Chunk(instance=instance, lo=merged[0][0], hi=merged[-1][1], attempt=attempt, holes=holes)
-
-
-def _halves(chunk: Chunk) -> list[Chunk]:
-    """Two chunks of about half the tasks each."""
-    left, right = [], []
-    to_go = _num_tasks(chunk) // 2
-    for a, b in _pieces(chunk):
-        cut = min(b, a + to_go)
-        to_go -= cut - a
-        left += [(a, cut)] if cut > a else []
-        right += [(cut, b)] if b > cut else []
-    shapes = [_chunk_of(part, instance=chunk.instance, attempt=chunk.attempt) for part in (left, right)]
-    return [replace(chunk, lo=s.lo, hi=s.hi, holes=s.holes, isolate=_num_tasks(s) == 1) for s in shapes]
-
-
-def _merged(ranges: Iterable[Range]) -> list[Range]:
-    out: list[Range] = []
-    for a, b in sorted(ranges):
-        if out and out[-1][1] == a:
-            out[-1] = (out[-1][0], b)
-        else:
-            out.append((a, b))
-    return out
-
-
-def _clip(runs: Iterable[Run], pieces: list[Range]) -> Iterator[Run]:
-    """The parts of sorted runs that lie inside sorted pieces."""
-    i = 0
-    for lo, hi, value in runs:
-        while i < len(pieces) and pieces[i][1] <= lo:
-            i += 1
-        j = i
-        while j < len(pieces) and pieces[j][0] < hi:
-            yield max(lo, pieces[j][0]), min(hi, pieces[j][1]), value
-            j += 1
+def cause_of_loss(deaths: int, signal: str, infrastructure: bool) -> str:
+    """Why a task failed that no worker survived."""
+    times = "once" if deaths == 1 else f"{deaths} times"
+    because = f" ({signal})" if signal else ""
+    return (
+        f"its worker was lost {times}{because}" if infrastructure else f"killed its worker {times}{because}"
+    )

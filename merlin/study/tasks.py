@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -44,6 +44,7 @@ class Chunk:
     use_restart: bool = False  # run the step's `restart` command instead of `cmd`
     isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
     absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
+    lease: str = field(default="", compare=False)  # "" while it waits; of one hand-out
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi:

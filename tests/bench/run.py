@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import data
+import distributed
 import report
 import scale
 import throughput
@@ -29,6 +30,13 @@ ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
     "plan": (scale.plan, 100_000_000),
     "status": (scale.status, 1_000_000),
     "restart": (scale.restart, 1_000_000),
+    "celery_drain": (distributed.drain, 10_000),
+    "celery_drain_large": (distributed.drain_large, 30_000),
+    "celery_function": (distributed.null_function, 10_000_000),
+    "celery_publish": (distributed.publish, 100_000_000),
+    "celery_first_sample": (distributed.first_sample, 1_000_000),
+    "celery_recovery": (distributed.recovery, 500),
+    "redis_load": (distributed.redis_load, 10_000),
     "shard_writing": (data.shard_writing, 4_000),
     "random_batches": (data.random_batches, 20_000),
 }

@@ -65,13 +65,28 @@ class Example:
     folder: Path
 
     def run(self, spec: str, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        env = dict(os.environ)
+        """`merlin run --local`, to the end."""
+        return self._merlin("run", "--local", spec, *args, check=check)
+
+    def run_on_workers(
+        self, spec: str, broker_url: str, *args: str, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """`merlin run` and the workers that the spec asks for; returns the end of `merlin monitor`."""
+        env = {"MERLIN_BROKER_URL": broker_url}
+        self._merlin("run", spec, *args, **env)
+        self._merlin("run-workers", spec, **env)
+        try:
+            return self._merlin("monitor", spec, "--sleep", "1", check=check, **env)
+        finally:
+            self._merlin("stop-workers", "--spec", spec, check=False, **env)
+
+    def _merlin(self, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
         env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
         env["HOME"] = str(self.folder / "home")  # no configuration of the developer's
-        env.pop("MERLIN_CONFIG", None)
-        command = ["merlin", "run", "--local", spec, *args]
+        command = ["merlin", *words]
         done = subprocess.run(
-            command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=280
+            command, cwd=self.folder, env=env | more, capture_output=True, text=True, check=False, timeout=280
         )
         if check and done.returncode:
             pytest.fail(f"{' '.join(command)} exited {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -78,10 +78,17 @@ def test_simple_chain_pairs_each_step_with_its_own_predecessor(example: Callable
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["local", "workers"])
 @pytest.mark.parametrize("name", ["feature_demo", "remote_feature_demo"])
-def test_feature_demo_learns_and_only_the_python2_step_fails(example: Callable, name: str) -> None:
+def test_feature_demo_learns_and_only_the_python2_step_fails(
+    example: Callable, name: str, where: str, request: pytest.FixtureRequest
+) -> None:
     demo = example(name)
-    done = demo.run(f"{name}.yaml", check=False)
+    if where == "local":
+        done = demo.run(f"{name}.yaml", check=False)
+    else:
+        url = request.getfixturevalue("any_redis").url
+        done = demo.run_on_workers(f"{name}.yaml", url, check=False)
     (workspace,) = demo.workspaces("studies")
     out = f"{done.stdout}\n{done.stderr}"
     for i in range(10):

@@ -42,12 +42,14 @@ def run(
     num_workers: int | None,
     as_json: bool,
 ) -> None:
-    """Run the study that SPEC describes and wait for its end.
+    """Run the study that SPEC describes.
 
-    Exits with 0 only if every task ended ok, with 1 if one failed or is missing, with 2 if the spec is wrong,
-    and with 130 after Ctrl-C (the study can be finished with merlin restart).
+    Without a broker, or with --local, on this machine to its end: exits with 0 only if every task ended ok, with 1
+    if one failed or is missing, with 2 if the spec is wrong, and with 130 after Ctrl-C (merlin restart finishes
+    the study). With a broker: publishes the study for workers (merlin run-workers), and returns at once.
     """
     from merlin.cli.execute import execute
+    from merlin.cli.publishing import broker_for, publish
     from merlin.study.checking import load_checked
     from merlin.study.prepare import StudyOptions, prepare_study
 
@@ -59,10 +61,20 @@ def run(
     loaded = load_checked(spec, variables, options)
     for warning in loaded.warnings:
         print(warning.render(), file=sys.stderr)
+    is_dry = dry or loaded.document.batch.dry_run
+    config = None if is_dry else broker_for(local=local, num_workers=num_workers)
     workspace = prepare_study(loaded, options)
-    if dry or loaded.document.batch.dry_run:
+    if is_dry:
         from merlin.cli.dry import write_scripts
 
         sys.exit(write_scripts(workspace, as_json=as_json))
+    if config is not None:
+        start_workers = [
+            "merlin",
+            "run-workers",
+            str(spec),
+            *(["--vars", *assignments] if assignments else []),
+        ]
+        sys.exit(publish(workspace, config, workers_command=start_workers, as_json=as_json))
     print(f"workspace {workspace.path}", file=sys.stderr)
     sys.exit(execute(workspace, num_workers=num_workers, as_json=as_json))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,13 +38,15 @@ def status(
     never disturbs the run.
     """
     from merlin.cli.find import find_workspace
+    from merlin.cli.live import live_snapshot
     from merlin.cli.output import check_dump, dump_file, print_json
-    from merlin.status.snapshot import take_snapshot
 
     check_dump(dump)
-    snapshot = take_snapshot(
+    snapshot, note = live_snapshot(
         find_workspace(spec_or_workspace, output=output, ask=not (no_prompts or as_json))
     )
+    if note:
+        print(note, file=sys.stderr)
     if dump is not None:
         dump_file(dump, [_flat(step) for step in snapshot.steps], snapshot)
         print(f"status written to {dump}")
@@ -75,7 +78,7 @@ def show(snapshot: Snapshot, *, cb_help: bool = False) -> None:
     from rich.text import Text
 
     from merlin.cli.execute import reconciled
-    from merlin.cli.output import console, duration, rate
+    from merlin.cli.output import console, count, duration, rate
 
     out = console()
     print(f"{snapshot.name}  {snapshot.state}  {snapshot.workspace}\n")
@@ -98,6 +101,9 @@ def show(snapshot: Snapshot, *, cb_help: bool = False) -> None:
         for k in ("planned", "ok", "failed", "skipped", "missing")
     }
     print(f"\n{reconciled(totals)}")
+    if snapshot.state == "running":
+        at_work = sum(step.running for step in snapshot.steps)
+        print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}, {at_work:,} at work")
     if snapshot.state == "running" and snapshot.eta_s:
         print(f"about {duration(snapshot.eta_s)} to go")
     if totals["missing"] and snapshot.state != "running":

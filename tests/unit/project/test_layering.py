@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "merlin"
 
 # from the top down; a layer imports itself and what stands after it
-LAYERS = ("cli", "execution", "status", "shards", "ledger", "study", "spec", "errors")
+LAYERS = ("cli", "execution", "server", "config", "status", "shards", "ledger", "study", "spec", "errors")
 APART = {"testing": set(LAYERS), "common": set()}  # type: dict[str, set[str]]
 
 FENCES = {
@@ -32,6 +32,10 @@ FENCES = {
     "numpy": {"execution", "status", "shards", "ledger", "study", "cli", "testing", "common"},
     "matplotlib": {"shards"},
     "pandas": {"status"},
+    "celery": {"execution"},
+    "amqp": {"execution"},
+    "redis": {"execution", "server", "config"},
+    "kombu": {"execution", "config"},
 }
 # modules of a layer that may also use a package: (file, package)
 EXCEPTIONS: set[tuple[str, str]] = set()

@@ -32,7 +32,16 @@ def modules_of(*argv: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "argv",
-    [("--help",), ("--version",), ("run", "--help"), ("shards", "--help"), ("sql", "--help"), ("nonsense",)],
+    [
+        ("--help",),
+        ("--version",),
+        ("run", "--help"),
+        ("shards", "--help"),
+        ("sql", "--help"),
+        ("run-workers", "--help"),
+        ("monitor", "--help"),
+        ("nonsense",),
+    ],
 )
 def test_help_loads_nothing_heavy(argv: tuple[str, ...]) -> None:
     assert not modules_of(*argv) & HEAVY

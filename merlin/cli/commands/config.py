@@ -1,0 +1,265 @@
+"""`merlin config`: make, change, choose, show and check the configuration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from merlin.cli.options import json_option
+from merlin.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config, Endpoint
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TITLES = {"broker": "broker", "results_backend": "results backend"}
+_file = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def config() -> None:
+    """Make, change, choose, show and check the configuration (app.yaml)."""
+
+
+@config.command()
+@click.option("--task-server", default="celery", hidden=True)
+@click.option(
+    "-o",
+    "--output-file",
+    "path",
+    type=_file,
+    metavar="FILE",
+    help="Where to write it [default: ~/.merlin/app.yaml].",
+)
+@click.option(
+    "--broker",
+    type=click.Choice(["redis", "rabbitmq"]),
+    default="rabbitmq",
+    show_default=True,
+    help="What carries the messages; progress is always kept in Redis.",
+)
+def create(task_server: str, path: Path | None, broker: str) -> None:
+    """Write a template to fill in, and use it from now on. A file that exists is kept."""
+    import os
+
+    from merlin.config.edit import template, use
+    from merlin.config.keys import make_key
+    from merlin.config.places import default_config_path, default_key_path
+    from merlin.config.private_file import write_private
+
+    if task_server != "celery":
+        raise UsageError(f"--task-server {task_server}: only celery can be configured")
+    path = default_config_path(os.environ) if path is None else path.absolute()
+    if path.exists():
+        print(f"{path} exists and is kept")
+    else:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, template(broker))
+        print(f"{path} is written; fill in what stands in < >, then: merlin config check")
+    use(path, os.environ)
+    make_key(default_key_path(os.environ))
+
+
+def _server_options(command: F) -> F:
+    """The options that `update-broker` and `update-backend` share, upstream's letters included."""
+    for option in reversed(
+        (
+            click.option(
+                "--cf",
+                "--config-file",
+                "path",
+                type=_file,
+                metavar="FILE",
+                help="The file to change [default: ~/.merlin/app.yaml].",
+            ),
+            click.option("-u", "--username", metavar="NAME", help="User name on the server."),
+            click.option(
+                "--pf", "--password-file", "password_file", metavar="FILE", help="File with the password."
+            ),
+            click.option("-s", "--server", metavar="HOST", help="Host name of the server."),
+            click.option("-p", "--port", type=click.IntRange(1, 65535), help="Port of the server."),
+            click.option(
+                "-d", "--db-num", type=click.IntRange(min=0), help="Number of the database (Redis)."
+            ),
+            click.option("--tls/--no-tls", default=True, show_default=True, help="Encrypt the connection."),
+            click.option(
+                "-c",
+                "--cert-reqs",
+                type=click.Choice(["required", "optional", "none"]),
+                help="Whether the server's certificate is verified.",
+            ),
+            click.option(
+                "--ca-certs", metavar="FILE", help="The authority that signed the server's certificate."
+            ),
+            click.option("--certfile", metavar="FILE", help="Our certificate, if the server wants one."),
+            click.option("--keyfile", metavar="FILE", help="The key of our certificate."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@config.command("update-broker")
+@click.option(
+    "-t", "--type", "kind", type=click.Choice(["redis", "rabbitmq"]), required=True, help="Kind of broker."
+)
+@_server_options
+@click.option("-v", "--vhost", help="Virtual host (RabbitMQ).")
+def update_broker(kind: str, **options: Any) -> None:
+    """Change the broker in app.yaml; comments and other lines stay."""
+    _update("broker", kind, options)
+
+
+@config.command("update-backend")
+@click.option("-t", "--type", "kind", type=click.Choice(["redis"]), required=True, help="Kind of server.")
+@_server_options
+@click.option("-e", "--encryption-key", metavar="FILE", help="The file with the key that seals messages.")
+def update_backend(kind: str, **options: Any) -> None:
+    """Change the Redis that holds the progress of studies; comments and other lines stay."""
+    _update("results_backend", kind, options)
+
+
+def _update(block: str, kind: str, options: dict[str, Any]) -> None:
+    import os
+
+    from merlin.config.edit import update_block
+    from merlin.config.load import load_config
+    from merlin.config.places import default_config_path
+
+    path: Path = options.pop("path") or default_config_path(os.environ)
+    path = path.absolute()
+    update_block(path, block, _values(kind, options))
+    print(f"{path}: {_TITLES[block]} changed")
+    try:
+        load_config(path)
+    except ConfigError as error:
+        print("still to do:")
+        for found in error.diagnostics:
+            if found.severity == "error":
+                print(found.render())
+
+
+def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
+    """The keys of app.yaml and their new values."""
+    names = {("redis", True): "rediss", ("redis", False): "redis", ("rabbitmq", True): "rabbitmq"}
+    tls = options.pop("tls")
+    values: dict[str, str | int] = {"name": names.get((kind, tls), "amqp")}
+    if not tls:
+        if options["cert_reqs"] not in (None, "none"):
+            raise UsageError("--no-tls and --cert-reqs contradict each other")
+        options["cert_reqs"] = "none"
+    for option, value in options.items():
+        if value is None:
+            continue
+        if option in ("password_file", "ca_certs", "certfile", "keyfile"):
+            file = Path(value).expanduser().absolute()
+            if not file.is_file():  # a value that is no file may be a password: it is not repeated
+                raise UsageError(f"--{option.replace('_', '-')} names a file that does not exist")
+            value = str(file)
+        values["password" if option == "password_file" else option] = value
+    if kind == "redis":
+        values.setdefault("username", "")  # the user of a RabbitMQ broker may still stand there
+    return values
+
+
+@config.command()
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
+def use(path: Path) -> None:
+    """Use another app.yaml from now on (a file, or a directory with one in it)."""
+    import os
+
+    from merlin.config.edit import use as point_at
+    from merlin.config.load import load_config
+
+    path = (path / "app.yaml" if path.is_dir() else path).absolute()
+    load_config(path)
+    point_at(path, os.environ)
+    print(f"from now on: {path}")
+    for name in ("MERLIN_BROKER_URL", "MERLIN_CONFIG"):
+        if os.environ.get(name):
+            print(f"but in this shell {name} is set, and comes first: unset {name}")
+
+
+@config.command()
+@json_option
+def show(as_json: bool) -> None:
+    """Show which configuration is used and why. Passwords are never shown."""
+    from merlin.cli.output import print_json
+    from merlin.config.load import find_config
+
+    found = find_config()
+    if as_json:
+        print_json({"configured": found is not None, **(_facts(found) if found else {})})
+        return
+    if found is None:
+        print("no broker is configured: studies run on this machine. To change that: merlin server start")
+        return
+    print(f"{'from':<17}{found.path or 'the environment'} ({found.origin})")
+    for title, endpoint in (("broker", found.broker), ("results backend", found.backend)):
+        print(f"{title:<17}{endpoint.safe_url}{_encryption(endpoint)}")
+    print(f"{'key':<17}{found.key_path}")
+    print(f"{'namespace':<17}{found.namespace}")
+    if found.celery:
+        print(f"{'celery overrides':<17}{', '.join(found.celery)}")
+    for warning in found.warnings:
+        print(warning.render())
+
+
+def _encryption(endpoint: Endpoint) -> str:
+    if endpoint.tls is None:
+        return ""
+    return "  (TLS, not verified)" if endpoint.tls.cert_reqs == "none" else "  (TLS, verified)"
+
+
+def _facts(found: Config) -> dict[str, Any]:
+    """What can be shown of a configuration."""
+    servers = {
+        name: {
+            "url": endpoint.safe_url,
+            "kind": endpoint.kind,
+            "address": endpoint.address,
+            "tls": endpoint.tls,
+        }
+        for name, endpoint in (("broker", found.broker), ("results_backend", found.backend))
+    }
+    return {
+        "origin": found.origin,
+        "path": found.path,
+        **servers,
+        "key_file": found.key_path,
+        "namespace": found.namespace,
+        "celery_overrides": sorted(found.celery),  # names alone: a value may hold a secret
+        "warnings": [warning.render() for warning in found.warnings],
+    }
+
+
+@config.command()
+@json_option
+def check(as_json: bool) -> None:
+    """Check the configuration, the key and the servers; exits with 1 if a server does not answer."""
+    from merlin.cli.output import flush, print_json
+    from merlin.cli.servers import reach_all
+    from merlin.config.load import require_config
+
+    found = require_config()
+    facts = _facts(found)  # reads the key
+    reached = reach_all(found)
+    if as_json:
+        servers = [{"url": endpoint.safe_url, "reach": reach} for endpoint, reach in reached]
+        print_json({**facts, "servers": servers})
+    else:
+        print(f"configuration {found.path or found.origin}")
+        for warning in found.warnings:
+            print(warning.render())
+        for _, reach in reached:
+            version = f" {reach.version}, {reach.latency_ms:.1f} ms" if reach.ok else ""
+            print(f"{reach.detail}:{version}" if version else reach.detail)
+            if reach.hint:
+                print(f"    {reach.hint}")
+    flush()
+    sys.exit(0 if all(reach.ok for _, reach in reached) else 1)

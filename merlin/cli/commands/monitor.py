@@ -1,0 +1,133 @@
+"""`merlin monitor`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from merlin.cli.argv import ManyCommand, ManyOption
+from merlin.cli.options import (
+    json_option,
+    parse_assignments,
+    spec_or_workspace_argument,
+    task_server_option,
+    vars_option,
+)
+from merlin.errors import UsageError
+
+if TYPE_CHECKING:
+    from merlin.cli.watch import Source, Watch
+    from merlin.study.workspace import Workspace
+
+LIVE_S, LINES_S = 0.5, 2.0  # between two looks, for bars and for lines
+NOTICE_S = 5.0  # beyond a beat of the workers: by then they have seen that Redis lost the study
+
+
+@click.command(cls=ManyCommand)
+@spec_or_workspace_argument
+@click.option(
+    "--steps", "--step", "steps", cls=ManyOption, leaves_last=True, metavar="STEP …",
+    help="Only these; ends when they have ended.",
+)  # fmt: skip
+@vars_option
+@click.option(
+    "--sleep", "sleep_s", type=click.FloatRange(min=0.05), metavar="SECONDS", help="Between two looks."
+)
+@task_server_option
+@json_option
+def monitor(
+    spec_or_workspace: Path,
+    steps: tuple[str, ...],
+    assignments: tuple[str, ...],
+    sleep_s: float | None,
+    task_server: str,
+    as_json: bool,
+) -> None:
+    """Show a study while it runs, and end with it; exit codes as for merlin run.
+
+    Says when no worker is there for what is ready, waits through trouble with the servers, and publishes the
+    study again when Redis has lost it. Ctrl-C ends only the display. For a spec, the newest workspace is shown.
+    """
+    import time
+
+    from merlin.cli.find import find_workspace
+    from merlin.cli.progress import choose_display
+    from merlin.cli.watch import Watch, follow
+    from merlin.execution.distributed.engine import lease_s
+
+    workspace = find_workspace(spec_or_workspace, variables=parse_assignments(assignments))
+    known = list(dict.fromkeys(i.step for i in workspace.plan.instances))
+    for step in steps:
+        if step not in (*known, "all"):
+            raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
+    watch = Watch(() if "all" in steps else steps, gone_s=lease_s() / 4 + NOTICE_S)
+    is_live = sys.stderr is not None and sys.stderr.isatty()
+    try:
+        with choose_display() as display:
+            follow(
+                choose_source(workspace),
+                watch,
+                display,
+                workspace.plan,
+                interval_s=sleep_s or (LIVE_S if is_live else LINES_S),
+                clock=time.monotonic,
+                sleep=time.sleep,
+            )
+    except KeyboardInterrupt:
+        print(f"the study goes on; to end it: merlin cancel {workspace.path}", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(report(workspace, watch, as_json=as_json))
+
+
+def choose_source(workspace: Workspace) -> Source:
+    """Redis if the study was published, else the ledger.
+
+    Raises:
+        ExecutionError: the study was published, and Redis does not answer now.
+        WorkspaceError: nobody runs the study, and nobody was asked to.
+    """
+    from merlin.cli.sources import LedgerSource, RedisSource
+    from merlin.config.load import require_config
+    from merlin.execution.distributed.connect import redis_client
+    from merlin.ledger.replay import replay
+    from merlin.status.snapshot import is_published
+
+    if not is_published(replay(workspace.ledger_dir, workspace.plan)):
+        return LedgerSource(workspace)
+    config = require_config()
+    redis_client(config).close()  # a server that is not there at all is better said at once
+    return RedisSource(workspace, config)
+
+
+def report(workspace: Workspace, watch: Watch, *, as_json: bool) -> int:
+    """Print how the study ended, from the ledger, as merlin run does; returns the exit code."""
+    from merlin.cli.execute import exit_code, make_report, show_report
+    from merlin.cli.output import print_json
+    from merlin.execution.events import RunSummary
+
+    names = ("planned", "ok", "failed", "skipped", "missing")
+    totals = {name: sum(getattr(c, name) for c in watch.per_step.values()) for name in names}
+    summary = RunSummary(
+        **totals, stop_reason=watch.reason, seconds=run_seconds(workspace), per_step=watch.per_step
+    )
+    code = exit_code(summary)
+    told = make_report(workspace, summary, code)
+    if as_json:
+        print_json(told)
+    else:
+        show_report(told)
+    return code
+
+
+def run_seconds(workspace: Workspace) -> float:
+    """How long the last run took, from its start to its last record."""
+    from merlin.ledger.replay import replay
+    from merlin.status.snapshot import snapshot_of
+
+    state = replay(workspace.ledger_dir, workspace.plan)
+    starts = [event.time for event in state.events() if event.kind == "run_started" and event.time]
+    ended = snapshot_of(workspace, state, False, 0.0).ended
+    return max(0.0, ended - starts[-1]) if starts and ended else 0.0

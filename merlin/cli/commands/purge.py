@@ -1,0 +1,121 @@
+"""`merlin purge`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from merlin.cli.argv import ManyCommand, ManyOption
+from merlin.cli.options import (
+    json_option,
+    parse_assignments,
+    spec_or_workspace_argument,
+    task_server_option,
+    vars_option,
+)
+from merlin.errors import UsageError
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+    from merlin.execution.distributed.registry import Registry, StudyInfo
+
+PURGED = "purged"
+
+
+@click.command(cls=ManyCommand)
+@spec_or_workspace_argument
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@click.option(
+    "--steps", cls=ManyOption, leaves_last=True, metavar="STEP …", help="Only the queues of these steps."
+)
+@vars_option
+@task_server_option
+@json_option
+def purge(
+    spec_or_workspace: Path,
+    force: bool,
+    steps: tuple[str, ...],
+    assignments: tuple[str, ...],
+    task_server: str,
+    as_json: bool,
+) -> None:
+    """Empty the queues of a spec's steps, and stop its open studies, so that nothing of them waits any more.
+
+    What runs goes on to its end (merlin cancel kills it). The ledger keeps what has ended: merlin restart
+    publishes the rest again. Other studies with the same queues lose nothing.
+    """
+    from merlin.cli.output import count, print_json
+    from merlin.cli.servers import load_workers, open_registry, require_reachable
+    from merlin.config.load import require_config
+    from merlin.execution.distributed.launch import queues_of
+    from merlin.execution.distributed.queues import purge as purge_queues
+
+    document, by_step = load_workers(spec_or_workspace, parse_assignments(assignments))
+    queues = queues_of(by_step, steps)
+    config = require_config()
+    require_reachable(config)
+    registry = open_registry(config)
+    studies = choose_studies(registry.studies(), spec_or_workspace, document.description.name, queues)
+    if not force:
+        _confirm(config, queues, studies)
+    stopped = [_stop(study, registry, config) for study in studies]  # first, or its messages come again
+    removed = purge_queues(config, queues)
+    if as_json:
+        shown = {config.display_queue(config.queue_name(name)): num for name, num in removed.items()}
+        print_json({"queues": shown, "studies": stopped, "exit_code": 0})
+        return
+    for name, num in removed.items():
+        print(f"{config.display_queue(config.queue_name(name))}: {count(num, 'message')} removed")
+    for study in stopped:
+        goes_on = f"; {count(study['running'], 'chunk')} will still end" if study["running"] else ""
+        print(f"stopped {study['workspace']}{goes_on}; go on with: merlin restart {study['workspace']}")
+    if not stopped:
+        print("no open study of this spec")
+
+
+def choose_studies(
+    studies: Sequence[StudyInfo], path: Path, name: str, queues: Sequence[str]
+) -> list[StudyInfo]:
+    """The open studies that a purge stops: of this name, or the one in this workspace; with one of the queues."""
+    from merlin.study.workspace import absolute_path
+
+    if path.is_dir():
+        of_spec = [s for s in studies if Path(s.workspace) == absolute_path(path)]
+    else:
+        of_spec = [s for s in studies if s.name == name]
+    return [s for s in of_spec if set(queues) & set(s.queues)]
+
+
+def _confirm(config: Config, queues: Sequence[str], studies: Sequence[StudyInfo]) -> None:
+    """Ask on a terminal. Raises UsageError elsewhere, click.Abort for no."""
+    from merlin.cli.output import count
+    from merlin.execution.distributed.queues import queue_depths
+
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("purge asks before it removes anything, and nobody can answer here; add --force")
+    num = sum(info.depth for info in queue_depths(config, queues).values())
+    for study in studies:
+        print(f"  {study.workspace}", file=sys.stderr)
+    click.confirm(
+        f"Remove {count(num, 'message')} from {', '.join(queues)} and stop {count(len(studies), 'study', 'studies')}?",
+        abort=True,
+        err=True,
+    )
+
+
+def _stop(study: StudyInfo, registry: Registry, config: Config) -> dict[str, Any]:
+    """Nothing of the study starts any more; what runs may end. Written down in its ledger."""
+    from merlin.cli.sources import RedisSource
+    from merlin.errors import ProgressGoneError, WorkspaceError
+    from merlin.study.workspace import open_workspace
+
+    try:
+        running = RedisSource(open_workspace(study.workspace), config).stop(PURGED)
+    except (ProgressGoneError, WorkspaceError):  # nothing is left that could wait
+        running = 0
+    registry.withdraw(study.study_id)
+    return {"study": study.study_id, "name": study.name, "workspace": study.workspace, "running": running}

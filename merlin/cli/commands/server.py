@@ -1,0 +1,285 @@
+"""`merlin server`: a private Redis, from the system, a wheel, or a container."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from merlin.cli.options import json_option
+from merlin.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from merlin.server.folder import Folder
+    from merlin.server.status import Status
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENGINES = ("auto", "system", "wheel", "docker", "podman", "singularity", "apptainer")
+
+folder_option = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("merlin_server"),
+    show_default=True,
+    help="The directory of the server.",
+)
+host_option = click.option(
+    "-ip",
+    "--ipaddress",
+    "--host",
+    "host",
+    metavar="ADDRESS",
+    help="Bind to this address [default: 127.0.0.1].",
+)
+port_option = click.option(
+    "-p", "--port", type=click.IntRange(1, 65535), help="Listen on this port [default: a free one]."
+)
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="What runs Redis [default: auto: the system's, else the wheel's].",
+)
+image_option = click.option("--image", metavar="NAME", help="The image of a container engine.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def server() -> None:
+    """Run a private Redis: loopback, random port and password, nothing to install as root.
+
+    Its files lie in ./merlin_server, and Merlin finds it there.
+    """
+
+
+def _folder(path: Path) -> Folder:
+    from merlin.server.folder import Folder
+
+    return Folder(path.absolute())
+
+
+def _changes(**given: Any) -> dict[str, Any]:
+    """The settings that the command line changes."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "port" in changes:
+        changes["port_is_fixed"] = True
+    return changes
+
+
+@server.command()
+@folder_option
+@host_option
+@port_option
+@engine_option
+@image_option
+def init(folder: Path, host: str | None, port: int | None, engine: str | None, image: str | None) -> None:
+    """Make the directory of a server, with a random password. One that exists is kept."""
+    from merlin.server.lifecycle import init as make
+
+    place = _folder(folder)
+    made = make(place, _changes(host=host, port=port, engine=engine, image=image))
+    print(f"{place.path} is {'ready' if made else 'there already'}; next: merlin server start")
+
+
+@server.command()
+@folder_option
+@host_option
+@port_option
+@engine_option
+@json_option
+def start(folder: Path, host: str | None, port: int | None, engine: str | None, as_json: bool) -> None:
+    """Start the server, and wait until it answers. It is made first if there is none."""
+    from merlin.cli.output import print_json
+    from merlin.server.lifecycle import start as begin
+
+    place = _folder(folder)
+    found, started = begin(place, _changes(host=host, port=port, engine=engine))
+    if as_json:
+        print_json({**_facts(found), "started": started})
+        return
+    print(_headline(found) if started else f"{_headline(found)} (it was running already)")
+    _say_how_to_use(place)
+
+
+def _say_how_to_use(place: Folder) -> None:
+    """Whether `merlin run` in this directory takes this server, and how to take it elsewhere."""
+    import os
+
+    from merlin.config.load import find_config_path
+    from merlin.server.folder import is_loopback
+
+    try:
+        found = find_config_path()
+        used = found[0].resolve() if found else None
+    except ConfigError:
+        used = None
+    url = os.environ.get("MERLIN_BROKER_URL")
+    if used == place.app_file.resolve() and not url:
+        print("Merlin uses it in this directory. From anywhere:")
+    else:
+        print(f"Merlin does NOT use it yet: {'MERLIN_BROKER_URL' if url else used or 'it is elsewhere'} comes first."
+              " To use it:")  # fmt: skip
+    print(f"  {'unset MERLIN_BROKER_URL; ' if url else ''}merlin config use {place.app_file}")
+    if not is_loopback(place.settings().host):
+        print("Other machines can connect, and nothing is encrypted: do this in a network that you trust.")
+
+
+@server.command()
+@folder_option
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Show whether the server runs; exits with 1 if it does not."""
+    from merlin.cli.output import duration, flush, print_json, size
+    from merlin.server.status import status as look
+
+    found = look(_folder(folder))
+    if as_json:
+        print_json(_facts(found))
+    else:
+        print(_headline(found))
+        if found.uptime_s is not None:
+            print(
+                f"  up {duration(found.uptime_s)}, {size(found.used_memory_bytes or 0)}, {found.num_clients} clients"
+            )
+        if found.detail:
+            print(f"  {found.detail}")
+    flush()
+    sys.exit(0 if found.state == "running" else 1)
+
+
+def _facts(found: Status) -> dict[str, Any]:
+    from merlin.cli.output import jsonable
+
+    facts: dict[str, Any] = jsonable(found)
+    return facts
+
+
+def _headline(found: Status) -> str:
+    if found.state in ("missing", "stopped"):
+        return f"{'no server' if found.state == 'missing' else 'not running'}: {found.folder}"
+    who = f", process {found.pid}" if found.pid else ""
+    machine = f" on {found.machine}" if found.machine else ""
+    return f"Redis {found.version} ({found.engine}) is {found.state}{machine}: {found.address}{who}"
+
+
+@server.command()
+@folder_option
+def stop(folder: Path) -> None:
+    """Stop the server; its data stay on the disk."""
+    from merlin.server.lifecycle import stop as end
+
+    print("stopped" if end(_folder(folder)) else "it was not running")
+
+
+@server.command()
+@folder_option
+@json_option
+def restart(folder: Path, as_json: bool) -> None:
+    """Stop the server and start it again; studies go on where they were."""
+    from merlin.cli.output import print_json
+    from merlin.server.lifecycle import restart as again
+
+    found = again(_folder(folder))
+    if as_json:
+        print_json(_facts(found))
+    else:
+        print(_headline(found))
+
+
+def _config_options(command: F) -> F:
+    for option in reversed(
+        (
+            host_option,
+            port_option,
+            engine_option,
+            image_option,
+            click.option(
+                "-pwd",
+                "--password",
+                "password_file",
+                metavar="FILE",
+                help="A file with the password (mode 0600).",
+            ),
+            click.option(
+                "--add-user",
+                nargs=2,
+                metavar="NAME FILE",
+                help="Add a user, whose password is in a file; - asks for it.",
+            ),
+            click.option("--remove-user", metavar="NAME", help="Remove a user."),
+            click.option("-d", "--directory", "data_dir", metavar="DIR", help="Where Redis keeps its data."),
+            click.option(
+                "-ss", "--snapshot-seconds", type=click.IntRange(min=1), help="Seconds between snapshots."
+            ),
+            click.option(
+                "-sc", "--snapshot-changes", type=click.IntRange(min=1), help="Changes worth a snapshot."
+            ),
+            click.option("-sf", "--snapshot-file", help="The file of snapshots.", metavar="NAME"),
+            click.option(
+                "-am",
+                "--append-mode",
+                "append_sync",
+                type=click.Choice(["always", "everysec", "no"]),
+                help="How often the append-only file is forced to the disk.",
+            ),
+            click.option("-af", "--append-file", help="The append-only file.", metavar="NAME"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@server.command("config")
+@folder_option
+@_config_options
+def configure(folder: Path, add_user: tuple[str, str] | None, remove_user: str | None, **given: Any) -> None:
+    """Change what is decided about the server; it counts from the next start."""
+    from merlin.server.lifecycle import configure as change
+    from merlin.server.status import status as look
+
+    place = _folder(folder)
+    for name in ("password_file", "data_dir"):
+        if given[name] is not None:
+            given[name] = str(Path(given[name]).expanduser().absolute())
+    changes = _changes(**given)
+    if add_user or remove_user:
+        users = dict(place.settings().users)
+        if remove_user and users.pop(remove_user, None) is None:
+            known = ", ".join(users) or "none"
+            raise UsageError(f"--remove-user: there is no user {remove_user!r}; there are: {known}")
+        if add_user:
+            users[add_user[0]] = _password_digest(add_user[1])
+        changes["users"] = users
+    if not changes:
+        raise UsageError("nothing to change; see: merlin server config --help")
+    change(place, changes)
+    running = look(place).state in ("running", "loading", "hanging")
+    print(
+        f"changed: {', '.join(sorted(changes))}"
+        + ("; it counts after: merlin server restart" if running else "")
+    )
+
+
+def _password_digest(source: str) -> str:
+    """What Redis keeps of a password that a file holds, or that is typed in.
+
+    Raises UsageError for a password on the command line: everybody on this machine could read it there.
+    """
+    import hashlib
+
+    if source == "-":
+        password = click.prompt("password", hide_input=True, confirmation_prompt=True)
+    elif Path(source).is_file():
+        lines = Path(source).read_text(encoding="utf-8").splitlines()
+        password = lines[0].strip() if lines else ""
+    else:
+        raise UsageError(
+            "--add-user takes a name and a file with the password (or - to type it): "
+            "everybody on this machine can read what stands on a command line"
+        )
+    if not password:
+        raise UsageError("--add-user: the password is empty")
+    return hashlib.sha256(password.encode()).hexdigest()

@@ -1,0 +1,52 @@
+"""A snapshot that knows what workers on other machines do, if the servers can be asked."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from merlin.errors import ConfigError, ExecutionError, ProgressGoneError
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+    from merlin.status.snapshot import Crew, Snapshot
+    from merlin.study.workspace import Workspace
+
+
+def live_snapshot(workspace: Workspace) -> tuple[Snapshot, str]:
+    """The snapshot, and a note where the servers of a published study could not be asked; else ""."""
+    from merlin.config.load import require_config
+    from merlin.ledger.replay import replay
+    from merlin.status.live import is_live
+    from merlin.status.snapshot import is_published, snapshot_of
+
+    state = replay(workspace.ledger_dir, workspace.plan)
+    crew, note = None, ""
+    if is_published(state):
+        try:
+            crew = ask_crew(workspace, require_config())
+        except (ConfigError, ExecutionError) as error:
+            note = f"what runs now is not known: {error}"
+    live = crew is not None or is_live(workspace)
+    return snapshot_of(workspace, state, live, time.time(), crew=crew), note
+
+
+def ask_crew(workspace: Workspace, config: Config) -> Crew | None:
+    """The workers of the study; None if it does not run. Raises ExecutionError if Redis cannot be asked."""
+    from merlin.execution.distributed.connect import make_client
+    from merlin.execution.distributed.redis_progress import RedisProgress
+    from merlin.execution.distributed.registry import Registry
+    from merlin.status.snapshot import Crew
+
+    client = make_client(config.backend)
+    try:
+        if RedisProgress(client, config.namespace, workspace.plan).state().state != "running":
+            return None
+    except ProgressGoneError:
+        return None
+    queues = {config.queue_name(i.queue) for i in workspace.plan.instances}
+    workers = [w for w in Registry(client, config).workers() if queues & set(w.queues)]
+    running: dict[str, int] = {}
+    for chunk in (c for w in workers for c in w.running if c.study == workspace.plan.study_id):
+        running[chunk.instance] = running.get(chunk.instance, 0) + 1
+    return Crew(num_workers=sum(w.concurrency for w in workers), running=running)

@@ -1,0 +1,143 @@
+"""Publishes a prepared study to the broker and says what to type next; `run` and `restart` share it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from merlin.cli.output import count, flush, print_json
+from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+    from merlin.execution.distributed.open_study import Opened
+    from merlin.study.workspace import Workspace
+
+
+def broker_for(*, local: bool, num_workers: int | None) -> Config | None:
+    """The configured broker, reachable; None where none is configured or `local` is asked for.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        ExecutionError: a server cannot be used; found out within about two seconds.
+        UsageError: `num_workers` of a local run is given, and the run would not be local.
+    """
+    from merlin.cli.servers import LOCAL_HINT, require_reachable
+    from merlin.config.load import find_config
+
+    config = None if local else find_config()
+    if config is None:
+        return None
+    if num_workers is not None:
+        raise UsageError(
+            f"--workers is for runs on this machine, and a broker is configured ({config.path or config.origin}); "
+            "add --local, or start workers with merlin run-workers"
+        )
+    require_reachable(config, hint=LOCAL_HINT)
+    return config
+
+
+def refuse_published(workspace: Workspace) -> None:
+    """Raise WorkspaceError if workers have the study: a run on this machine would do their work again."""
+    from merlin.cli.live import ask_crew
+    from merlin.config.load import find_config
+    from merlin.ledger.replay import replay
+    from merlin.status.snapshot import is_published
+
+    if not is_published(replay(workspace.ledger_dir, workspace.plan)):
+        return
+    try:
+        config = find_config()
+        crew = None if config is None else ask_crew(workspace, config)
+    except (ConfigError, ExecutionError) as error:  # without their servers workers commit nothing
+        print(f"the study was published before, and its servers cannot be asked: {error}", file=sys.stderr)
+        return
+    if crew is not None:
+        raise WorkspaceError(
+            f"{workspace.path} is published for workers; end that first: merlin cancel {workspace.path}"
+        )
+
+
+def publish(
+    workspace: Workspace,
+    config: Config,
+    *,
+    workers_command: Sequence[str],
+    as_json: bool,
+    failed: bool = False,
+    steps: Sequence[str] = (),
+) -> int:
+    """Hand the study to workers and report; returns the exit code. `workers_command` starts some workers.
+
+    0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
+    """
+    from merlin.execution.distributed.open_study import open_study
+
+    try:
+        opened = open_study(workspace, config, redo_failed=failed, steps=tuple(steps) or None)
+    except ExecutionError:
+        print(f"publish it again with: merlin restart {workspace.path}", file=sys.stderr)
+        raise
+    report = make_report(workspace, config, opened, workers_command)
+    if as_json:
+        print_json(report)
+    else:
+        show_report(report)
+    return int(report["exit_code"])
+
+
+def make_report(
+    workspace: Workspace, config: Config, opened: Opened, workers_command: Sequence[str]
+) -> dict[str, Any]:
+    """What was published, who is there to do it, and the next commands."""
+    queues = list(dict.fromkeys(i.queue for i in workspace.plan.instances))
+    return {
+        "workspace": str(workspace.path),
+        "name": workspace.plan.name,
+        "exit_code": int(opened.is_complete and opened.already_ok < opened.planned),
+        "broker": config.broker.safe_url,
+        "published": opened.num_messages,
+        "planned": opened.planned,
+        "ok": opened.already_ok,
+        "resumed": opened.resumed,
+        "complete": opened.is_complete,
+        "note": opened.note,
+        "queues": [config.display_queue(config.queue_name(queue)) for queue in queues],
+        "unserved_queues": _unserved(config, queues),
+        "next": {
+            "run-workers": shlex.join(workers_command),
+            "monitor": shlex.join(["merlin", "monitor", str(workspace.path)]),
+        },
+    }
+
+
+def _unserved(config: Config, queues: Sequence[str]) -> list[str]:
+    """Queues of the study that no live worker serves, as people see them."""
+    from merlin.cli.servers import open_registry
+    from merlin.execution.distributed.launch import plain_queue
+
+    alive = open_registry(config).workers()
+    served = {plain_queue(config, queue) for worker in alive for queue in worker.queues}
+    return [config.display_queue(config.queue_name(queue)) for queue in queues if queue not in served]
+
+
+def show_report(report: dict[str, Any]) -> None:
+    """Print a report for people, on stdout."""
+    print(f"workspace {report['workspace']}")
+    if report["complete"]:
+        print(report["note"])
+        return
+    done = f" ({report['ok']:,} of them ok)" if report["ok"] else ""
+    sent = f"{count(report['planned'], 'task')}{done} in {count(report['published'], 'message')}"
+    print(
+        report["note"] if report["resumed"] else f"published {report['name']}: {sent}, to {report['broker']}"
+    )
+    if report["unserved_queues"]:
+        print(f"no worker serves {', '.join(report['unserved_queues'])}; start some:")
+    else:
+        print("workers are there; for more:")
+    print(f"  {report['next']['run-workers']}")
+    print(f"to watch:\n  {report['next']['monitor']}")
+    flush()

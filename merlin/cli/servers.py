@@ -1,0 +1,128 @@
+"""The servers as commands need them: configured, reachable, and explained if they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import ExecutionError, UsageError, WorkspaceError
+
+if TYPE_CHECKING:
+    from merlin.cli.choose_workers import WorkerFilter
+    from merlin.config.model import Config, Endpoint
+    from merlin.config.reach import Reach
+    from merlin.execution.distributed.launch import Queues
+    from merlin.execution.distributed.registry import Registry, WorkerInfo
+    from merlin.spec.model import Document
+
+LOCAL_HINT = "To run on this machine alone, add --local."
+
+
+def require_reachable(config: Config, *, hint: str = "") -> None:
+    """Raise ExecutionError within about two seconds if a server of `config` cannot be used.
+
+    The message names the server, says what is wrong and what to do; `hint` is added to it.
+    """
+    problems = [
+        reach.detail + (f"\n  {reach.hint}" if reach.hint else "")
+        for _, reach in reach_all(config)
+        if not reach.ok
+    ]
+    if problems:
+        where = f"It is configured by {config.path or config.origin}; merlin doctor looks closer."
+        raise ExecutionError("\n  ".join([*problems, where, *([hint] if hint else [])]))
+
+
+def reach_all(config: Config) -> list[tuple[Endpoint, Reach]]:
+    """The broker and the backend, asked at the same time; one entry if they are the same server."""
+    from merlin.config.reach import check_endpoint
+
+    endpoints = [config.broker] if config.broker == config.backend else [config.broker, config.backend]
+    with ThreadPoolExecutor(len(endpoints)) as pool:
+        return list(zip(endpoints, pool.map(check_endpoint, endpoints), strict=True))
+
+
+def open_registry(config: Config) -> Registry:
+    """Who works for this user. Raises ExecutionError if Redis does not answer."""
+    from merlin.execution.distributed.connect import redis_client
+    from merlin.execution.distributed.registry import Registry
+
+    return Registry(redis_client(config), config)
+
+
+def workers_here(registry: Registry) -> list[WorkerInfo]:
+    """The live workers of this host; one that was killed a moment ago is not among them."""
+    import socket
+
+    from merlin.execution.sessions import read_process
+
+    host = socket.gethostname()
+    return [w for w in registry.workers() if w.host == host and read_process(w.pid) is not None]
+
+
+def make_filter(spec: Path | None, queues: Collection[str], patterns: Collection[str]) -> WorkerFilter:
+    """What --spec, --queues and --workers ask for."""
+    from merlin.cli.choose_workers import WorkerFilter
+    from merlin.execution.distributed.launch import queues_of
+
+    named = None
+    if spec is not None:
+        document, by_step = load_workers(spec, {})
+        workers = document.merlin.resources.workers
+        named = {name: queues_of(by_step, set(worker.steps)) for name, worker in workers.items()}
+    return WorkerFilter(queues=queues, patterns=patterns, spec=named)
+
+
+def open_queues(config: Config) -> list[str]:
+    """Queues, as in specs, that have a live worker or belong to an open study; sorted."""
+    from merlin.execution.distributed.launch import plain_queue
+
+    registry = open_registry(config)
+    names = {plain_queue(config, queue) for worker in registry.workers() for queue in worker.queues}
+    names |= {queue for study in registry.studies() for queue in study.queues}
+    return sorted(names)
+
+
+def load_workers(path: Path, variables: dict[str, str]) -> tuple[Document, Queues]:
+    """The document and the queues per step of a spec, or of the study in a workspace.
+
+    Raises:
+        SpecError: the spec is wrong.
+        UsageError: variables are given for a workspace, whose variables are settled.
+    """
+    from merlin.execution.distributed.launch import queues_by_step
+    from merlin.spec.load import load_spec
+
+    if path.is_dir():
+        return _of_workspace(path, variables)
+    spec = load_spec(path, variables=variables)
+    if any("$(" in step.run.task_queue for step in spec.document.study):
+        from merlin.study.prepare import plan_only
+
+        return spec.document, _of_plan([(i.step, i.queue) for i in plan_only(spec).instances])
+    return spec.document, queues_by_step(spec.document)
+
+
+def _of_workspace(path: Path, variables: dict[str, str]) -> tuple[Document, Queues]:
+    from merlin.spec.load import load_spec
+    from merlin.study.workspace import open_workspace
+
+    if variables:
+        raise UsageError(f"--vars changes a spec, and {path} is a workspace; its variables are settled")
+    workspace = open_workspace(path)
+    expanded = sorted(workspace.info.glob("*.expanded.yaml"))
+    if len(expanded) != 1:
+        raise WorkspaceError(
+            f"{workspace.info} should hold one *.expanded.yaml, and has {len(expanded)}; give the spec"
+        )
+    spec = load_spec(expanded[0])
+    return spec.document, _of_plan([(i.step, i.queue) for i in workspace.plan.instances])
+
+
+def _of_plan(pairs: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    queues: dict[str, dict[str, None]] = {}
+    for step, queue in pairs:
+        queues.setdefault(step, {})[queue] = None
+    return {step: tuple(names) for step, names in queues.items()}

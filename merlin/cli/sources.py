@@ -1,0 +1,139 @@
+"""Where `merlin monitor` looks: Redis for a study that was published, the ledger for a run without servers."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from merlin.cli.output import count
+from merlin.cli.watch import Look, State, idle_queues, sum_by_step
+from merlin.errors import ExecutionError, ProgressGoneError
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+    from merlin.execution.distributed.registry import WorkerInfo
+    from merlin.status.snapshot import Snapshot
+    from merlin.study.schedule import Counts
+    from merlin.study.workspace import Workspace
+
+
+class RedisSource:
+    """A study that was published."""
+
+    def __init__(self, workspace: Workspace, config: Config) -> None:
+        from merlin.execution.distributed.connect import make_client
+        from merlin.execution.distributed.redis_progress import RedisProgress
+        from merlin.execution.distributed.registry import Registry
+
+        self._workspace, self._config = workspace, config
+        client = make_client(config.backend)
+        self._progress = RedisProgress(client, config.namespace, workspace.plan)
+        self._registry = Registry(client, config)
+
+    def look(self) -> Look:
+        try:
+            state = self._progress.state()
+            if state.state in ("gone", "dropped"):
+                return self._without_progress(state.reason if state.state == "dropped" else "")
+            counts = self._progress.counts()
+            workers = self._registry.workers()
+        except ProgressGoneError as error:  # between two questions
+            return self._without_progress(error.reason)
+        except ExecutionError as error:
+            return Look(state="unreachable", per_step={}, reason=str(error))
+        plan = self._workspace.plan
+        served = self._served(workers)
+        return Look(
+            state=state.state,
+            per_step=sum_by_step(plan, counts),
+            num_workers=sum(bool(queues & {i.queue for i in plan.instances}) for queues in served),
+            num_running=state.num_running,
+            reason=state.reason,
+            idle_queues=idle_queues(plan, counts, set().union(*served)) if state.state == "running" else (),
+        )
+
+    def _without_progress(self, reason: str) -> Look:
+        """Redis does not hold the study: it has ended, somebody wanted that, or Redis has lost it."""
+        from merlin.status.snapshot import KILLED, take_snapshot
+
+        snapshot = take_snapshot(self._workspace)
+        per_step = counts_of(snapshot)
+        if not snapshot.totals.missing:
+            return Look(state="complete", per_step=per_step)
+        if reason:
+            return Look(state="dropped", per_step=per_step, reason=reason)
+        if snapshot.stop_reason not in ("", KILLED):
+            return Look(state="stopped", per_step=per_step, reason=snapshot.stop_reason)
+        return Look(state="gone", per_step=per_step)
+
+    def _served(self, workers: list[WorkerInfo]) -> list[set[str]]:
+        """Per live worker its queues, as in specs."""
+        from merlin.execution.distributed.launch import plain_queue
+
+        return [{plain_queue(self._config, q) for q in w.queues} for w in workers if not w.is_stopping]
+
+    def stop(self, reason: str) -> int:
+        """Let nothing more start; returns the chunks that run on to their end. Raises ExecutionError."""
+        self._progress.stop(reason)
+        self.settle(reason)
+        return self._progress.state().num_running
+
+    def settle(self, reason: str) -> None:
+        from merlin.execution.distributed.study import Study
+        from merlin.study.plan_io import plan_digest
+
+        study = Study(self._workspace, plan_digest(self._workspace.plan), self._progress)
+        with suppress(ExecutionError):  # gone or unreachable: workers, or the next restart, will do it
+            try:
+                study.flush()
+                if self._progress.state().state in ("complete", "stopped") and self._registry.withdraw(
+                    study.id
+                ):
+                    study.event("run_stopped" if reason else "run_finished", reason=reason)
+            finally:
+                study.close()
+
+    def republish(self) -> str:
+        from merlin.execution.distributed.open_study import open_study
+
+        opened = open_study(self._workspace, self._config)
+        done = f", {opened.already_ok:,} tasks had ended ok" if opened.already_ok else ""
+        return f"published with {count(opened.num_messages, 'message')}{done}"
+
+
+class LedgerSource:
+    """A study that a command runs on its own, here or on another machine of the file system."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def look(self) -> Look:
+        from merlin.status.snapshot import take_snapshot
+
+        snapshot = take_snapshot(self._workspace)
+        ended: State = "stopped" if snapshot.totals.missing else "complete"
+        return Look(
+            state="running" if snapshot.state == "running" else ended,
+            per_step=counts_of(snapshot),
+            num_workers=snapshot.num_workers,
+            reason=snapshot.stop_reason or "no run is alive",
+        )
+
+    def republish(self) -> str:
+        raise AssertionError("a local run has no progress to lose")
+
+    def settle(self, reason: str) -> None:
+        pass
+
+
+def counts_of(snapshot: Snapshot) -> dict[str, Counts]:
+    """What the ledger says, as if it were the progress."""
+    from merlin.study import schedule
+
+    return {
+        s.step: schedule.Counts(
+            planned=s.planned, ok=s.ok, failed=s.failed, skipped=s.skipped, running=s.running,
+            ready=s.missing - s.running, waiting=0, queued=0,
+        )
+        for s in snapshot.steps
+    }  # fmt: skip

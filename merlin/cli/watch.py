@@ -1,0 +1,177 @@
+"""Follows a study that others run, until it ends: what `merlin monitor` decides, and the loop that does it.
+
+A `Source` looks at the study; the `Watch` turns each look into notes for the display and decides what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from merlin.cli.output import count
+from merlin.errors import ExecutionError, WorkspaceError
+
+if TYPE_CHECKING:
+    from merlin.execution.events import Observer
+    from merlin.study.plan import Plan
+    from merlin.study.schedule import Counts
+
+State = Literal["running", "stopped", "complete", "gone", "dropped", "unreachable"]
+
+GONE_S = 20.0  # before a study that Redis has lost is published again, so that running chunks are noticed
+IDLE_S = 5.0  # without a worker that could take what is ready, before the user is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A study at one moment, as its source sees it."""
+
+    state: State
+    per_step: Mapping[str, Counts]  # in the order of the plan; empty where nothing is known
+    num_workers: int = 0  # alive, with a queue of the study
+    num_running: int = 0  # chunks
+    reason: str = ""  # why it stopped, was dropped or cannot be reached
+    idle_queues: tuple[str, ...] = ()  # with ready tasks and no worker
+
+
+class Source(Protocol):
+    """Where a study can be seen."""
+
+    def look(self) -> Look:
+        """The study now; trouble with the servers is a state, not an exception."""
+
+    def republish(self) -> str:
+        """Publish the study again, because its progress is gone; returns what was done, in words.
+
+        Raises ExecutionError if the servers do not let it, WorkspaceError if somebody else is at it.
+        """
+
+    def settle(self, reason: str) -> None:
+        """Write down what no worker was there to write: verdicts on skipped tasks, the end of the run."""
+
+
+class Watch:
+    """Decides, look by look; `over` is set once the study (or every chosen step) has ended."""
+
+    def __init__(self, steps: Collection[str] = (), *, gone_s: float = GONE_S) -> None:
+        self._steps, self._gone_s = frozenset(steps), gone_s
+        self.over: Literal["", "ended", "stopped", "dropped"] = ""
+        self.reason = ""
+        self.wants_republish = False
+        self.per_step: Mapping[str, Counts] = {}
+        self._is_lost = False
+        self._gone_since: float | None = None
+        self._idle: tuple[str, ...] = ()
+        self._idle_since: float | None = None
+        self._told_idle = False
+
+    def heed(self, look: Look, now: float) -> list[str]:
+        """Take a look in; returns what is worth saying."""
+        if look.state == "unreachable":
+            notes = [] if self._is_lost else [f"{look.reason}\n  still trying; the study goes on without us"]
+            self._is_lost = True
+            return notes
+        notes = ["the servers answer again"] if self._is_lost else []
+        self._is_lost = False
+        notes += self._loss_notes(look, now)
+        if look.per_step:
+            self.per_step = {s: c for s, c in look.per_step.items() if not self._steps or s in self._steps}
+        self._judge(look)
+        return notes + ([] if self.over or look.state == "gone" else self._idle_notes(look, now))
+
+    def _loss_notes(self, look: Look, now: float) -> list[str]:
+        """Give workers the time to notice, end what they run, and publish the study themselves."""
+        was_gone = self._gone_since is not None
+        if look.state != "gone":
+            self._gone_since, self.wants_republish = None, False
+            return ["the study is published again, from its ledger"] if was_gone else []
+        if self._gone_since is None:
+            self._gone_since = now
+        self.wants_republish = now - self._gone_since >= self._gone_s
+        if was_gone:
+            return []
+        return [
+            f"Redis has lost the study's progress; within {self._gone_s:.0f} s it is published again from its ledger"
+        ]
+
+    def _judge(self, look: Look) -> None:
+        if look.state == "dropped":
+            self.over, self.reason = "dropped", look.reason
+        elif look.state == "complete" or (
+            self.per_step and not any(c.missing for c in self.per_step.values())
+        ):
+            self.over = "ended"
+        elif look.state == "stopped" and not (look.num_running and look.num_workers):
+            self.over, self.reason = "stopped", look.reason
+
+    def _idle_notes(self, look: Look, now: float) -> list[str]:
+        """Say so, once, when work waits and nobody is there to do it."""
+        if not look.idle_queues:
+            self._idle_since, self._told_idle = None, False
+            return []
+        if self._idle_since is None or look.idle_queues != self._idle:
+            self._idle, self._idle_since = look.idle_queues, now
+        if self._told_idle or now - self._idle_since < IDLE_S:
+            return []
+        self._told_idle = True
+        queues = f"{'queue' if len(self._idle) == 1 else 'queues'} {', '.join(self._idle)}"
+        alive = f"; {count(look.num_workers, 'worker')} on others" if look.num_workers else ""
+        return [f"tasks wait, and no worker serves {queues}{alive}; start some with merlin run-workers"]
+
+
+def follow(
+    source: Source,
+    watch: Watch,
+    display: Observer,
+    plan: Plan,
+    *,
+    interval_s: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], object],
+) -> None:
+    """Look every `interval_s` seconds until the study is over, and show it."""
+    from merlin.execution.events import Progress
+
+    began, is_shown = clock(), False
+    while True:
+        look = source.look()
+        now = clock()
+        for note in watch.heed(look, now):
+            display.note(note)
+        if watch.wants_republish:
+            with suppress(ExecutionError, WorkspaceError):  # the next look tells what is wrong
+                display.note(source.republish())
+        if watch.per_step:
+            progress = Progress(seconds=now - began, per_step=watch.per_step, num_workers=look.num_workers)
+            (display.progress if is_shown else lambda p: display.started(plan, p))(progress)
+            is_shown = True
+        if watch.over:
+            if watch.over != "dropped":
+                source.settle(watch.reason)
+            return
+        sleep(interval_s)
+
+
+def sum_by_step(plan: Plan, counts: Mapping[str, Counts]) -> dict[str, Counts]:
+    """Counts per step over its instances, in the order of the plan."""
+    from dataclasses import asdict
+
+    from merlin.study.schedule import Counts as Sum
+
+    sums: dict[str, dict[str, int]] = {}
+    for instance in plan.instances:
+        have = asdict(counts[instance.id])
+        total = sums.setdefault(instance.step, dict.fromkeys(have, 0))
+        for name, value in have.items():
+            total[name] += value
+    return {step: Sum(**total) for step, total in sums.items()}
+
+
+def idle_queues(plan: Plan, counts: Mapping[str, Counts], served: Collection[str]) -> tuple[str, ...]:
+    """Queues with tasks that could run now, or did under a worker that is gone, and nobody who serves them."""
+    waiting = [
+        i.queue for i in plan.instances if counts[i.id].ready or counts[i.id].queued or counts[i.id].running
+    ]
+    return tuple(dict.fromkeys(queue for queue in waiting if queue not in served))

@@ -1,0 +1,1 @@
+"""Where the servers are, and the key that messages are sealed with."""

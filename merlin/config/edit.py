@@ -1,0 +1,133 @@
+"""Writing app.yaml: the template, and changes to a block that leave comments and other lines alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from merlin.config.places import pointer_path
+from merlin.config.private_file import write_private
+from merlin.errors import ConfigError
+from merlin.spec.findings import Findings, Source
+from merlin.spec.scalars import plain_scalar, typed
+from merlin.spec.tree import Entry, parse
+
+_PLAIN = re.compile(r"(~/|[A-Za-z0-9_./])[A-Za-z0-9_./+@-]*")
+
+_REDIS = """\
+    name: rediss                    # Redis over TLS; redis without encryption, redis+socket for a socket
+    password: <path to a file with the password>
+    server: <host name>
+    port: 6379
+    db_num: 0
+    cert_reqs: required             # none trusts any certificate, and with it anybody on the way
+    # ca_certs: <path>              # if your site has its own authority
+"""
+_RABBITMQ = """\
+    name: rabbitmq                  # RabbitMQ over TLS; amqp without encryption
+    username: <user name>
+    password: <path to a file with the password>
+    server: <host name>
+    port: 5671
+    vhost: <virtual host, often your user name>
+    cert_reqs: required             # none trusts any certificate, and with it anybody on the way
+    # ca_certs: <path>              # if your site has its own authority
+"""
+_TEMPLATE = """\
+# Where Merlin finds its servers. Fill in what stands in < >, then: merlin config check
+# Keep passwords in files of their own that only you can read (chmod 600).
+
+# carries the messages: Redis or RabbitMQ
+broker:
+{broker}
+# holds the progress of studies: always Redis; with a Redis broker it may be the same one
+results_backend:
+{backend}
+celery:
+    overrides:                      # settings of Celery, for example worker_prefetch_multiplier: 1
+"""
+
+
+def template(broker: str) -> str:
+    """The text of a new app.yaml; `broker` is redis or rabbitmq."""
+    return _TEMPLATE.format(broker=_RABBITMQ if broker == "rabbitmq" else _REDIS, backend=_REDIS)
+
+
+def use(path: Path, env: Mapping[str, str]) -> Path:
+    """Make `path` the configuration that is used from now on; returns the file that says so."""
+    pointer = pointer_path(env)
+    try:
+        pointer.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"the directory {pointer.parent} cannot be made: {error.strerror}") from error
+    write_private(pointer, f"{path}\n")
+    return pointer
+
+
+def update_block(path: Path, block: str, values: Mapping[str, str | int]) -> None:
+    """Set keys of a block in an app.yaml; everything else stays as it is written.
+
+    Raises ConfigError if the file cannot be read, or the block is not written as one key per line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; make it: merlin config create -o {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for key, value in values.items():
+        text = _set(text, block, key, value, path)
+    write_private(path, text)
+
+
+def _set(text: str, block: str, key: str, value: str | int, path: Path) -> str:
+    tree = _tree(text, path)
+    written = _scalar(value)
+    if block not in tree.mapping:
+        return f"{text.rstrip()}\n\n{block}:\n    {key}: {written}\n"
+    entry = tree.get(block)
+    if entry.is_null:  # `broker:` and nothing below it
+        return _insert_after(text, entry.key_place[0], f"    {key}: {written}")
+    keys = entry.mapping
+    if not keys or text[entry.start] == "{":
+        raise ConfigError(f"{path}:{entry.place[0]}: write {block} with one key per line, then try again")
+    if key not in keys:
+        first = next(iter(keys.values())).key_place
+        return _insert_after(text, _last_line(text, entry), " " * (first[1] - 1) + f"{key}: {written}")
+    old = keys[key]
+    if isinstance(old.content, dict | list):
+        raise ConfigError(f"{path}:{old.place[0]}: {block}.{key} is not a single value; change it by hand")
+    head, tail = text[: old.start], text[old.end :]
+    return head + ("" if head.endswith((" ", "\n")) else " ") + written + tail
+
+
+def _tree(text: str, path: Path) -> Entry:
+    findings = Findings(str(path))
+    tree = parse(
+        Source(findings.file, text), findings, what="configuration", blocks="broker, …", needs="a broker"
+    )
+    if tree is None or findings.failed:
+        raise ConfigError(findings.sorted())
+    return tree
+
+
+def _last_line(text: str, entry: Entry) -> int:
+    """The number of the last line of a block that holds one of its values."""
+    ends = [
+        item.end for _, item in entry.walk() if item is not entry and isinstance(item.content, str | None)
+    ]
+    return text.count("\n", 0, max(ends)) + 1
+
+
+def _insert_after(text: str, line: int, new: str) -> str:
+    lines = text.split("\n")
+    return "\n".join([*lines[:line], new, *lines[line:]])
+
+
+def _scalar(value: str | int) -> str:
+    """A value as YAML reads it back unchanged."""
+    text = str(value)
+    is_plain = bool(_PLAIN.fullmatch(text)) and typed(plain_scalar(text)) == value
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,46 @@
+"""Where a user's configuration is kept, and how paths in it are meant."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+APP_FILE = "app.yaml"
+SERVER_DIR = "merlin_server"
+POINTER_FILE = "config_path.txt"  # written by `merlin config use`, as upstream does
+KEY_FILE = "merlin.key"
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+def home(env: Mapping[str, str]) -> Path:
+    """The home directory of the environment, which need not be the one of this process."""
+    return Path(env["HOME"]) if env.get("HOME") else Path.home()
+
+
+def merlin_home(env: Mapping[str, str]) -> Path:
+    return home(env) / ".merlin"
+
+
+def pointer_path(env: Mapping[str, str]) -> Path:
+    return merlin_home(env) / POINTER_FILE
+
+
+def default_config_path(env: Mapping[str, str]) -> Path:
+    return merlin_home(env) / APP_FILE
+
+
+def default_key_path(env: Mapping[str, str]) -> Path:
+    """The key of MERLIN_KEY_FILE, or the one in ~/.merlin."""
+    given = env.get("MERLIN_KEY_FILE")
+    return absolute(given, env) if given else merlin_home(env) / KEY_FILE
+
+
+def absolute(text: str, env: Mapping[str, str], base: Path | None = None) -> Path:
+    """A path with `~` and variables of `env` filled in, taken relative to `base` or to the current directory."""
+    filled = _VARIABLE.sub(lambda match: env.get(match[1] or match[2], match[0]), text)
+    if filled == "~" or filled.startswith("~/"):
+        filled = str(home(env)) + filled[1:]
+    return Path(os.path.abspath((base or Path.cwd()) / Path(filled).expanduser()))  # noqa: PTH100 - keeps links

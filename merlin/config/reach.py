@@ -1,0 +1,234 @@
+"""Does a server answer, and if not, why? An answer comes within the time limit, whatever the network does."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from merlin.config.model import STARS, Endpoint
+
+TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a server said, or why it said nothing."""
+
+    ok: bool
+    version: str = ""
+    latency_ms: float | None = None  # of one round trip on an open connection
+    detail: str = ""  # one sentence that names the product, host and port
+    hint: str = ""  # what to do; "" if all is well
+
+
+def check_endpoint(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
+    """Connect, log in, and ask for the version; never raises and never takes longer than `timeout_s`."""
+    answers: queue.SimpleQueue[Reach] = queue.SimpleQueue()
+    # a thread, because looking up a host name and a TLS handshake know no time limit
+    thread = threading.Thread(
+        target=lambda: answers.put(_check(endpoint, 0.8 * timeout_s)), name="check-endpoint", daemon=True
+    )
+    thread.start()
+    try:
+        return answers.get(timeout=0.95 * timeout_s)
+    except queue.Empty:
+        return Reach(ok=False, detail=f"{_who(endpoint)} did not answer within {timeout_s:g} s", hint=_SILENT)
+
+
+def _check(endpoint: Endpoint, timeout_s: float) -> Reach:
+    probe: Callable[[Endpoint, float], Reach] = _ask_redis if endpoint.is_redis else _ask_rabbitmq
+    try:
+        return probe(endpoint, timeout_s)
+    except Exception as error:  # noqa: BLE001  a check must end in an answer, whatever a client library throws
+        detail, hint = explain(error, endpoint)
+        return Reach(ok=False, detail=detail, hint=hint)
+
+
+def _ask_redis(endpoint: Endpoint, timeout_s: float) -> Reach:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    client = redis.Redis(
+        **endpoint.redis_options(),
+        socket_connect_timeout=timeout_s,
+        socket_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+    )
+    try:
+        client.ping()
+        start = time.perf_counter()
+        client.ping()
+        latency_ms = 1000 * (time.perf_counter() - start)
+        try:
+            version = str(client.info("server").get("redis_version", ""))
+        except redis.ResponseError:  # the account may use the server without looking at it
+            version = ""
+    finally:
+        client.close()
+    return Reach(ok=True, version=version, latency_ms=latency_ms, detail=f"{_who(endpoint)} answers")
+
+
+def _ask_rabbitmq(endpoint: Endpoint, timeout_s: float) -> Reach:
+    import kombu.connection
+
+    connect: Any = kombu.connection.Connection  # kombu has no types
+    connection = connect(
+        endpoint.url,
+        ssl=endpoint.broker_use_ssl or False,
+        connect_timeout=timeout_s,
+        transport_options={"read_timeout": timeout_s, "write_timeout": timeout_s},
+    )
+    opened = connection.transport.establish_connection()  # connect() would try again and again
+    try:
+        version = str(opened.server_properties.get("version", ""))
+        start = time.perf_counter()
+        opened.channel().close()
+        latency_ms = 500 * (time.perf_counter() - start)  # opening and closing are a round trip each
+    finally:
+        connection.transport.close_connection(opened)
+    return Reach(ok=True, version=version, latency_ms=latency_ms, detail=f"{_who(endpoint)} answers")
+
+
+def _who(endpoint: Endpoint) -> str:
+    return f"{endpoint.product} at {endpoint.address}"
+
+
+_UNREACHABLE = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
+)
+_BAD_FILE = frozenset(
+    {
+        "NO_CERTIFICATE_OR_CRL_FOUND",
+        "PEM_LIB",
+        "NO_START_LINE",
+        "BAD_END_LINE",
+        "KEY_VALUES_MISMATCH",
+        "ASN1_LIB",
+    }
+)
+_OUR_FILES = "check the files of ca_certs, certfile and keyfile"
+_SILENT = "a firewall may drop the packets, the host may be down, or the server may hang"
+
+
+def explain(error: BaseException, endpoint: Endpoint) -> tuple[str, str]:
+    """What happened to a connection in a sentence with host and port, and what to do; free of secrets."""
+    chain = list(_causes(error))
+    for teller in (_tls_trouble, _network_trouble, _login_trouble, _server_trouble):
+        for cause in chain:
+            if found := teller(cause, endpoint):
+                what, hint = found
+                return f"{_who(endpoint)} {what}", hint
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if endpoint.password:
+        text = text.replace(endpoint.password.reveal(), STARS)
+    return f"{_who(endpoint)} cannot be used: {text}", ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it, the innermost last."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _tls_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] | None:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = getattr(error, "verify_message", "") or "it is not trusted"
+        if "ostname" in why or "IP address" in why:
+            hint = "write as server the name that stands in the certificate"
+        else:
+            hint = "name the authority that signed it: ca_certs: FILE"
+        return f"showed a certificate that cannot be trusted: {why}", hint
+    plain = "redis" if endpoint.is_redis else "amqp"
+    if isinstance(error, TimeoutError) and "handshake" in str(error):
+        return "does not answer in TLS", f"check the port, or write name: {plain} for no encryption"
+    if endpoint.tls is not None and isinstance(error, FileNotFoundError | PermissionError):
+        return f"was not asked: a certificate file cannot be read: {error.strerror}", _OUR_FILES
+    if not isinstance(error, ssl.SSLError):
+        return None
+    reason = (error.reason or "").upper()
+    if reason in _BAD_FILE:
+        return f"was not asked: a certificate file is damaged, or the key is another's ({reason})", _OUR_FILES
+    if "CERTIFICATE_REQUIRED" in reason or "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason:
+        return "refuses our certificate", "give one that it accepts: certfile: FILE and keyfile: FILE"
+    if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason or isinstance(error, ssl.SSLEOFError):
+        return "does not speak TLS on this port", f"check the port, or write name: {plain} for no encryption"
+    return (
+        f"and we do not agree on TLS: {error.reason or type(error).__name__}",
+        _OUR_FILES,
+    )
+
+
+def _network_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] | None:
+    if isinstance(error, socket.gaierror):
+        return (
+            "cannot be found: the host name is unknown",
+            "check server: for a slip; can this machine look it up?",
+        )
+    if isinstance(error, ConnectionRefusedError):
+        start = "merlin server start, if it is your private one" if endpoint.is_redis else "start it"
+        return "refuses connections: nothing listens there", f"is it running, and is this its port? {start}"
+    if isinstance(error, FileNotFoundError) and endpoint.kind == "redis+socket":
+        return "is not there: no such socket", "is the server running, and is path: right?"
+    if isinstance(error, PermissionError) and endpoint.kind == "redis+socket":
+        return "cannot be opened: the socket belongs to others", "ask its owner for access"
+    if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutError":  # redis-py has its own
+        return "did not answer in time", _SILENT
+    if isinstance(error, OSError) and error.strerror and error.errno in _UNREACHABLE:
+        return (
+            f"cannot be reached: {error.strerror}",
+            "is the host up, and in a network that this machine sees?",
+        )
+    return None
+
+
+def _login_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] | None:
+    name, text, code = type(error).__name__, str(error), getattr(error, "reply_code", 0)
+    account = f"user {endpoint.username!r}" if endpoint.username else "the default user"
+    if "NOAUTH" in text or (name == "AuthenticationError" and not endpoint.password):
+        return "wants a password, and none is configured", "password: FILE in app.yaml, or in the URL"
+    if (
+        name == "AuthenticationError"
+        or "WRONGPASS" in text
+        or "invalid username-password" in text
+        or code == 403
+    ):
+        return f"refuses the password of {account}", "check username: and the file that password: names"
+    if code == 530:
+        return f"has no virtual host {endpoint.vhost!r} for {account}", "check vhost:, or ask for it"
+    if "NOPERM" in text or name == "NoPermissionError":
+        return f"does not allow {account} what is needed", "ask for access to all keys and commands"
+    return None
+
+
+def _server_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] | None:
+    name, text = type(error).__name__, str(error)
+    if name == "BusyLoadingError" or text.startswith("LOADING"):
+        return "is still loading its data", "try again in a moment"
+    if "protected mode" in text:
+        return "allows no other machines: it has no password", "give the server a password"
+    if "DB index is out of range" in text:
+        return f"has no database {endpoint.db}", "check db_num:"
+    if name == "InvalidResponse":
+        return "does not speak the Redis protocol", "is this the right port?"
+    closed = isinstance(error, ConnectionResetError | BrokenPipeError | EOFError) or "closed" in text.lower()
+    if closed or name == "UnexpectedFrame":
+        encrypted = "rediss" if endpoint.is_redis else "rabbitmq"
+        return (
+            "closed the connection before it answered",
+            f"if it wants TLS, write name: {encrypted}"
+            if endpoint.tls is None
+            else "does it want a certificate?",
+        )
+    return None

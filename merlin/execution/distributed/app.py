@@ -1,0 +1,130 @@
+"""The Celery application: ``celery -A merlin.execution.distributed.app worker -Q …``.
+
+Celery carries sealed tickets to threads of the worker; what a ticket leads to is the engine's. Messages are
+acknowledged when they arrive, because losing one loses nothing, and no result is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import Celery, signals
+from kombu.entity import Queue
+
+from merlin.config.load import require_config
+from merlin.config.model import Config
+from merlin.execution.distributed import names
+from merlin.execution.distributed.engine import Engine
+from merlin.execution.distributed.transport import use_for_redis
+
+QUIET = ("celery.worker.strategy", "celery.app.trace")
+VISIBILITY_S = (
+    7 * 24 * 3600
+)  # before Redis hands an unacknowledged message out again; tickets never wait that long
+
+
+def make_app(config: Config) -> Celery:
+    """An application on the configured broker."""
+    app = Celery("merlin", broker=config.broker.url, set_as_current=False)
+    transport = names.transport(config.broker.kind)
+    settings: dict[str, Any] = {
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_ignore_result": True,
+        "task_store_errors_even_if_ignored": False,
+        "task_acks_late": False,
+        "task_track_started": False,
+        "worker_send_task_events": False,
+        "worker_enable_remote_control": False,
+        "worker_prefetch_multiplier": 1,
+        "worker_disable_prefetch": transport == "redis",
+        "worker_pool": "threads",
+        "worker_hijack_root_logger": True,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_connection_timeout": 2.0,
+        "broker_heartbeat": 30,
+        "task_queue_max_priority": names.MAX_PRIORITY,
+        "task_create_missing_queues": True,
+    }
+    if transport == "redis":
+        settings["broker_transport_options"] = {
+            "visibility_timeout": VISIBILITY_S,
+            "queue_order_strategy": "priority",
+            "socket_connect_timeout": 2.0,
+            "socket_keepalive": True,
+            "health_check_interval": 15,
+        }
+    if config.broker.broker_use_ssl:
+        settings["broker_use_ssl"] = config.broker.broker_use_ssl
+    app.conf.update(settings)
+    app.conf.update(config.celery)
+    app.conf.update(task_serializer="json", accept_content=["json"])  # not for the user to weaken
+    return app
+
+
+def queue(config: Config, name: str) -> Queue:
+    """The queue that holds the tickets of steps with `task_queue: name`."""
+    arguments = (
+        {"x-max-priority": names.MAX_PRIORITY} if names.transport(config.broker.kind) == "amqp" else None
+    )
+    full = config.queue_name(name)
+    return Queue(full, routing_key=full, queue_arguments=arguments)
+
+
+class WorkerApp:
+    """The application of a worker process and its one engine."""
+
+    def __init__(self) -> None:
+        self.config = config = require_config()
+        use_for_redis()
+        self.celery = make_app(config)
+        self.engine: Engine | None = None
+        self.celery.task(name=names.TASK, ignore_result=True)(self.chunk)
+        signals.celeryd_after_setup.connect(self._after_setup, weak=False)
+        signals.worker_ready.connect(self._ready, weak=False)
+        signals.worker_shutting_down.connect(self._shutting_down, weak=False)
+        signals.worker_shutdown.connect(self._shutdown, weak=False)
+
+    def chunk(self, envelope: Any) -> None:
+        """The one task: follow a ticket."""
+        assert self.engine is not None
+        self.engine.handle(envelope)
+
+    def _after_setup(self, sender: str, instance: Any, conf: Any, **_: Any) -> None:
+        pool = getattr(instance.pool_cls, "__module__", "")
+        if not pool.endswith((".thread", ".solo")):
+            raise SystemExit(
+                f"merlin: workers run with --pool threads (the work itself runs in processes of their own), not {pool}"
+            )
+        for name in QUIET:
+            logging.getLogger(name).setLevel(
+                logging.WARNING
+            )  # a message says nothing; the engine tells of chunks
+        queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
+        self.engine = Engine(
+            self.config, self.celery, name=sender, concurrency=int(instance.concurrency or 1), queues=queues
+        )
+
+    def _ready(self, sender: Any, **_: Any) -> None:
+        assert self.engine is not None
+        self.engine.start()
+
+    def _shutting_down(self, **_: Any) -> None:
+        if self.engine is not None:
+            self.engine.shut_down()
+
+    def _shutdown(self, **_: Any) -> None:
+        if self.engine is not None:
+            self.engine.close()
+
+
+def __getattr__(name: str) -> Any:
+    """`app`, made when Celery asks for it, so that importing this module needs no configuration."""
+    if name in ("app", "celery"):
+        worker = WorkerApp()
+        globals()["app"] = globals()["celery"] = worker.celery
+        return worker.celery
+    raise AttributeError(name)

@@ -1,0 +1,70 @@
+"""Connections to Redis, and what the errors of redis-py mean for a user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from merlin.config.reach import check_endpoint, explain
+from merlin.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from merlin.config.model import Config, Endpoint
+
+CONNECT_S = 1.5
+ANSWER_S = 10.0  # for one command; a server that takes longer counts as unreachable
+
+
+def redis_client(config: Config) -> Redis:
+    """A client of the backend that has answered.
+
+    Raises:
+        ExecutionError: it does not answer within two seconds; names host and port.
+    """
+    reach = check_endpoint(config.backend)
+    if not reach.ok:
+        raise ExecutionError(f"{reach.detail}\n  {reach.hint}" if reach.hint else reach.detail)
+    return make_client(config.backend)
+
+
+def make_client(endpoint: Endpoint, *, answer_s: float = ANSWER_S) -> Redis:
+    """A client that has not connected yet; threads may share it."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return redis.Redis(
+        **endpoint.redis_options(),
+        retry=Retry(NoBackoff(), 1),  # for a connection that the server closed while it was idle
+        socket_connect_timeout=CONNECT_S,
+        socket_timeout=answer_s,
+        health_check_interval=15,
+        decode_responses=True,
+    )
+
+
+@contextmanager
+def redis_errors(endpoint: Endpoint) -> Iterator[None]:
+    """Translate errors of redis-py; the messages hold no secret."""
+    import redis
+
+    try:
+        yield
+    except (redis.RedisError, OSError) as error:
+        detail, hint = explain(error, endpoint)
+        raise ExecutionError(f"{detail}\n  {hint}" if hint else detail) from None
+
+
+def server_time(client: Redis) -> float:
+    """Seconds since the epoch on the server's clock."""
+    seconds, micros = client.time()
+    return float(seconds) + float(micros) / 1e6
+
+
+def clock_skew(client: Redis) -> float:
+    """Seconds that this machine's clock is ahead of the server's."""
+    return time.time() - server_time(client)

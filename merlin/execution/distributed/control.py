@@ -1,0 +1,181 @@
+"""What an operator does to a study that runs on workers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from merlin.errors import ProgressGoneError, UsageError
+from merlin.execution.conductor import CONTROLLER
+from merlin.execution.distributed.connect import redis_client, server_time
+from merlin.execution.distributed.redis_progress import RedisProgress
+from merlin.execution.distributed.registry import Registry, WorkerInfo
+from merlin.execution.distributed.study import Study
+from merlin.execution.sessions import read_process
+from merlin.ledger.records import EventRecord
+from merlin.ledger.session import next_session
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan_io import plan_digest
+from merlin.study.workspace import Workspace
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+
+CANCEL_S = 30.0  # for the workers to kill what runs
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """A chunk that a worker runs, or may still run."""
+
+    worker: str
+    host: str
+    instance: str
+    lo: int
+    hi: int
+    silent_s: float | None = field(default=None, compare=False)  # since a worker was heard of that is overdue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelReport:
+    """What ran before, what runs now or may do so."""
+
+    before: list[Alive]
+    after: list[Alive]
+    dropped: bool  # the study is out of Redis
+
+    @property
+    def survivors(self) -> list[Alive]:
+        return self.after
+
+
+def cancel(
+    workspace: Workspace, config: Config, steps: Collection[str] | None = None, *, limit_s: float = CANCEL_S
+) -> CancelReport:
+    """End a study on all workers: nothing new starts, process groups of what runs are killed.
+
+    With `steps`, only these steps' tasks are killed; they count as failed. What has ended stays in the ledger.
+    A chunk is gone when its worker says so, or has left, or is no process of this host any more; of a worker that
+    does not answer within `limit_s` it may still run.
+
+    Raises:
+        ExecutionError: Redis cannot be reached, or does not hold the study whose steps are to end.
+        UsageError: the study has no such step.
+    """
+    client = redis_client(config)
+    registry = Registry(client, config)
+    progress = RedisProgress(client, config.namespace, workspace.plan)
+    instances = _instances(workspace, steps)
+    study_id = workspace.plan.study_id
+    workers = registry.workers(all=True)
+    before = _sorted({*_held(progress, workers, instances), *running(workers, study_id, instances)})
+    before = [chunk for chunk in before if not _is_dead(chunk.worker, workers)]
+    if steps is None:
+        progress.drop("cancelled")
+        registry.withdraw(study_id)
+    else:
+        progress.fail(instances, f"cancelled: merlin cancel --step {' '.join(steps)}")
+    command = {} if steps is None else {"instances": sorted(instances)}
+    registry.send(
+        {*(w.name for w in workers), *(a.worker for a in before)}, "drop", study=study_id, **command
+    )
+    dropped = server_time(client)
+    if steps is None:
+        _write_down(workspace, next_session(workspace.ledger_dir, dropped))
+    else:
+        _settle(workspace, progress, registry)
+    deadline = time.monotonic() + limit_s
+    while after := _survivors(before, registry.workers(all=True), study_id, instances, dropped):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_S)
+    return CancelReport(before=before, after=after, dropped=steps is None)
+
+
+def _write_down(workspace: Workspace, session: str) -> None:
+    """The ledger remembers it when Redis does not, so that nobody publishes the study again."""
+    with LedgerWriter(
+        workspace.ledger_dir, CONTROLLER, session=session, study_id=workspace.plan.study_id
+    ) as ledger:
+        ledger.append(EventRecord(kind="run_stopped", data={"reason": "cancelled"}))
+
+
+def _settle(workspace: Workspace, progress: RedisProgress, registry: Registry) -> None:
+    """Write what was decided into the ledger; workers would do it, too, if there were any."""
+    study = Study(workspace, plan_digest(workspace.plan), progress)
+    try:
+        study.flush()
+        if progress.state().state == "complete" and registry.withdraw(study.id):
+            study.event("run_finished", reason="")
+    finally:
+        study.close()
+
+
+def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str]) -> list[Alive]:
+    """What the workers say that they run of some instances of a study."""
+    return [
+        _alive(w.name, w, r.instance, r.lo, r.hi)
+        for w in workers
+        for r in w.running
+        if r.study == study_id and r.instance in instances
+    ]
+
+
+def _held(progress: RedisProgress, workers: Iterable[WorkerInfo], instances: Collection[str]) -> list[Alive]:
+    """What runs according to the leases, whoever has been heard of."""
+    by_name = {worker.name: worker for worker in workers}
+    try:
+        holdings = progress.holdings()
+    except ProgressGoneError:
+        return []
+    return [
+        _alive(h.worker, by_name.get(h.worker), h.chunk.instance, h.chunk.lo, h.chunk.hi)
+        for h in holdings
+        if h.chunk.instance in instances
+    ]
+
+
+def _survivors(
+    before: Iterable[Alive],
+    workers: Collection[WorkerInfo],
+    study_id: str,
+    instances: Collection[str],
+    dropped: float,
+) -> list[Alive]:
+    """What runs, or ran before on workers that have not been heard of since `dropped` (server time)."""
+    unheard = {w.name: w for w in workers if w.last_beat <= dropped}
+    left = {*running(workers, study_id, instances)}
+    left |= {
+        _alive(c.worker, unheard[c.worker], c.instance, c.lo, c.hi) for c in before if c.worker in unheard
+    }
+    return _sorted(chunk for chunk in left if not _is_dead(chunk.worker, workers))
+
+
+def _is_dead(name: str, workers: Iterable[WorkerInfo]) -> bool:
+    """The worker is of this host, and no process any more; what it ran has died with it."""
+    here = socket.gethostname()
+    return any(w.name == name and w.host == here and read_process(w.pid) is None for w in workers)
+
+
+def _alive(name: str, worker: WorkerInfo | None, instance: str, lo: int, hi: int) -> Alive:
+    silent_s = worker.age_s if worker is not None and not worker.is_alive else None
+    host = worker.host if worker is not None else name.rpartition(".")[2]
+    return Alive(worker=name, host=host, instance=instance, lo=lo, hi=hi, silent_s=silent_s)
+
+
+def _sorted(chunks: Iterable[Alive]) -> list[Alive]:
+    return sorted(chunks, key=lambda a: (a.host, a.worker, a.instance, a.lo))
+
+
+def _instances(workspace: Workspace, steps: Collection[str] | None) -> set[str]:
+    instances = workspace.plan.instances
+    known = {i.step for i in instances} | {i.id for i in instances}
+    for step in steps or ():
+        if step not in known:
+            names = ", ".join(sorted({i.step for i in instances}))
+            raise UsageError(f"the study has no step {step!r}; it has: {names}")
+    return {i.id for i in instances if steps is None or i.step in steps or i.id in steps}

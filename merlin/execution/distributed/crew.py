@@ -1,0 +1,144 @@
+"""The worker processes of one Celery worker: each runs the chunks of one study, one at a time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from merlin.execution.distributed.study import Study
+from merlin.execution.pool import WorkerProcess
+from merlin.study.tasks import Chunk
+
+LEAVE_S = 2.0  # for idle processes to exit when they are told to; then they are killed
+REAP_S = 10.0  # for what was killed to be gone; a process that hangs in the kernel is left alone
+
+
+@dataclass(eq=False)
+class Run:
+    """A chunk that runs in a worker process; other threads steer it through the flags, then `wake` it."""
+
+    study: Study
+    chunk: Chunk
+    process: WorkerProcess
+    since: float = field(default_factory=time.monotonic)
+    is_void: bool = False  # the lease is lost: kill it, commit nothing
+    is_interrupted: bool = False  # end soon; what has finished counts
+    error: str = ""  # of the surroundings, as the process told it
+    stopped_since: float | None = None  # monotonic: when its process was first seen not to run
+    _fd: int = field(default_factory=lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def void(self) -> None:
+        self.is_void = True
+        self.wake()
+
+    def interrupt(self) -> None:
+        self.is_interrupted = True
+        self.wake()
+
+    def wake(self) -> None:
+        with self._lock:  # a closed descriptor may be somebody else's by now
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the process says something or ends, or `wake`; true when the process has ended."""
+        poll = select.poll()
+        for fd in (self._fd, self.process.pidfd):
+            poll.register(fd, select.POLLIN)
+        if not self.process.channel.is_closed:
+            poll.register(self.process.channel.fileno(), select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+        if self._fd in ready:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._fd)
+        return self.process.pidfd in ready
+
+    def is_stopped(self) -> bool:
+        """The process exists but does not run (SIGSTOP, a debugger): it must not keep its lease."""
+        try:
+            stat = Path(f"/proc/{self.process.process.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")
+
+    def close(self) -> None:
+        with self._lock:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Crew:
+    """Worker processes, started when they are needed and kept for the next chunk of their study."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name, self._size = name, size
+        self._threads = max(1, len(os.sched_getaffinity(0)) // max(1, size))
+        self._lock = threading.Lock()
+        self._idle: list[tuple[str, str, WorkerProcess]] = []  # study, session; the one used last is last
+        self._numbers = itertools.count()
+
+    def acquire(self, study: Study, session: str) -> WorkerProcess:
+        """An idle process of the study, or a new one. Raises ExecutionError if the machine cannot start it."""
+        leaving: list[WorkerProcess] = []
+        found: WorkerProcess | None = None
+        with self._lock:
+            for i in reversed(range(len(self._idle))):
+                study_id, of_session, process = self._idle[i]
+                if study_id == study.id and of_session == session and process.process.poll() is None:
+                    found = self._idle.pop(i)[2]
+                    break
+            if found is None and len(self._idle) >= self._size:
+                leaving.append(self._idle.pop(0)[2])
+            number = next(self._numbers)
+        dismiss(leaving)
+        if found is not None:
+            return found
+        return WorkerProcess(
+            study.workspace,
+            f"{self._name}.{number}",
+            session=session,
+            num_threads=self._threads,
+            is_fenced=True,
+        )
+
+    def release(self, study: Study, session: str, process: WorkerProcess) -> None:
+        """The process may run another chunk."""
+        with self._lock:
+            self._idle.append((study.id, session, process))
+
+    def dismiss_idle(self, study: Study | None = None) -> None:
+        """End the idle processes (of one study)."""
+        with self._lock:
+            leaving = [p for s, _, p in self._idle if study is None or s == study.id]
+            self._idle = [entry for entry in self._idle if entry[2] not in leaving]
+        dismiss(leaving)
+
+
+def dismiss(processes: Sequence[WorkerProcess]) -> None:
+    """Tell idle processes to exit, see to it, and free what they held."""
+    for process in processes:
+        process.leave(now=False)
+        process.channel.close()
+    deadline = time.monotonic() + LEAVE_S
+    for process in processes:
+        poll = select.poll()
+        poll.register(process.pidfd, select.POLLIN)
+        if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+            process.kill()
+        reap(process)
+
+
+def reap(process: WorkerProcess) -> None:
+    """Free what is left of a process that has ended or was killed."""
+    with suppress(subprocess.TimeoutExpired):
+        process.process.wait(REAP_S)
+    process.close()

@@ -1,0 +1,276 @@
+"""Which workers a spec asks for on this machine, and the command lines that start them. Pure.
+
+An entry of `merlin.resources.workers` becomes one Celery worker here, or one per node through the launcher of
+`batch.type`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import Template
+from typing import TYPE_CHECKING
+
+from merlin.config.model import QUEUE_TAG
+from merlin.errors import UsageError
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+    from merlin.spec.model import Batch, Document, Worker
+
+APP = "merlin.execution.distributed.app"
+ALL_STEPS = "all"
+
+Queues = Mapping[str, tuple[str, ...]]  # step -> its queues, in the order of the study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecWorker:
+    """An entry of `merlin.resources.workers` that is to be started."""
+
+    name: str
+    queues: tuple[str, ...]  # as in the spec
+    batch: Batch  # of the worker, else of the study
+    args: tuple[str, ...] = ()  # for the Celery worker, as the spec has them
+    nodes: int | None = None  # of the worker, else of its batch block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """An entry that is not started, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    start: tuple[SpecWorker, ...]
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to execute. `num_workers` Celery workers come of it; `note` tells what else was decided."""
+
+    argv: tuple[str, ...]
+    num_workers: int = 1
+    is_local: bool = True  # the process is the worker itself, not a launcher
+    note: str = ""
+
+
+def queues_by_step(document: Document) -> Queues:
+    """The queues of a spec's steps; where names hold parameters, the plan's instances know them."""
+    names = {step.name: step.run.task_queue.strip() for step in document.study}
+    return {step: ("merlin" if name.lower() in ("", "none") else name,) for step, name in names.items()}
+
+
+def queues_of(by_step: Queues, steps: Collection[str] = ()) -> tuple[str, ...]:
+    """The queues of `steps`, or of all, each once. Raises UsageError for a step that does not exist."""
+    check_steps(by_step, steps)
+    return _queues(by_step, _chosen(by_step, steps))
+
+
+def _queues(by_step: Queues, steps: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(q for step in steps for q in by_step[step]))
+
+
+def plain_queue(config: Config | None, name: str) -> str:
+    """A queue as specs call it, of any of its names: "sim", "[merlin]_sim", "[merlin]_sim@1a2b3c4d"."""
+    return (config.display_queue(name) if config else name).removeprefix(QUEUE_TAG)
+
+
+def check_steps(by_step: Queues, steps: Collection[str]) -> None:
+    """Raise UsageError for a step that the study does not have."""
+    for step in steps:
+        if step not in by_step and step != ALL_STEPS:
+            raise UsageError(f"the study has no step {step!r}; it has: {', '.join(by_step)}")
+
+
+def _chosen(by_step: Queues, steps: Collection[str]) -> list[str]:
+    return [step for step in by_step if not steps or ALL_STEPS in steps or step in steps]
+
+
+def select_workers(
+    document: Document,
+    by_step: Queues,
+    *,
+    host: str,
+    steps: Collection[str] = (),
+    served: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Selection:
+    """The workers to start on `host` so that `steps` (all, if none are given) are served.
+
+    `served` maps queues to the live worker of this host that has them: without `overlap` a queue has one worker
+    per host. `environment` fills $NAME in the workers' arguments.
+
+    Raises:
+        UsageError: a step does not exist, or arguments have an open quote.
+    """
+    check_steps(by_step, steps)
+    resources = document.merlin.resources
+    wanted = _chosen(by_step, steps)
+    taken = dict(served or {})
+    start: list[SpecWorker] = []
+    skipped: list[Skipped] = []
+    for name, worker in resources.workers.items():
+        queues = _queues(by_step, [s for s in _chosen(by_step, worker.steps) if s in wanted])
+        reason = _why_not(worker, host, queues)
+        if not reason and not resources.overlap:
+            owners = dict.fromkeys(taken[q] for q in queues if q in taken)
+            queues = tuple(q for q in queues if q not in taken)
+            if not queues:
+                reason = f"its queues are served by {', '.join(owners)} (overlap: true allows more)"
+        if reason:
+            skipped.append(Skipped(name=name, reason=reason))
+            continue
+        start.append(_spec_worker(name, worker, queues, document.batch, environment or {}))
+        taken.update(dict.fromkeys(queues, name))
+    return Selection(start=tuple(start), skipped=tuple(skipped))
+
+
+def _why_not(worker: Worker, host: str, queues: tuple[str, ...]) -> str:
+    if worker.machines and not any(machine in host for machine in worker.machines):
+        return f"it is for {', '.join(worker.machines)}, and this is {host}"
+    return "" if queues else f"it serves only {', '.join(worker.steps)}"
+
+
+def _spec_worker(
+    name: str, worker: Worker, queues: tuple[str, ...], batch: Batch, environment: Mapping[str, str]
+) -> SpecWorker:
+    used = worker.batch or batch
+    nodes = worker.nodes or used.nodes
+    if nodes is not None and not isinstance(nodes, int):
+        raise UsageError(f"worker {name!r}: nodes must be a number, not {nodes!r}")
+    return SpecWorker(
+        name=name, queues=queues, batch=used, nodes=nodes, args=split_args(worker.args, environment)
+    )
+
+
+def split_args(text: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Words of a line of worker arguments, $NAME filled in. Raises UsageError for an open quote."""
+    try:
+        return tuple(shlex.split(Template(text).safe_substitute(environment)))
+    except ValueError as error:
+        raise UsageError(f"cannot read the worker arguments {text!r}: {error}") from error
+
+
+def with_free_name(worker: SpecWorker, taken: Collection[str]) -> SpecWorker:
+    """The worker under its name, or as NAME-2, NAME-3 …, if workers of this host have the names before."""
+    name, number = worker.name, 2
+    while name in taken:
+        name, number = f"{worker.name}-{number}", number + 1
+    return replace(worker, name=name)
+
+
+def worker_command(
+    config: Config | None,
+    worker: SpecWorker,
+    *,
+    extra_args: Sequence[str] = (),
+    level: str = "INFO",
+    num_cores: int | None = None,
+    python: str = sys.executable,
+) -> list[str]:
+    """The line that starts one Celery worker; the arguments of its owner win over ours.
+
+    `num_cores` becomes the concurrency; None leaves it to the machine where the worker starts. `extra_args` stand
+    behind the arguments of the spec, so that they win. Without a config the queues have no namespace; such a line
+    is good for showing only.
+    """
+    theirs = [*worker.args, *extra_args]
+    queues = [config.queue_name(q) if config else QUEUE_TAG + q for q in worker.queues]
+    line = [python, "-P", "-m", "celery", "-A", APP, "worker"]
+    if not _has(theirs, "-n", "--hostname"):
+        line += ["-n", f"{worker.name}.%h"]
+    line += ["-Q", ",".join(queues)]
+    if not _has(theirs, "-P", "--pool"):
+        line += ["--pool", "threads"]
+    if num_cores is not None and not _has(theirs, "-c", "--concurrency", "--autoscale"):
+        line += ["--concurrency", str(num_cores)]
+    if not _has(theirs, "-l", "--loglevel"):
+        line += ["-l", level]
+    return line + theirs
+
+
+def _has(args: Sequence[str], short: str, *long: str) -> bool:
+    """Whether an option is among `args`: "-l INFO", "-lINFO", "--loglevel INFO" or "--loglevel=INFO"."""
+    return any(
+        (word.startswith(short) and not word.startswith("--")) or word.partition("=")[0] in long
+        for word in args
+    )
+
+
+def launch_line(
+    worker: SpecWorker,
+    command: Sequence[str],
+    *,
+    which: Callable[[str], str | None],
+    num_allocated: int | None = None,
+) -> Launch:
+    """How to start `command`: as it is, or once per node through the scheduler's launcher.
+
+    `num_allocated` is the number of nodes of the allocation around us, used where the spec names none. Where the
+    launcher is not installed the worker starts on this machine.
+    """
+    batch = worker.batch
+    num_nodes = worker.nodes or num_allocated or 1
+    launcher = _launcher(worker, num_nodes)
+    note = ""
+    if launcher and which(launcher[0]) is None:
+        note = f"{launcher[0]} is not installed here: {worker.name} starts on this machine alone"
+        launcher = []
+    num_workers = num_nodes if launcher else 1
+    if launcher and batch.launch_args:
+        launcher += shlex.split(batch.launch_args)
+    argv = [*launcher, *command]
+    if launcher and batch.launch_pre:  # the user's own text, for the shell that they named
+        argv = [*shlex.split(batch.shell), "-c", f"{batch.launch_pre} {shlex.join(argv)}"]
+    return Launch(argv=tuple(argv), num_workers=num_workers, is_local=not launcher, note=note)
+
+
+def _launcher(worker: SpecWorker, num_nodes: int) -> list[str]:
+    """The words before the command; none for a worker on this machine."""
+    batch, n = worker.batch, str(num_nodes)
+    if batch.type == "local":
+        return []
+    if batch.worker_launch:
+        return shlex.split(batch.worker_launch)
+    match batch.type:
+        case "slurm":
+            return ["srun", "-N", n, "-n", n, *_flags(batch, bank="-A", queue="-p", walltime="-t")]
+        case "flux" if batch.flux_exec_workers is not False:
+            flux = f"{batch.flux_path.rstrip('/')}/flux" if batch.flux_path else "flux"
+            # not `flux run`: that would hold the cores which the workers' own tasks ask for
+            if batch.flux_exec:
+                return shlex.split(batch.flux_exec)
+            return [
+                flux,
+                "exec",
+                *(["-r", f"0-{worker.nodes - 1}"] if worker.nodes else []),
+            ]  # else everywhere
+        case "lsf" if worker.nodes:  # a worker under jsrun cannot use jsrun itself, so only if asked for
+            return ["jsrun", "-a", "1", "-c", "ALL_CPUS", "-g", "ALL_GPUS", "--bind=none", "-n", n]
+        case "pbs":
+            return ["mpiexec", "-n", n]
+    return []
+
+
+def _flags(batch: Batch, **flags: str) -> list[str]:
+    values = {name: getattr(batch, name) for name in flags}
+    return [word for name, flag in flags.items() if values[name] for word in (flag, str(values[name]))]
+
+
+def num_allocated_nodes(environment: Mapping[str, str]) -> int | None:
+    """Nodes of the allocation that this process is in; None outside of one."""
+    for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PBS_NUM_NODES"):
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    if hosts := set(environment.get("LSB_HOSTS", "").split()):
+        return max(1, len(hosts) - 1)  # one of them launches
+    if hosts_and_slots := environment.get("LSB_MCPU_HOSTS", "").split():
+        return max(1, len(hosts_and_slots) // 2 - 1)
+    return None

@@ -1,0 +1,177 @@
+"""Puts a study's progress into Redis, from its plan and its ledger, and publishes the first tickets."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from merlin.errors import ExecutionError, WorkspaceError
+from merlin.execution.conductor import CONTROLLER, reset_records
+from merlin.execution.distributed.connect import redis_client, server_time
+from merlin.execution.distributed.publish import Publisher
+from merlin.execution.distributed.redis_progress import RedisProgress
+from merlin.execution.distributed.registry import Registry, StudyInfo
+from merlin.execution.distributed.study import Study
+from merlin.ledger.records import EventRecord
+from merlin.ledger.replay import Replay, replay
+from merlin.ledger.session import make_session
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan_io import plan_digest
+from merlin.study.reopen import reopen_failed
+from merlin.study.workspace import Workspace, lock
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from merlin.config.model import Config
+    from merlin.execution.distributed.engine import Engine
+
+FIRST_TICKETS = 1  # per step instance; the worker that takes it publishes more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What `open_study` did."""
+
+    num_messages: int
+    planned: int
+    already_ok: int
+    resumed: bool  # the study was in Redis already; only messages were sent
+    is_complete: bool  # nothing is left to do
+    note: str  # one sentence for the user
+
+
+def open_study(
+    workspace: Workspace,
+    config: Config,
+    *,
+    redo_failed: bool = False,
+    steps: Collection[str] | None = None,
+) -> Opened:
+    """Publish what the ledger does not hold yet.
+
+    A study that is running in Redis is left as it is, but for new messages in case some were lost. With
+    `redo_failed`, failed tasks (of `steps`) run again, too.
+
+    Raises:
+        ExecutionError: the broker or Redis cannot be reached, or chunks of the study still run.
+        WorkspaceError: an embedded run holds the workspace.
+    """
+    from merlin.execution.distributed.app import make_app
+
+    client = redis_client(config)
+    with lock(workspace):
+        opener = _Opener(workspace, config, client, Publisher(config, make_app(config)))
+        return opener.open(redo_failed=redo_failed, steps=steps)
+
+
+class _Opener:
+    def __init__(self, workspace: Workspace, config: Config, client: Redis, publisher: Publisher) -> None:
+        self._workspace, self._config, self._client = workspace, config, client
+        self._publisher = publisher
+        self._registry = Registry(client, config)
+        self._digest = plan_digest(workspace.plan)
+        progress = RedisProgress(client, config.namespace, workspace.plan)
+        self._study = Study(workspace, self._digest, progress)
+
+    def open(self, *, redo_failed: bool, steps: Collection[str] | None) -> Opened:
+        study, progress = self._study, self._study.progress
+        state = progress.state()
+        if state.state == "running" and not redo_failed:
+            progress.reissue(0.0)
+            return self._opened(self._send(), resumed=True)
+        if state.state in ("running", "stopped") and state.num_running:
+            raise ExecutionError(
+                f"{state.num_running} chunks of {self._workspace.path} still run; wait for them "
+                f"(merlin query-workers shows them), or end them: merlin cancel {self._workspace.path}"
+            )
+        session = make_session(server_time(self._client))
+        try:
+            found = replay(self._workspace.ledger_dir, self._workspace.plan)
+            self._begin(found, session, redo_failed=redo_failed, steps=steps)
+            study.flush()
+            return self._opened(self._send(), resumed=False)
+        finally:
+            study.close()
+
+    def _begin(
+        self, found: Replay, session: str, *, redo_failed: bool, steps: Collection[str] | None
+    ) -> None:
+        workspace = self._workspace
+        with LedgerWriter(
+            workspace.ledger_dir, CONTROLLER, session=session, study_id=workspace.plan.study_id
+        ) as ledger:
+            if redo_failed:
+                ledger.append(*reset_records(reopen_failed(workspace.plan, found.outcomes, steps)))
+                found.update()
+            # advertised first: if this process is killed now, the workers find the study and publish it
+            self._registry.advertise(study_info(workspace, self._digest, session, server_time(self._client)))
+            self._study.progress.open(found.outcomes, session=session, first_attempt=1)
+            ledger.append(
+                EventRecord(
+                    kind="run_started",
+                    data={"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()},
+                )
+            )
+
+    def _send(self) -> int:
+        tickets = self._study.progress.tickets(FIRST_TICKETS)
+        return self._publisher.send(self._workspace, self._digest, tickets)
+
+    def _opened(self, num_messages: int, *, resumed: bool) -> Opened:
+        counts = self._study.progress.counts().values()
+        planned, ok = sum(c.planned for c in counts), sum(c.ok for c in counts)
+        is_complete = self._study.progress.is_complete
+        if is_complete and self._registry.withdraw(self._study.id):
+            self._study.event("run_finished", reason="")
+            self._study.close()
+        if is_complete:
+            note = "every task has an outcome; nothing is left to run"
+        elif resumed:
+            note = f"the study is running already; {num_messages} messages were sent in case some were lost"
+        else:
+            note = f"{planned - ok:,} of {planned:,} tasks to run, published with {num_messages} messages"
+        return Opened(
+            num_messages=num_messages,
+            planned=planned,
+            already_ok=ok,
+            resumed=resumed,
+            is_complete=is_complete,
+            note=note,
+        )
+
+
+def publish_again(study: Study, engine: Engine) -> bool:
+    """Publish a study that Redis has lost, from its ledger; False if somebody else was faster."""
+    client, progress = engine.client, study.progress
+    found = replay(study.workspace.ledger_dir, study.workspace.plan)
+    session = make_session(server_time(client))
+    try:
+        with lock(study.workspace):
+            if not progress.open(found.outcomes, session=session, first_attempt=1, only_if_gone=True):
+                return False
+    except WorkspaceError:  # somebody is at it
+        return False
+    info = study_info(study.workspace, study.digest, session, server_time(client))
+    engine.registry.advertise(info)
+    study.event("republished", reason="Redis had lost the progress", host=socket.gethostname())
+    study.flush()
+    engine.publish(study)
+    return True
+
+
+def study_info(workspace: Workspace, digest: str, session: str, now: float) -> StudyInfo:
+    """The advertisement of a study."""
+    plan = workspace.plan
+    return StudyInfo(
+        study_id=plan.study_id,
+        name=plan.name,
+        workspace=str(workspace.path),
+        plan=digest,
+        queues=sorted({i.queue for i in plan.instances}),
+        session=session,
+        published=now,
+    )

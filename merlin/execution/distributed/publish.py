@@ -1,0 +1,81 @@
+"""Sends tickets to the broker."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from merlin.config.reach import explain
+from merlin.config.seal import seal
+from merlin.errors import ExecutionError
+from merlin.execution.distributed import names
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from merlin.config.model import Config
+    from merlin.execution.distributed.redis_progress import Ticket
+    from merlin.study.workspace import Workspace
+
+VERSION = 1
+
+
+class Publisher:
+    """Publishes the tickets of any study of one user; threads may share it."""
+
+    def __init__(self, config: Config, app: Celery) -> None:
+        self._config, self._app = config, app
+        self._priorities = names.PRIORITIES[names.transport(config.broker.kind)]
+
+    def send(self, workspace: Workspace, digest: str, tickets: Iterable[Ticket]) -> int:
+        """Send one message per ticket; returns their number.
+
+        Raises:
+            ExecutionError: the broker cannot be reached. The tickets that were not sent will be issued again.
+        """
+        num = 0
+        for ticket in tickets:
+            body = message_body(workspace, digest, ticket)
+            queue = workspace.instance(ticket.instance).queue
+            self._send(queue, seal(body, self._config.key), self._priorities[ticket.level])
+            num += 1
+        return num
+
+    def forward(self, workspace: Workspace, instance: str, envelope: object) -> None:
+        """Put a message back for another worker."""
+        self._send(workspace.instance(instance).queue, envelope, self._priorities["run"])
+
+    def _send(self, queue_name: str, envelope: object, priority: int) -> None:
+        from kombu.exceptions import OperationalError
+
+        from merlin.execution.distributed.app import queue
+
+        try:
+            self._app.send_task(
+                names.TASK,
+                args=[envelope],
+                queue=queue(self._config, queue_name),
+                priority=priority,
+                task_id=secrets.token_hex(8),
+                ignore_result=True,
+                retry=True,
+                retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
+            )
+        except (OperationalError, OSError) as error:
+            detail, hint = explain(error, self._config.broker)
+            raise ExecutionError(f"{detail}\n  {hint}" if hint else detail) from None
+
+
+def message_body(workspace: Workspace, digest: str, ticket: Ticket) -> dict[str, Any]:
+    """What a message says: where the plan is, which plan it is, and which work is ready."""
+    return {
+        "v": VERSION,
+        "study": workspace.plan.study_id,
+        "workspace": str(workspace.path),
+        "plan": digest,
+        "instance": ticket.instance,
+        "lo": ticket.lo,
+        "hi": ticket.hi,
+        "ticket": ticket.id,
+    }

@@ -1,0 +1,111 @@
+"""How full the queues are, and how to empty them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from merlin.config.reach import explain
+from merlin.errors import ExecutionError
+from merlin.execution.distributed import names
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+
+PRIORITY_SEPARATOR = "\x06\x16"  # kombu's, between a Redis queue's name and its priority step
+PRIORITY_STEPS = (0, 3, 6, 9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """One queue of the broker."""
+
+    depth: int  # messages that wait
+    consumers: int | None  # workers that listen, as RabbitMQ counts them; None where the broker does not know
+
+
+def queue_depths(config: Config, queue_names: Iterable[str]) -> dict[str, QueueInfo]:
+    """Messages that wait in the queues of these `task_queue` names; a queue that does not exist is empty.
+
+    Raises:
+        ExecutionError: the broker cannot be reached.
+    """
+    return {name: _depth(config, name) for name in queue_names}
+
+
+def _depth(config: Config, name: str) -> QueueInfo:
+    full = config.queue_name(name)
+    if names.transport(config.broker.kind) == "redis":
+        return QueueInfo(depth=sum(_redis(config, "llen", full)), consumers=None)
+    found = _declare_passively(config, full)
+    return QueueInfo(depth=0, consumers=0) if found is None else found
+
+
+def purge(config: Config, queue_names: Iterable[str]) -> dict[str, int]:
+    """Remove every waiting message of this user's queues; returns how many there were.
+
+    Raises:
+        ExecutionError: the broker cannot be reached.
+    """
+    out: dict[str, int] = {}
+    for name in queue_names:
+        full = config.queue_name(name)
+        if names.transport(config.broker.kind) == "redis":
+            out[name] = sum(_redis(config, "llen", full))
+            _redis(config, "delete", full)
+        else:
+            out[name] = _purge_amqp(config, full)
+    return out
+
+
+def redis_lists(full: str) -> list[str]:
+    """The Redis lists that make up a queue, by priority."""
+    return [full if not step else f"{full}{PRIORITY_SEPARATOR}{step}" for step in PRIORITY_STEPS]
+
+
+def _redis(config: Config, command: str, full: str) -> list[int]:
+    from merlin.execution.distributed.connect import make_client, redis_errors
+
+    prefix = str(dict(config.celery.get("broker_transport_options") or {}).get("global_keyprefix", ""))
+    with redis_errors(config.broker), make_client(config.broker) as client:
+        pipe = client.pipeline()
+        for key in redis_lists(full):
+            getattr(pipe, command)(prefix + key)
+        return [int(n) for n in pipe.execute()]
+
+
+def _connection(config: Config) -> Any:
+    from kombu.connection import Connection
+
+    return Connection(config.broker.url, ssl=config.broker.broker_use_ssl or False, connect_timeout=2)
+
+
+def _declare_passively(config: Config, full: str) -> QueueInfo | None:
+    from amqp.exceptions import NotFound
+
+    try:
+        with _connection(config) as connection:
+            found = connection.default_channel.queue_declare(full, passive=True)
+            return QueueInfo(depth=found.message_count, consumers=found.consumer_count)
+    except NotFound:
+        return None
+    except Exception as error:  # noqa: BLE001  whatever the client library throws
+        raise _unreachable(config, error) from None
+
+
+def _purge_amqp(config: Config, full: str) -> int:
+    from amqp.exceptions import NotFound
+
+    try:
+        with _connection(config) as connection:
+            return int(connection.default_channel.queue_purge(full) or 0)
+    except NotFound:
+        return 0
+    except Exception as error:  # noqa: BLE001  whatever the client library throws
+        raise _unreachable(config, error) from None
+
+
+def _unreachable(config: Config, error: Exception) -> ExecutionError:
+    detail, hint = explain(error, config.broker)
+    return ExecutionError(f"{detail}\n  {hint}" if hint else detail)

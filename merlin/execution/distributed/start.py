@@ -1,0 +1,129 @@
+"""Starts workers in the background and waits until they have reported."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.errors import ExecutionError
+from merlin.execution.pool import tail
+
+if TYPE_CHECKING:
+    from merlin.execution.distributed.launch import Launch, SpecWorker
+    from merlin.execution.distributed.registry import WorkerInfo
+
+LOGS_DIR = "merlin_logs"  # in the current directory
+POLL_S = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class Started:
+    """A launched entry of the spec: its process (or its launcher's) and what has reported of it so far."""
+
+    worker: SpecWorker
+    launch: Launch
+    process: subprocess.Popen[Any]
+    log: Path
+    log_start: int
+    before: frozenset[tuple[str, int]] = frozenset()  # name and process id of workers that are not ours
+    alive: list[WorkerInfo] = field(default_factory=list)
+    died: str = ""  # how, with the end of the log; "" while it lives
+
+    @property
+    def is_settled(self) -> bool:
+        return bool(self.died) or len(self.alive) >= self.launch.num_workers
+
+
+def start(
+    worker: SpecWorker,
+    launch: Launch,
+    *,
+    logs: Path,
+    environment: Mapping[str, str],
+    known: Sequence[WorkerInfo] = (),
+) -> Started:
+    """Start a worker in a session of its own, so that it outlives the terminal; its output goes to a log.
+
+    `known` are the workers that were there before.
+
+    Raises:
+        ExecutionError: the machine cannot start it.
+    """
+    path = logs / f"{worker.name}.log"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as log:
+            log_start = log.tell()
+            process = subprocess.Popen(
+                launch.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise ExecutionError(f"cannot start the worker {worker.name} ({launch.argv[0]}): {error}") from error
+    before = frozenset((w.name, w.pid) for w in known)
+    return Started(
+        worker=worker, launch=launch, process=process, log=path, log_start=log_start, before=before
+    )
+
+
+def wait_until_alive(
+    started: Sequence[Started],
+    workers: Callable[[], Sequence[WorkerInfo]],
+    *,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> bool:
+    """Wait until each has reported or died; False if time ran out first. Fills in `alive` and `died`."""
+    deadline = clock() + timeout_s
+    while True:
+        reported = workers()
+        for entry in started:
+            entry.alive = reports_of(entry, reported)
+            if entry.process.poll() is not None and not entry.is_settled:
+                entry.died = how_it_died(entry)
+        if all(entry.is_settled for entry in started):
+            return True
+        if clock() >= deadline:
+            return False
+        sleep(POLL_S)
+
+
+def reports_of(entry: Started, reported: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+    """The workers that came of an entry: by process id here, by name where a launcher placed them."""
+    if entry.launch.is_local:
+        host = socket.gethostname()
+        return [w for w in reported if w.pid == entry.process.pid and w.host == host]
+    return [
+        w
+        for w in reported
+        if w.name.removeprefix("celery@").startswith(f"{entry.worker.name}.")
+        and (w.name, w.pid) not in entry.before
+    ]
+
+
+def how_it_died(entry: Started) -> str:
+    """ "exit code 1" and the end of its log."""
+    code = entry.process.returncode
+    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    last = "\n    ".join(tail(entry.log, entry.log_start).splitlines())
+    return (
+        f"{how}; its log {entry.log} ends with:\n    {last}"
+        if last
+        else f"{how}; its log {entry.log} is empty"
+    )
+
+
+def worker_environment(config_environment: Mapping[str, str]) -> dict[str, str]:
+    """Our environment, and what leads a worker to our configuration and key wherever it starts."""
+    return {**os.environ, **config_environment}

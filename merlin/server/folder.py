@@ -1,0 +1,162 @@
+"""The directory of a private server, and the files in it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.config.model import Endpoint, Secret
+from merlin.config.places import APP_FILE
+from merlin.config.private_file import check_ours, make_data_dir, make_private_dir, write_private
+from merlin.errors import ConfigError
+from merlin.server.settings import Settings, read_settings, write_settings
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # a file system that does not know flock
+_LOOPBACK = ("127.", "localhost", "::1")
+_WILDCARDS = ("0.0.0.0", "::")
+_MAX_PASSWORD_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Paths of one private server."""
+
+    path: Path  # absolute
+
+    @property
+    def settings_file(self) -> Path:
+        return self.path / "merlin_server.yaml"
+
+    @property
+    def app_file(self) -> Path:
+        return self.path / APP_FILE
+
+    @property
+    def redis_conf(self) -> Path:
+        return self.path / "redis.conf"
+
+    @property
+    def own_conf(self) -> Path:
+        """Lines that the owner adds; they win."""
+        return self.path / "redis.extra.conf"
+
+    @property
+    def record_file(self) -> Path:
+        """Which process it is; upstream calls its own so."""
+        return self.path / "merlin_server.pf"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "redis.log"
+
+    @property
+    def exists(self) -> bool:
+        return self.settings_file.exists()
+
+    def settings(self) -> Settings:
+        """Raises ConfigError if there is no server here, or its description is damaged."""
+        if not self.exists:
+            raise ConfigError(f"no private server in {self.path}; make one: merlin server init")
+        check_ours(self.settings_file, "Your own server in another directory: merlin server start --dir DIR")
+        return read_settings(self.settings_file)
+
+    def data_dir(self, settings: Settings) -> Path:
+        return self.path / (settings.data_dir or "data")
+
+    def password_file(self, settings: Settings) -> Path:
+        return self.path / (settings.password_file or "redis.pass")
+
+    def password(self, settings: Settings) -> Secret:
+        """The first line of the password file. Raises ConfigError if it cannot be used."""
+        path = self.password_file(settings)
+        try:
+            mode = path.stat().st_mode
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            remedy = "" if settings.password_file else "\n  Make a new password: merlin server init"
+            raise ConfigError(f"the password file {path} cannot be read: {error}{remedy}") from error
+        if mode & 0o077:
+            raise ConfigError(f"other users can read the password file {path}\n  Close it: chmod 600 {path}")
+        password = lines[0].strip() if lines else ""
+        if not password or len(password) > _MAX_PASSWORD_BYTES or not password.isprintable():
+            raise ConfigError(
+                f"the password file {path} needs one line of 1 to {_MAX_PASSWORD_BYTES} characters"
+            )
+        return Secret(password)
+
+    def endpoint(self, settings: Settings) -> Endpoint:
+        """How the server is reached."""
+        return Endpoint(
+            kind="redis",
+            host=reachable_host(settings.host),
+            port=settings.port,
+            password=self.password(settings),
+        )
+
+
+def make_folder(folder: Folder, settings: Settings) -> None:
+    """Make the directory with its description and a random password. What exists is kept."""
+    make_private_dir(folder.path)
+    make_password(folder, settings)
+    folder.password(settings)
+    make_data_dir(folder.data_dir(settings))
+    write_settings(settings, folder.settings_file)
+
+
+def make_password(folder: Folder, settings: Settings) -> None:
+    """Write a random password, unless there is one or it lies in a file of the owner's."""
+    path = folder.password_file(settings)
+    if not settings.password_file and not path.exists():
+        write_private(path, secrets.token_urlsafe(32) + "\n")
+
+
+def write_app_file(folder: Folder, settings: Settings) -> None:
+    """Write the app.yaml with which Merlin finds this server."""
+    password_file = json.dumps(str(folder.password_file(settings)))
+    lines = ["# Written by `merlin server start`; use it from elsewhere with `merlin config use`."]
+    for block in ("broker", "results_backend"):
+        lines += [
+            f"{block}:",
+            "    name: redis",
+            f"    server: {json.dumps(reachable_host(settings.host))}",
+            f"    port: {settings.port}",
+            f"    password: {password_file}",
+            "    db_num: 0",
+        ]
+    write_private(folder.app_file, "\n".join(lines) + "\n")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to what is bound to this address."""
+    return host.startswith(_LOOPBACK)
+
+
+def reachable_host(host: str) -> str:
+    """The name under which other processes find what is bound to this address."""
+    if host in _WILDCARDS:
+        import socket
+
+        return socket.getfqdn()
+    return host
+
+
+@contextmanager
+def locked(folder: Folder) -> Iterator[None]:
+    """Keep other `merlin server` commands off this directory; they wait."""
+    descriptor = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(descriptor)

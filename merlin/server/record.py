@@ -1,0 +1,156 @@
+"""Which process the server is, in a way that a reused process number cannot fool."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from merlin.config.private_file import write_private
+
+FORMAT = 1
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The running server, as its starter saw it."""
+
+    host: str
+    boot: str  # the boot of that machine
+    pid: int  # 0 for a container that has no process of ours
+    start_ticks: int  # when the process started, in ticks since the boot
+    engine: str
+    container: str = ""
+    program: str = ""  # the container engine
+
+
+def record_process(pid: int, *, engine: str) -> Record:
+    """The record of a process that was just started. Raises ProcessLookupError if it is gone."""
+    ticks = _start_ticks(pid)
+    if ticks is None:
+        raise ProcessLookupError(pid)
+    return Record(host=socket.gethostname(), boot=boot_id(), pid=pid, start_ticks=ticks, engine=engine)
+
+
+def record_container(name: str, *, engine: str, program: str) -> Record:
+    return Record(
+        host=socket.gethostname(),
+        boot=boot_id(),
+        pid=0,
+        start_ticks=0,
+        engine=engine,
+        container=name,
+        program=program,
+    )
+
+
+def write_record(record: Record, path: Path) -> None:
+    write_private(path, json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n")
+
+
+def read_record(path: Path) -> Record | None:
+    """The record; None if there is none or it cannot be understood."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.pop("format") != FORMAT:
+            return None
+        return Record(**data)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def is_here(record: Record) -> bool:
+    """Whether it was started on this machine."""
+    return record.host == socket.gethostname()
+
+
+def is_alive(record: Record) -> bool:
+    """Whether that very process or container still runs; False for another machine's."""
+    if not is_here(record) or record.boot != boot_id():
+        return False
+    if record.container:
+        return _container_runs(record)
+    return _start_ticks(record.pid) == record.start_ticks
+
+
+def wait_until_gone(record: Record, wait_s: float) -> bool:
+    """Wait for its end; False if it outlives the wait."""
+    deadline = time.monotonic() + wait_s
+    while is_alive(record):
+        if time.monotonic() >= deadline:
+            return False
+        _wait(record, _POLL_S)
+    return True
+
+
+def _wait(record: Record, wait_s: float) -> None:
+    """Sleep until the process ends, but not longer than this."""
+    with suppress(OSError):
+        if record.pid:
+            descriptor = os.pidfd_open(record.pid)
+            try:
+                select.select([descriptor], [], [], wait_s)
+            finally:
+                os.close(descriptor)
+            return
+    time.sleep(wait_s)
+
+
+def terminate(record: Record, wait_s: float) -> bool:
+    """SIGTERM (or the engine's stop), then SIGKILL; False if it still runs after that."""
+    if record.container:
+        subprocess.run(
+            [record.program, "stop", record.container],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+        )
+        return wait_until_gone(record, wait_s)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not is_alive(record):  # never signal a number that somebody else has by now
+            return True
+        with suppress(ProcessLookupError):
+            os.kill(record.pid, number)
+            os.kill(record.pid, signal.SIGCONT)  # a stopped process does not see SIGTERM
+        if wait_until_gone(record, wait_s):
+            return True
+    return False
+
+
+def _container_runs(record: Record) -> bool:
+    try:
+        done = subprocess.run(
+            [record.program, "container", "inspect", "--format", "{{.State.Running}}", record.container],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and done.stdout.strip() == "true"
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started; None if it does not exist, or is dead and only not yet collected."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    after_name = text.rpartition(")")[2].split()  # the name may hold blanks and brackets
+    return None if after_name[0] in "ZX" else int(after_name[19])

@@ -1,0 +1,77 @@
+"""How a private server is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from merlin.server.folder import Folder
+from merlin.server.record import Record, is_alive, is_here, read_record
+from merlin.server.talk import info
+
+State = Literal["missing", "stopped", "loading", "running", "hanging", "elsewhere"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What `merlin server status` tells."""
+
+    state: State
+    folder: str
+    address: str = ""
+    machine: str = ""  # where it was started
+    pid: int | None = None
+    engine: str = ""
+    version: str = ""
+    uptime_s: int | None = None
+    used_memory_bytes: int | None = None
+    num_clients: int | None = None
+    detail: str = ""
+
+
+def status(folder: Folder) -> Status:
+    """Look at the process and ask it. Raises ConfigError if the files are damaged."""
+    if not folder.exists:
+        return Status(state="missing", folder=str(folder.path), detail="make one: merlin server init")
+    settings = folder.settings()
+    record = read_record(folder.record_file)
+    told = info(folder.endpoint(settings)) if settings.port else None
+    state, detail = _state(record, told)
+    up = told is not None
+    return Status(
+        state=state,
+        folder=str(folder.path),
+        address=folder.endpoint(settings).address if settings.port else "",
+        machine=record.host if record and state != "stopped" else "",
+        pid=_pid(record, told),
+        engine=record.engine if record and state != "stopped" else settings.engine,
+        version=str(told["redis_version"]) if told else "",
+        uptime_s=int(told["uptime_in_seconds"]) if told else None,
+        used_memory_bytes=int(told.get("used_memory", 0)) if told and up else None,
+        num_clients=int(told.get("connected_clients", 0)) if told and up else None,
+        detail=detail,
+    )
+
+
+def _state(record: Record | None, told: dict[str, Any] | None) -> tuple[State, str]:
+    if told is not None:
+        if told.get("loading"):
+            return "loading", "it reads its data back and will answer in a moment"
+        return "running", ""
+    if record is None:
+        return "stopped", "start it: merlin server start"
+    if not is_here(record):
+        return (
+            "elsewhere",
+            f"it was started on {record.host} and does not answer; look there: merlin server status",
+        )
+    if is_alive(record):
+        return "hanging", f"process {record.pid or record.container} runs and does not answer"
+    return "stopped", "it ended by itself, or the machine was restarted; start it: merlin server start"
+
+
+def _pid(record: Record | None, told: dict[str, Any] | None) -> int | None:
+    """The process on its machine; a container counts its own."""
+    if record is not None and (record.container or not told):
+        return record.pid if record.pid and is_alive(record) else None
+    return int(told["process_id"]) if told else None

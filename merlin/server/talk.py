@@ -1,0 +1,52 @@
+"""Asking the private server how it is, and telling it to end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from merlin.config.model import Endpoint
+
+if TYPE_CHECKING:
+    import redis
+
+_TIMEOUT_S = 1.0
+
+
+def info(endpoint: Endpoint) -> dict[str, Any] | None:
+    """What Redis says about itself; None if nobody answers there, or somebody else does."""
+    import redis
+
+    client = _client(endpoint)
+    try:
+        return dict(client.info())
+    except (redis.RedisError, OSError):
+        return None
+    finally:
+        client.close()
+
+
+def shut_down(endpoint: Endpoint) -> None:
+    """Ask Redis to end; the append-only file is written first. Whether it does is for the caller to see."""
+    import redis
+
+    client = _client(endpoint)
+    with suppress(redis.RedisError, OSError):
+        client.shutdown(
+            nosave=True
+        )  # the append-only file has everything: a snapshot could fail on a full disk
+    client.close()
+
+
+def _client(endpoint: Endpoint) -> redis.Redis:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return redis.Redis(
+        **endpoint.redis_options(),
+        socket_connect_timeout=_TIMEOUT_S,
+        socket_timeout=_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+    )

@@ -1,0 +1,43 @@
+"""Small plans, made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from merlin.study.plan import Aggregate, Edge, Plan, StepInstance, StepKind
+
+
+def step(id: str, n: int, *edges: Edge, **more: Any) -> StepInstance:
+    kind = more.pop("kind", StepKind.CMD)
+    return StepInstance(id=id, step=id, kind=kind, num_tasks=n, per_sample=True, edges=edges, **more)
+
+
+def same(source: str) -> Edge:
+    return Edge(source=source, kind="same", group=source)
+
+
+def every(source: str, group: str = "") -> Edge:
+    return Edge(source=source, kind="all", group=group or f"{source}_*")
+
+
+def gather(id: str, sources: tuple[str, ...], num_rows: int, size: int) -> StepInstance:
+    """An aggregate of `num_rows` rows, `size` to a shard."""
+    block = tuple(Edge(source=s, kind="block", group="from") for s in sources)
+    aggregate = Aggregate(sources=sources, fields=(), samples_per_shard=size)
+    return step(id, -(-num_rows // size), *block, kind=StepKind.AGGREGATE, aggregate=aggregate)
+
+
+def plan(*instances: StepInstance, study_id: str = "s") -> Plan:
+    return Plan(
+        name="p",
+        study_id=study_id,
+        workspace="/w",
+        spec_path="",
+        spec_root="",
+        spec_digest="",
+        created="",
+        seed=0,
+        samples=None,
+        variables={},
+        instances=instances,
+    )

@@ -1,0 +1,78 @@
+"""Servers for every test that wants one; see servers.py for what they can do.
+
+`any_redis` and `any_rabbit` are shared by the tests of one process, and empty at the start of each test; do not stop
+them. `own_redis` and `own_rabbit` are the test's own, to be killed and paused at will.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No configuration or key of whoever runs the tests, and Ctrl-C as it is at a terminal.
+
+    A job started in the background of a script ignores SIGINT, and what it starts would, too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("MERLIN_") and not n.startswith("MERLIN_SOAK_")]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        before = signal.getsignal(signal.SIGINT)
+        if before is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis"), appendonly=False) as server:
+        yield server
+
+
+@pytest.fixture
+def any_redis(_shared_redis: RedisServer) -> RedisServer:
+    """A Redis server without persistence, empty."""
+    with _shared_redis.client() as client:
+        client.flushall()
+        client.script_flush()
+    return _shared_redis
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis server with an append-only file."""
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _shared_rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    with rabbitmq_server(tmp_path_factory.mktemp("rabbitmq")) as server:
+        yield server
+
+
+@pytest.fixture
+def any_rabbit(_shared_rabbit: RabbitServer) -> RabbitServer:
+    """A RabbitMQ server; queues of other tests may be in it, under other names."""
+    return _shared_rabbit
+
+
+@pytest.fixture
+def own_rabbit(tmp_path: Path) -> Iterator[RabbitServer]:
+    with rabbitmq_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A certificate authority, and a certificate for 127.0.0.1 and localhost."""
+    return throwaway_ca(tmp_path_factory.mktemp("authority"))

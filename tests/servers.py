@@ -1,0 +1,421 @@
+"""Private servers for tests: Redis and RabbitMQ on free loopback ports, with everything they write in one folder.
+
+    with redis_server(tmp_path) as server:
+        server.client().ping()
+        server.kill9()
+        server.start_again()  # same port, same files
+
+They need the binaries alone (`make servers`), never a system service, and they die with the process that started
+them, however that ends. The pytest fixtures are in tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import pytest
+
+HOST = "127.0.0.1"
+PASSWORD = "a-Password-9f3c01ab"  # of every server here; unusual, so that a test can search logs for it
+USER = VHOST = "merlin"  # of RabbitMQ
+START_S = 60.0  # a loaded machine starts RabbitMQ in 20 s
+STOP_S = 20.0
+
+
+def unavailable(reason: str) -> NoReturn:
+    """A missing prerequisite is a skip on a laptop and a failure in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def program(*candidates: str) -> str:
+    """The path of the first of these programs that is installed; else the test is skipped, or fails in CI."""
+    for name in candidates:
+        if path := shutil.which(name):
+            return path
+    unavailable(f"{candidates[-1]} is not installed; as root, `make servers` installs it")
+
+
+def free_port() -> int:
+    """A port that nobody listens on, outside the range that outgoing connections take theirs from.
+
+    So a server that was killed finds its port free when it starts again.
+    """
+    draw = random.SystemRandom()
+    while True:
+        port = draw.randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+
+
+def group_members(group: int) -> list[int]:
+    """The live processes of a process group, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+                if fields[0] not in (b"Z", b"X") and int(fields[2]) == group:
+                    found.append(int(entry.name))
+    return found
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority of this test alone, and a certificate it signed for localhost."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """For clients that trust this authority and no other."""
+        return ssl.create_default_context(cafile=str(self.ca))
+
+
+def throwaway_ca(folder: Path) -> Authority:
+    """Make both in `folder`, which is made, too; the private keys are readable by us alone."""
+    openssl = program("openssl")
+    folder.mkdir(parents=True, exist_ok=True)
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    authority = ["-subj", f"/CN=throwaway authority {folder.name}", "-keyout", "ca.key", "-out", "ca.pem"]
+    server = ["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.pem"]
+    server += ["-addext", f"subjectAltName=DNS:localhost,IP:{HOST}", "-addext", "basicConstraints=CA:FALSE"]
+    for names in (authority, [*server, "-CA", "ca.pem", "-CAkey", "ca.key"]):
+        command = [openssl, "req", "-x509", *new_key, *names]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    for key in folder.glob("*.key"):
+        key.chmod(0o600)
+    return Authority(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+
+
+class _Server:
+    """A server process that leads its own process group."""
+
+    name: str
+    url: str  # with the password
+
+    def __init__(self, folder: Path, port: int | None, tls: Authority | None) -> None:
+        self.folder = folder / f"{self.name}-{port or 'any'}-{len(list(folder.glob(self.name + '-*')))}"
+        self.folder.mkdir(parents=True, mode=0o700)
+        self.port = port or free_port()
+        self.tls = tls
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> tuple[list[str], Mapping[str, str] | None]:
+        """The command line, and the environment if it is not ours."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise an exception unless it answers a client."""
+        raise NotImplementedError
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "output.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} does not run"
+        return self._process.pid
+
+    def start_again(self) -> None:
+        """On the same port with the same files; returns when it answers."""
+        assert self._process is None, f"{self.name} runs already"
+        argv, environment = self.command()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                argv,
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        die_with_us(self.pid)
+        self._wait_until_it_answers()
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_S
+        assert self._process is not None
+        while True:
+            try:
+                return self.check()
+            except Exception as error:
+                if self._process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                tail = self.log.read_text(errors="replace")[-3000:]
+                self.kill9()
+                raise RuntimeError(f"{self.name} does not answer: {error!r}\n{tail}") from error
+
+    def kill9(self) -> None:
+        """SIGKILL: what a crash or the kernel's memory killer does."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        while group_members(self.pid):  # the server may be a child of the script that starts it
+            time.sleep(0.01)
+        die_with_us(self.pid, no_longer=True)
+        self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM: an orderly end."""
+        if self._process is None:
+            return
+        self.resume()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        self.kill9()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, and nothing answers."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def close(self) -> None:
+        self.kill9()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RedisServer(_Server):
+    """See `redis_server`."""
+
+    name = "redis"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        appendonly: bool,
+        password: str | None,
+        tls: Authority | None,
+        maxmemory: str | None,
+        port: int | None,
+    ) -> None:
+        self._program = program("redis-server")
+        super().__init__(folder, port, tls)
+        self.password = password
+        self._appendonly, self._maxmemory = appendonly, maxmemory
+        secret = f":{password}@" if password else ""
+        self.url = f"{'rediss' if tls else 'redis'}://{secret}{HOST}:{self.port}/0"
+        self.start_again()
+
+    def command(self) -> tuple[list[str], None]:
+        config = self.folder / "redis.conf"
+        config.touch(mode=0o600)
+        config.write_text("".join(f"{line}\n" for line in self._config()))
+        return [self._program, str(config)], None
+
+    def _config(self) -> list[str]:
+        yes = "yes" if self._appendonly else "no"
+        lines = [f"bind {HOST}", f"dir {self.folder}", f"appendonly {yes}", 'save ""', "loglevel notice"]
+        if self.password:
+            lines.append(f"requirepass {self.password}")
+        if self._maxmemory:
+            lines += [f"maxmemory {self._maxmemory}", "maxmemory-policy noeviction"]
+        if self.tls is None:
+            return [*lines, f"port {self.port}"]
+        files = f"tls-cert-file {self.tls.cert}", f"tls-key-file {self.tls.key}"
+        return [
+            *lines,
+            "port 0",
+            f"tls-port {self.port}",
+            *files,
+            f"tls-ca-cert-file {self.tls.ca}",
+            "tls-auth-clients no",
+        ]
+
+    def client(self, **more: Any) -> Any:
+        """A `redis.Redis` with short time limits that decodes to str."""
+        import redis
+
+        options: dict[str, Any] = {"decode_responses": True, "socket_timeout": 5, "socket_connect_timeout": 2}
+        if self.tls is not None:
+            options["ssl_ca_certs"] = str(self.tls.ca)
+        return redis.Redis.from_url(self.url, **(options | more))
+
+    def check(self) -> None:
+        with self.client() as client:
+            client.ping()
+
+
+class RabbitServer(_Server):
+    """See `rabbitmq_server`."""
+
+    name = "rabbitmq"
+    user, password, vhost = USER, PASSWORD, VHOST
+
+    def __init__(self, folder: Path, tls: Authority | None) -> None:
+        self._program = program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+        epmd = program("epmd")
+        super().__init__(folder, None, tls)
+        self.url = f"{'amqps' if tls else 'amqp'}://{USER}:{PASSWORD}@{HOST}:{self.port}/{VHOST}"
+        self._epmd_port, self._dist_port = free_port(), free_port()
+        cookie = self.folder / ".erlang.cookie"
+        cookie.write_text(random.SystemRandom().randbytes(16).hex())
+        cookie.chmod(0o400)
+        self._epmd = subprocess.Popen(
+            [epmd, "-address", HOST, "-port", str(self._epmd_port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        die_with_us(self._epmd.pid)
+        try:
+            self.start_again()
+        except BaseException:
+            self.close()
+            raise
+
+    def command(self) -> tuple[list[str], Mapping[str, str]]:
+        (self.folder / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in self._config()))
+        (self.folder / "enabled_plugins").write_text("[].\n")
+        (self.folder / "rabbitmq-env.conf").touch()
+        erlang = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
+        files = {
+            "CONFIG_FILE": "rabbitmq.conf",
+            "ADVANCED_CONFIG_FILE": "advanced.config",
+            "CONF_ENV_FILE": "rabbitmq-env.conf",
+            "ENABLED_PLUGINS_FILE": "enabled_plugins",
+            "MNESIA_BASE": "mnesia",
+            "LOG_BASE": "log",
+            "PID_FILE": "pid",
+            "GENERATED_CONFIG_DIR": "generated",
+        }
+        ours = {
+            "HOME": str(self.folder),  # where Erlang looks for its cookie
+            "ERL_EPMD_ADDRESS": HOST,
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_NODENAME": f"merlin-test-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": erlang,
+        }
+        ours |= {f"RABBITMQ_{name}": str(self.folder / file) for name, file in files.items()}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RABBITMQ_", "ERL_"))}
+        return [self._program], inherited | ours
+
+    def _config(self) -> list[str]:
+        lines = [f"default_user = {USER}", f"default_pass = {PASSWORD}", f"default_vhost = {VHOST}"]
+        lines += ["disk_free_limit.absolute = 1MB", "log.file.level = info"]
+        if self.tls is None:
+            return [*lines, f"listeners.tcp.local = {HOST}:{self.port}"]
+        return [
+            *lines,
+            "listeners.tcp = none",
+            f"listeners.ssl.local = {HOST}:{self.port}",
+            f"ssl_options.cacertfile = {self.tls.ca}",
+            f"ssl_options.certfile = {self.tls.cert}",
+            f"ssl_options.keyfile = {self.tls.key}",
+            "ssl_options.verify = verify_none",
+            "ssl_options.fail_if_no_peer_cert = false",
+        ]
+
+    def connection(self) -> Any:
+        """A `kombu.Connection`."""
+        from kombu import Connection
+
+        secure = self.tls and {"ca_certs": str(self.tls.ca), "cert_reqs": ssl.CERT_REQUIRED}
+        options = {"confirm_publish": True}  # what is published is on the disk when `publish` returns
+        return Connection(self.url, connect_timeout=5, ssl=secure or False, transport_options=options)
+
+    def check(self) -> None:
+        with self.connection() as connection:
+            connection.connect()
+
+    def close(self) -> None:
+        super().close()
+        if self._epmd.poll() is None:
+            self._epmd.kill()
+            self._epmd.wait()
+            die_with_us(self._epmd.pid, no_longer=True)
+
+
+def redis_server(
+    folder: Path,
+    *,
+    appendonly: bool = True,
+    password: str | None = PASSWORD,
+    tls: Authority | None = None,
+    maxmemory: str | None = None,
+    port: int | None = None,
+) -> RedisServer:
+    """Start one; it takes about 0.1 s. Without `appendonly` it forgets everything when it ends.
+
+    `maxmemory` is written as in redis.conf ("3mb"); a full server refuses writes and evicts nothing.
+    """
+    return RedisServer(
+        folder, appendonly=appendonly, password=password, tls=tls, maxmemory=maxmemory, port=port
+    )
+
+
+def rabbitmq_server(folder: Path, tls: Authority | None = None) -> RabbitServer:
+    """Start one with a node, a cookie and a port mapper of its own; it takes some seconds."""
+    return RabbitServer(folder, tls)
+
+
+_KEEPER = """
+import os, signal, sys
+groups = set()
+for line in sys.stdin:
+    sign, group = line.split()
+    (groups.add if sign == "+" else groups.discard)(int(group))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+
+@functools.cache
+def _keeper(owner: int) -> subprocess.Popen[str]:
+    """A process that outlives us by a moment, to kill what a killed test run leaves behind."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _KEEPER], stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def die_with_us(group: int, *, no_longer: bool = False) -> None:
+    """SIGKILL the process group when this process has ended, in whatever way."""
+    pipe = _keeper(os.getpid()).stdin
+    assert pipe is not None
+    pipe.write(f"{'-' if no_longer else '+'} {group}\n")
+    pipe.flush()

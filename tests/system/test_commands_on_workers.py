@@ -1,0 +1,314 @@
+"""The commands around a study on workers: real commands, real workers, a real Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from servers import RedisServer, free_port
+
+SPEC = """
+description: {name: two, description: two steps on two queues}
+study:
+  - name: sim
+    run:
+      task_queue: hot
+      cmd: |
+        CMD
+        echo $(X) > out
+  - name: post
+    run: {task_queue: cold, depends: [sim], cmd: "cat $(sim.workspace)/$(MERLIN_SAMPLE_PATH)/out"}
+merlin:
+  resources:
+    workers:
+      simw: {steps: [sim], args: "--concurrency 2"}
+      postw: {steps: [post], args: "-l INFO --concurrency 1"}
+  samples: {column_labels: [X], file: samples.csv}
+"""
+NUM = 12
+
+
+def wait_until(condition: Callable[[], object], show: Callable[[], object], limit_s: float = 60) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, show()
+        time.sleep(0.05)
+
+
+class Home:
+    """A user with a broker, a working directory and a spec."""
+
+    def __init__(self, folder: Path, redis: RedisServer) -> None:
+        self.folder, self.redis = folder, redis
+        (folder / "home").mkdir()
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
+        self.env = {
+            **inherited,
+            "HOME": str(folder / "home"),
+            "MERLIN_BROKER_URL": redis.url,
+            "MERLIN_LEASE_S": "4",
+        }
+        (folder / "samples.csv").write_text("".join(f"{k}\n" for k in range(NUM)))
+        self.write("true")
+
+    def write(self, command: str) -> None:
+        (self.folder / "two.yaml").write_text(SPEC.replace("CMD", command))
+
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "merlin.cli", *words],
+            cwd=self.folder, env={**self.env, **env},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def merlin(self, *words: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
+        command = self.start(*words, **env)
+        out, err = command.communicate(timeout=120)
+        assert code is None or command.returncode == code, f"{words}: {command.returncode}\n{out}\n{err}"
+        return subprocess.CompletedProcess(command.args, command.returncode, out, err)
+
+    def ask(self, *words: str, code: int | None = 0) -> object:
+        return json.loads(self.merlin(*words, "--json", code=code).stdout)
+
+    def workers(self) -> list[dict]:
+        return self.ask("query-workers")
+
+    def publish(self) -> Path:
+        return Path(self.ask("run", "two.yaml")["workspace"])
+
+    def processes(self) -> list[str]:
+        """Live processes that work inside the folder, but for the servers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and (entry / "cwd").readlink().is_relative_to(self.folder):
+                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found += [f"{entry.name} {line}"] if line and "redis-server" not in line else []
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        """Every test ends by proving that no process is left."""
+        self.merlin("stop-workers", "--now", "--wait", "30", code=None)
+        try:
+            wait_until(lambda: not self.processes(), self.processes, 20)
+        finally:
+            for line in self.processes():
+                os.kill(int(line.split()[0]), signal.SIGKILL)
+
+
+@pytest.fixture
+def home(tmp_path: Path, any_redis: RedisServer) -> Iterator[Home]:
+    made = Home(tmp_path, any_redis)
+    yield made
+    made.close()
+
+
+def test_a_study_from_run_to_stop_workers(home):
+    published = home.merlin("run", "two.yaml")
+    workspace = published.stdout.splitlines()[0].removeprefix("workspace ")
+    assert Path(workspace).is_dir()
+    assert "24 tasks" in published.stdout
+    assert "no worker serves [merlin]_hot, [merlin]_cold" in published.stdout
+    assert "merlin run-workers two.yaml" in published.stdout
+    assert f"merlin monitor {workspace}" in published.stdout
+    assert home.ask("status", workspace)["state"] == "running"
+    assert home.ask("queue-info", "--spec", "two.yaml", "--steps", "sim") == {
+        "[merlin]_hot": {"depth": 1, "consumers": 0}
+    }
+
+    started = home.ask("run-workers", "two.yaml")
+    alive = {worker["name"]: worker["alive"][0] for worker in started["workers"]}
+    assert {name: info["concurrency"] for name, info in alive.items()} == {"simw": 2, "postw": 1}
+    assert all(Path(worker["log"]).parent == home.folder / "merlin_logs" for worker in started["workers"])
+    again = home.merlin("run-workers", "two.yaml")
+    assert "nothing to start" in again.stdout
+    assert "served by simw." in again.stderr
+
+    report = home.ask("monitor", workspace)
+    assert (report["ok"], report["exit_code"]) == (2 * NUM, 0)
+    assert home.ask("status", workspace)["state"] == "finished"
+    assert home.ask("run-workers", "two.yaml")["workers"] == []
+    assert {w["pid"] for w in home.workers()} == {w["pid"] for w in alive.values()}
+    assert [w["pid"] for w in home.ask("query-workers", "--queues", "hot")] == [alive["simw"]["pid"]]
+    assert [w["pid"] for w in home.ask("query-workers", "--workers", "^celery@postw")] == [
+        alive["postw"]["pid"]
+    ]
+    assert len(home.ask("query-workers", "--spec", "two.yaml")) == 2
+
+    stopped = home.ask("stop-workers", "--queues", "cold", "--wait", "30")
+    assert (len(stopped["stopped"]), stopped["alive"]) == (1, [])
+    assert [w["pid"] for w in home.workers()] == [alive["simw"]["pid"]]
+    assert "told to stop" in home.merlin("stop-workers", "--wait", "30").stdout
+    assert home.workers() == []
+    assert "nothing to stop" in home.merlin("stop-workers").stderr
+
+
+def test_monitor_ends_with_1_if_a_task_failed_and_restart_runs_it_again(home):
+    home.write("test $(X) != 3 || test -e $(SPECROOT)/mended || exit 1")
+    workspace = home.publish()
+    home.merlin("run-workers", "two.yaml")
+    report = home.ask("monitor", str(workspace), code=1)
+    assert [report[k] for k in ("ok", "failed", "skipped", "missing")] == [2 * NUM - 2, 1, 1, 0]
+    assert "nothing is left to run" in home.merlin("restart", str(workspace), code=1).stdout
+    (home.folder / "mended").touch()
+    home.merlin("restart", str(workspace), "--failed")
+    assert home.ask("monitor", str(workspace))["ok"] == 2 * NUM
+
+
+@pytest.mark.parametrize("command", ["run", "run-workers"])
+def test_a_broker_that_does_not_answer_is_an_error_and_no_local_run(home, command):
+    port = free_port()
+    began = time.monotonic()
+    done = home.merlin(command, "two.yaml", code=1, MERLIN_BROKER_URL=f"redis://:geheim@127.0.0.1:{port}/0")
+    assert time.monotonic() - began < 10  # two for the server, the rest for a slow machine
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert ("--local" in done.stderr) == (command == "run")
+    assert "geheim" not in done.stderr
+    assert not list(home.folder.glob("two_*"))
+
+
+def test_local_runs_do_not_ask_the_broker(home):
+    done = home.merlin("run", "two.yaml", "--local", MERLIN_BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
+    assert "ok 24" in done.stdout
+
+
+def test_workers_of_a_local_run_are_refused_where_a_broker_is_configured(home):
+    assert "--local" in home.merlin("run", "two.yaml", "--workers", "2", code=2).stderr
+
+
+def test_a_worker_that_cannot_start_is_told_with_its_last_words(home):
+    done = home.merlin("run-workers", "two.yaml", "--steps", "sim", "--worker-args", "--nonsense", code=1)
+    assert "worker simw did not start: exit code 2" in done.stderr
+    assert "No such option" in done.stderr
+
+
+def test_monitor_says_which_queue_has_no_worker_and_ctrl_c_leaves_the_study_alone(home):
+    workspace = home.publish()
+    home.merlin("run-workers", "two.yaml", "--steps", "sim")
+    watching = home.start("monitor", str(workspace), "--sleep", "0.2")
+    assert watching.stderr is not None
+    for line in watching.stderr:
+        if "no worker serves queue cold" in line:
+            break
+    watching.send_signal(signal.SIGINT)
+    assert "the study goes on" in watching.communicate(timeout=30)[1]
+    assert watching.returncode == 130
+    assert home.ask("status", str(workspace))["state"] == "running"
+
+
+def test_cancel_kills_what_runs_shows_it_and_restart_goes_on(home):
+    home.write("test -e $(SPECROOT)/quick || { sleep 600 & sleep 601; }")
+    workspace = home.publish()
+    home.merlin("run-workers", "two.yaml")
+    wait_until(lambda: any(w["running"] for w in home.workers()), home.workers)
+    done = home.merlin("cancel", str(workspace))
+    assert "before: 2 chunks run" in done.stdout
+    assert "after:  nothing runs" in done.stdout
+    assert not [line for line in home.processes() if "sleep 60" in line]
+    assert len(home.workers()) == 2
+    assert "cancelled" in home.merlin("monitor", str(workspace), code=1).stderr
+    with home.redis.client() as client:
+        client.flushall()
+    assert "cancelled" in home.merlin("monitor", str(workspace), code=1).stderr
+    assert home.ask("status", str(workspace))["stop_reason"] == "cancelled"
+    wait_until(lambda: len(home.workers()) == 2, home.workers)  # they register again by themselves
+    (home.folder / "quick").touch()
+    home.merlin("restart", str(workspace))
+    assert home.ask("monitor", str(workspace))["ok"] == 2 * NUM
+
+
+def test_cancel_of_a_spec_names_the_newest_workspace(home):
+    workspace = home.publish()
+    assert f"merlin cancel {workspace}" in home.merlin("cancel", "two.yaml", code=2).stderr
+
+
+def test_purge_empties_the_queues_and_stops_the_study_for_good(home):
+    workspace = home.publish()
+    assert "--force" in home.merlin("purge", "two.yaml", code=2).stderr
+    purged = home.ask("purge", "two.yaml", "--force")
+    assert purged["queues"] == {"[merlin]_hot": 1, "[merlin]_cold": 0}
+    assert [study["workspace"] for study in purged["studies"]] == [str(workspace)]
+    assert home.ask("status", str(workspace))["stop_reason"] == "purged"
+    assert "purged" in home.merlin("monitor", str(workspace), code=1).stderr
+    assert home.ask("doctor")["findings"][-2]["detail"].endswith("0 open studies")
+    home.merlin("restart", str(workspace))
+    home.merlin("run-workers", str(workspace))
+    assert home.ask("monitor", str(workspace))["ok"] == 2 * NUM
+
+
+def test_monitor_publishes_a_study_again_that_redis_has_lost(home):
+    workspace = home.publish()
+    watching = home.start("monitor", str(workspace), "--sleep", "0.2")
+    assert watching.stderr is not None
+    watching.stderr.readline()
+    with home.redis.client() as client:
+        client.flushall()
+    lines = []
+    for line in watching.stderr:
+        lines.append(line)
+        if "published again, from its ledger" in line:
+            break
+    assert any("Redis has lost the study's progress" in line for line in lines), lines
+    home.merlin("run-workers", "two.yaml")
+    out, err = watching.communicate(timeout=60)
+    assert watching.returncode == 0, err
+    assert "planned 24 = ok 24" in out
+
+
+def test_a_published_study_does_not_run_here_as_well(home):
+    workspace = home.publish()
+    done = home.merlin("restart", str(workspace), "--local", code=1)
+    assert f"merlin cancel {workspace}" in done.stderr
+    home.merlin("cancel", str(workspace))
+    home.merlin("restart", str(workspace), "--local")
+
+
+def test_workers_in_the_foreground_end_when_they_are_told_to(home):
+    command = home.start("run-workers", "two.yaml", "--foreground", "--steps", "sim")
+    assert command.stdout is not None
+    for line in command.stdout:
+        if "1 worker started" in line:
+            break
+    command.terminate()
+    assert command.wait(timeout=60) == 0
+    assert home.workers() == []
+
+
+def test_doctor_finds_servers_and_workers(home):
+    findings = {f["component"]: f for f in home.ask("doctor")["findings"]}
+    assert findings["broker"]["version"].startswith("Redis ")
+    assert findings["broker"]["latency_ms"] > 0
+    assert findings["permission"]["status"] == "ok"
+    broken = home.merlin("doctor", "--json", code=1, MERLIN_BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
+    assert "refuses connections" in broken.stdout
+
+
+def test_a_specs_own_workspace_chooses_its_workers(home):
+    workspace = home.publish()
+    by_spec = home.ask("run-workers", "two.yaml", "--echo")
+    assert home.ask("run-workers", str(workspace), "--echo") == by_spec
+    assert [worker["name"] for worker in by_spec["workers"]] == ["simw", "postw"]
+
+
+def test_the_same_commands_with_rabbitmq(home, any_rabbit):
+    home.env |= {"MERLIN_BROKER_URL": any_rabbit.url, "MERLIN_BACKEND_URL": home.redis.url}
+    workspace = home.publish()
+    queues = {"[merlin]_hot": {"depth": 1, "consumers": 0}, "[merlin]_cold": {"depth": 0, "consumers": 0}}
+    assert home.ask("queue-info", "--spec", "two.yaml") == queues
+    assert home.ask("purge", "two.yaml", "--force")["queues"] == {"[merlin]_hot": 1, "[merlin]_cold": 0}
+    home.merlin("restart", str(workspace))
+    home.merlin("run-workers", "two.yaml")
+    assert home.ask("monitor", str(workspace))["ok"] == 2 * NUM
+    assert home.ask("queue-info", "--specific-queues", "hot")["[merlin]_hot"]["consumers"] == 1
+    findings = {f["component"]: f for f in home.ask("doctor")["findings"]}
+    assert findings["broker"]["version"].startswith("RabbitMQ 3.")
+    assert findings["backend"]["version"].startswith("Redis ")

@@ -1,0 +1,194 @@
+"""What `merlin monitor` says and does, look by look."""
+
+from __future__ import annotations
+
+import pytest
+
+from merlin.cli.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
+from merlin.errors import ExecutionError
+from merlin.execution.events import RecordingObserver
+from merlin.study.plan import Plan, StepInstance, StepKind
+from merlin.study.schedule import Counts
+
+
+def counts(planned: int, ok: int, *, failed: int = 0, running: int = 0, waiting: int = 0) -> Counts:
+    ready = planned - ok - failed - running - waiting
+    return Counts(
+        planned=planned,
+        ok=ok,
+        failed=failed,
+        skipped=0,
+        running=running,
+        ready=ready,
+        waiting=waiting,
+        queued=0,
+    )
+
+
+def look(state: str = "running", **more) -> Look:
+    fields = {"per_step": {"a": counts(10, 3)}, "num_workers": 1, "num_running": 1}
+    return Look(state=state, **{**fields, **more})
+
+
+def unreachable() -> Look:
+    return Look(state="unreachable", per_step={}, reason="Redis at h:1 refuses connections")
+
+
+def instance(id: str, queue: str) -> StepInstance:
+    step = id.partition("/")[0]
+    return StepInstance(id=id, step=step, kind=StepKind.CMD, num_tasks=10, per_sample=True, queue=queue)
+
+
+def plan(*instances: StepInstance) -> Plan:
+    return Plan(
+        name="p", study_id="s", workspace="/w", spec_path="", spec_root="", spec_digest="", created="",
+        seed=0, samples=None, variables={}, instances=instances,
+    )  # fmt: skip
+
+
+def test_a_study_is_over_when_nothing_is_missing():
+    watch = Watch()
+    assert watch.heed(look(), 0.0) == []
+    assert not watch.over
+    watch.heed(look("complete", per_step={"a": counts(10, 9, failed=1)}), 1.0)
+    assert watch.over == "ended"
+    assert watch.per_step["a"].failed == 1
+
+
+def test_chosen_steps_are_over_before_the_study_is():
+    watch = Watch(["a"])
+    watch.heed(look(per_step={"a": counts(10, 10), "b": counts(10, 0)}), 0.0)
+    assert watch.over == "ended"
+    assert list(watch.per_step) == ["a"]
+
+
+def test_a_stopped_study_is_over_once_its_last_chunk_has_ended():
+    watch = Watch()
+    watch.heed(look("stopped", reason="5 tasks have failed", num_running=2), 0.0)
+    assert not watch.over
+    watch.heed(look("stopped", reason="5 tasks have failed", num_running=0), 1.0)
+    assert (watch.over, watch.reason) == ("stopped", "5 tasks have failed")
+
+
+def test_a_stopped_study_does_not_wait_for_chunks_of_dead_workers():
+    watch = Watch()
+    watch.heed(look("stopped", reason="x", num_running=2, num_workers=0), 0.0)
+    assert watch.over == "stopped"
+
+
+def test_a_cancelled_study_is_over():
+    watch = Watch()
+    watch.heed(look("dropped", reason="cancelled"), 0.0)
+    assert (watch.over, watch.reason) == ("dropped", "cancelled")
+
+
+def test_trouble_with_the_servers_is_told_once_and_its_end_too():
+    watch = Watch()
+    watch.heed(look(), 0.0)
+    first = watch.heed(unreachable(), 1.0)
+    assert len(first) == 1
+    assert "Redis at h:1 refuses connections" in first[0]
+    assert watch.heed(unreachable(), 2.0) == []
+    assert watch.per_step["a"].ok == 3
+    assert watch.heed(look(), 3.0) == ["the servers answer again"]
+
+
+def test_a_study_that_redis_lost_is_published_again_after_a_while():
+    watch = Watch(gone_s=20)
+    (note,) = watch.heed(look("gone"), 0.0)
+    assert "within 20 s" in note
+    assert not watch.wants_republish
+    assert watch.heed(look("gone"), 19.0) == []
+    assert not watch.wants_republish
+    watch.heed(look("gone"), 20.0)
+    assert watch.wants_republish
+    (note,) = watch.heed(look(), 21.0)
+    assert "published again" in note
+    assert not watch.wants_republish
+
+
+def test_work_without_workers_is_told_after_a_moment_and_once():
+    watch = Watch()
+    alone = look(num_workers=0, idle_queues=("hot",))
+    assert watch.heed(alone, 0.0) == []
+    assert watch.heed(alone, IDLE_S - 0.1) == []
+    (note,) = watch.heed(alone, IDLE_S)
+    assert "no worker serves queue hot" in note
+    assert watch.heed(alone, 100.0) == []
+    watch.heed(look(), 101.0)
+    assert watch.heed(alone, 102.0) == []
+    assert len(watch.heed(alone, 102.0 + IDLE_S)) == 1
+
+
+def test_counts_are_summed_over_the_instances_of_a_step_in_the_order_of_the_plan():
+    made = plan(instance("b/1", "q"), instance("a", "q"), instance("b/2", "q"))
+    sums = sum_by_step(made, {"a": counts(1, 1), "b/1": counts(10, 3), "b/2": counts(10, 4, failed=1)})
+    assert list(sums) == ["b", "a"]
+    assert (sums["b"].planned, sums["b"].ok, sums["b"].failed, sums["b"].ready) == (20, 7, 1, 12)
+
+
+def test_a_queue_is_idle_if_something_could_run_or_did_and_nobody_serves_it():
+    made = plan(instance("a", "hot"), instance("b", "cold"), instance("c", "late"), instance("d", "orphaned"))
+    now = {
+        "a": counts(10, 5),
+        "b": counts(10, 5),
+        "c": counts(10, 0, waiting=10),
+        "d": counts(10, 5, running=5),
+    }
+    assert idle_queues(made, now, {"hot"}) == ("cold", "orphaned")
+
+
+class Scripted:
+    """A source that shows what it was given, one look after the other."""
+
+    def __init__(self, *looks: Look, fails: int = 0) -> None:
+        self.looks, self.fails = list(looks), fails
+        self.num_published = 0
+        self.settled: list[str] = []
+
+    def look(self) -> Look:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def republish(self) -> str:
+        if self.fails:
+            self.fails -= 1
+            raise ExecutionError("full")
+        self.num_published += 1
+        return "published with 1 message"
+
+    def settle(self, reason: str) -> None:
+        self.settled.append(reason)
+
+
+def run(source: Scripted, watch: Watch) -> tuple[RecordingObserver, list[float]]:
+    clock = iter(float(k) for k in range(100))
+    observer, naps = RecordingObserver(), []
+    follow(
+        source, watch, observer, plan(instance("a", "q")),
+        interval_s=0.5, clock=lambda: next(clock), sleep=naps.append,
+    )  # fmt: skip
+    return observer, naps
+
+
+def test_the_display_is_started_once_and_follows_to_the_end():
+    source = Scripted(unreachable(), look(), look(per_step={"a": counts(10, 7)}), look("complete"))
+    observer, naps = run(source, Watch())
+    assert observer.plan is not None
+    assert [step.per_step["a"].ok for step in observer.steps] == [3, 7, 3]
+    assert naps == [0.5, 0.5, 0.5]
+    assert source.settled == [""]
+
+
+def test_a_lost_study_is_published_again_until_it_succeeds():
+    source = Scripted(look(), look("gone"), look("gone"), look("gone"), look(), look("complete"), fails=1)
+    observer, _ = run(source, Watch(gone_s=0))
+    assert source.num_published == 2
+    assert observer.notes.count("published with 1 message") == 2
+    assert observer.notes[-1] == "the study is published again, from its ledger"
+
+
+@pytest.mark.parametrize(("state", "settled"), [("stopped", ["full disk"]), ("dropped", [])])
+def test_what_nobody_wrote_down_is_written_at_the_end_unless_the_study_was_dropped(state, settled):
+    source = Scripted(look(state, reason="full disk", num_running=0))
+    run(source, Watch())
+    assert source.settled == settled

@@ -1,0 +1,266 @@
+"""Which workers a spec asks for here, and the lines that start them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from merlin.config.load import find_config
+from merlin.config.model import Config
+from merlin.errors import UsageError
+from merlin.execution.distributed.launch import (
+    Launch,
+    Selection,
+    SpecWorker,
+    launch_line,
+    num_allocated_nodes,
+    plain_queue,
+    queues_by_step,
+    queues_of,
+    select_workers,
+    with_free_name,
+    worker_command,
+)
+from merlin.spec.load import load_spec
+from merlin.spec.model import Document
+
+STUDY = """
+description: {name: x, description: x}
+batch: {BATCH}
+study:
+  - {name: sim, run: {cmd: "true", task_queue: simq}}
+  - {name: post, run: {cmd: "true", depends: [sim], task_queue: postq}}
+  - {name: end, run: {cmd: "true", depends: [post_*]}}
+merlin: {resources: {overlap: OVERLAP, workers: WORKERS}}
+"""
+
+
+def document(tmp_path: Path, workers: str, *, overlap: str = "false", batch: str = "type: local") -> Document:
+    path = tmp_path / "x.yaml"
+    path.write_text(STUDY.replace("WORKERS", workers).replace("OVERLAP", overlap).replace("BATCH", batch))
+    return load_spec(path).document
+
+
+def select(tmp_path: Path, workers: str, **how) -> Selection:
+    made = document(tmp_path, workers, **{k: how.pop(k) for k in ("overlap", "batch") if k in how})
+    return select_workers(made, queues_by_step(made), **{"host": "node7.lab", **how})
+
+
+def names(selection: Selection) -> dict[str, tuple[str, ...]]:
+    return {worker.name: worker.queues for worker in selection.start}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    made = find_config({"MERLIN_BROKER_URL": "redis://:geheim@localhost:1/0", "HOME": str(tmp_path)})
+    assert made is not None
+    return made
+
+
+def words(line: list[str] | tuple[str, ...]) -> str:
+    return " ".join(line)
+
+
+# ------------------------------------------------------------------ selection
+
+
+def test_without_a_workers_block_one_worker_serves_every_queue(tmp_path):
+    assert names(select(tmp_path, "{}")) == {"default_worker": ("simq", "postq", "merlin")}
+
+
+def test_workers_serve_the_queues_of_their_steps_and_the_rest_gets_a_default_worker(tmp_path):
+    found = names(select(tmp_path, "{a: {steps: [sim]}}"))
+    assert found == {"a": ("simq",), "default_worker": ("postq", "merlin")}
+
+
+def test_steps_choose_workers_and_narrow_their_queues(tmp_path):
+    selection = select(tmp_path, "{a: {steps: [sim, post]}, b: {steps: [end]}}", steps=["post"])
+    assert names(selection) == {"a": ("postq",)}
+    assert [(s.name, s.reason) for s in selection.skipped] == [("b", "it serves only end")]
+
+
+def test_all_means_every_step(tmp_path):
+    assert names(select(tmp_path, "{a: {steps: [all]}}", steps=["all"])) == {"a": ("simq", "postq", "merlin")}
+
+
+def test_a_step_that_does_not_exist_is_named_with_those_that_do(tmp_path):
+    with pytest.raises(UsageError, match="no step 'smi'; it has: sim, post, end"):
+        select(tmp_path, "{}", steps=["smi"])
+
+
+def test_a_worker_for_other_machines_is_left_out(tmp_path):
+    workers = (
+        "{here: {steps: [sim], machines: [node7]}, there: {steps: [post, end], machines: [node8, node9]}}"
+    )
+    selection = select(tmp_path, workers)
+    assert names(selection) == {"here": ("simq",)}
+    assert "node8, node9" in selection.skipped[0].reason
+    assert "node7.lab" in selection.skipped[0].reason
+
+
+def test_without_overlap_a_queue_has_one_worker_and_with_it_many(tmp_path):
+    workers = "{a: {steps: [sim, post]}, b: {steps: [post, end]}, c: {steps: [sim]}}"
+    assert names(select(tmp_path, workers)) == {"a": ("simq", "postq"), "b": ("merlin",)}
+    both = select(tmp_path, workers, overlap="true", served={"simq": "x.node7"})
+    assert names(both) == {"a": ("simq", "postq"), "b": ("postq", "merlin"), "c": ("simq",)}
+
+
+def test_queues_with_a_live_worker_on_this_host_are_not_served_again(tmp_path):
+    selection = select(
+        tmp_path, "{a: {steps: [sim]}, b: {steps: [post, end]}}", served={"simq": "a.node7.lab"}
+    )
+    assert names(selection) == {"b": ("postq", "merlin")}
+    assert "a.node7.lab" in selection.skipped[0].reason
+
+
+def test_a_step_without_a_queue_of_its_own_uses_merlins(tmp_path):
+    made = document(tmp_path, "{}")
+    assert queues_of(queues_by_step(made), ["end"]) == ("merlin",)
+    assert queues_of(queues_by_step(made)) == ("simq", "postq", "merlin")
+
+
+def test_a_second_worker_of_a_name_is_numbered(tmp_path):
+    (worker,) = select(tmp_path, "{a: {}}").start
+    assert with_free_name(worker, []).name == "a"
+    assert with_free_name(worker, ["a", "a-2", "b"]).name == "a-3"
+
+
+# --------------------------------------------------------------- command lines
+
+
+def spec_worker(args: str = "", **batch) -> SpecWorker:
+    from merlin.spec.model import Batch
+
+    more = {key: batch.pop(key) for key in ("nodes",) if key in batch}
+    return SpecWorker(
+        name="simw", queues=("simq", "postq"), batch=Batch(**batch), args=tuple(args.split()), **more
+    )
+
+
+def test_a_line_has_our_defaults_and_the_namespace(config):
+    line = worker_command(config, spec_worker(), num_cores=4, python="python")
+    queues = ",".join(f"[merlin]_{name}@{config.namespace}" for name in ("simq", "postq"))
+    assert line == [
+        *("python", "-P", "-m", "celery", "-A", "merlin.execution.distributed.app", "worker"),
+        *("-n", "simw.%h", "-Q", queues, "--pool", "threads", "--concurrency", "4", "-l", "INFO"),
+    ]
+    assert "geheim" not in words(line)
+
+
+@pytest.mark.parametrize(
+    ("args", "ours_that_yields"),
+    [
+        ("-l DEBUG", "-l INFO"),
+        ("-lDEBUG", "-l INFO"),
+        ("--loglevel=DEBUG", "-l INFO"),
+        ("--concurrency 2", "--concurrency 4"),
+        ("--concurrency=2", "--concurrency 4"),
+        ("-c2", "--concurrency 4"),
+        ("--autoscale=4,1", "--concurrency 4"),
+        ("-n me.%h", "-n simw.%h"),
+        ("--hostname=me@%h", "-n simw.%h"),
+        ("--pool solo", "--pool threads"),
+        ("-P solo", "--pool threads"),
+    ],
+)
+def test_arguments_of_the_spec_win_over_ours(config, args, ours_that_yields):
+    line = words(worker_command(config, spec_worker(args), num_cores=4))
+    assert line.endswith(args)
+    assert ours_that_yields not in line.replace(args, "")
+
+
+def test_arguments_like_upstreams_pass_as_they_are(config):
+    args = "-O fair --prefetch-multiplier 1 -E -l info --concurrency 20 --logfile=%%p.log"
+    line = words(worker_command(config, spec_worker(args), num_cores=4))
+    assert line.endswith(args)
+    assert "--concurrency 4" not in line
+
+
+def test_the_command_lines_arguments_come_last_so_that_they_win(config):
+    line = worker_command(config, spec_worker("--concurrency 2"), extra_args=["--concurrency", "8"])
+    assert words(line).endswith("--concurrency 2 --concurrency 8")
+
+
+def test_dollars_in_arguments_are_filled_from_the_environment(tmp_path):
+    selection = select(tmp_path, "{a: {args: '--concurrency $CONC -n $OTHER'}}", environment={"CONC": "3"})
+    assert selection.start[0].args == ("--concurrency", "3", "-n", "$OTHER")
+
+
+def test_an_open_quote_is_an_error_that_shows_the_arguments(tmp_path):
+    with pytest.raises(UsageError, match="-n 'a"):
+        select(tmp_path, """{a: {args: "-n 'a"}}""")
+
+
+def test_without_a_configuration_the_line_is_for_show(tmp_path):
+    assert "-Q [merlin]_simq,[merlin]_postq" in words(worker_command(None, spec_worker()))
+
+
+@pytest.mark.parametrize("name", ["simq", "[merlin]_simq", "[merlin]_simq@NAMESPACE"])
+def test_all_names_of_a_queue_mean_the_same(config, name):
+    assert plain_queue(config, name.replace("NAMESPACE", config.namespace)) == "simq"
+
+
+# ------------------------------------------------------------------ schedulers
+
+
+def launch(worker: SpecWorker, *, installed: bool = True, num_allocated: int | None = None) -> Launch:
+    which = (lambda name: f"/usr/bin/{name}") if installed else (lambda name: None)
+    return launch_line(worker, ["celery", "worker"], which=which, num_allocated=num_allocated)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected", "num_workers"),
+    [
+        ({"type": "local", "nodes": 3}, "celery worker", 1),
+        (
+            {"type": "slurm", "nodes": 3, "bank": "b", "queue": "q", "walltime": "1:00:00"},
+            "srun -N 3 -n 3 -A b -p q -t 1:00:00 celery worker",
+            3,
+        ),
+        ({"type": "slurm", "launch_args": "--mpi none"}, "srun -N 2 -n 2 --mpi none celery worker", 2),
+        ({"type": "slurm", "nodes": 1, "worker_launch": "mine -x 'a b'"}, "mine -x a b celery worker", 1),
+        ({"type": "flux"}, "flux exec celery worker", 2),
+        ({"type": "flux", "nodes": 4}, "flux exec -r 0-3 celery worker", 4),
+        (
+            {"type": "flux", "flux_path": "/opt/bin/", "nodes": 1},
+            "/opt/bin/flux exec -r 0-0 celery worker",
+            1,
+        ),
+        ({"type": "flux", "flux_exec": "flux exec -v"}, "flux exec -v celery worker", 2),
+        ({"type": "flux", "flux_exec_workers": False}, "celery worker", 1),
+        ({"type": "lsf"}, "celery worker", 1),
+        ({"type": "lsf", "nodes": 2}, "jsrun -a 1 -c ALL_CPUS -g ALL_GPUS --bind=none -n 2 celery worker", 2),
+        ({"type": "pbs", "nodes": 5}, "mpiexec -n 5 celery worker", 5),
+    ],
+)
+def test_schedulers_start_one_worker_per_node(batch, expected, num_workers):
+    found = launch(spec_worker(**batch), num_allocated=2)
+    assert words(found.argv) == expected
+    assert found.num_workers == num_workers
+    assert found.is_local == (expected == "celery worker")
+
+
+def test_text_before_the_launcher_is_for_the_users_shell():
+    found = launch(spec_worker(type="slurm", nodes=1, launch_pre="module load x;", shell="/bin/bash -l"))
+    assert found.argv == ("/bin/bash", "-l", "-c", "module load x; srun -N 1 -n 1 celery worker")
+
+
+def test_where_the_launcher_is_missing_the_worker_starts_here_and_says_so():
+    found = launch(spec_worker(type="slurm", nodes=9), installed=False)
+    assert found.argv == ("celery", "worker")
+    assert found.num_workers == 1
+    assert "srun is not installed here" in found.note
+
+
+@pytest.mark.parametrize(
+    ("environment", "num"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_NUM_NODES": "4"}, 4),
+        ({"LSB_HOSTS": "batch node1 node1 node2"}, 2),
+        ({"LSB_MCPU_HOSTS": "batch 1 node1 4 node2 4 node3 4"}, 3),
+    ],
+)
+def test_the_size_of_an_allocation_is_read_from_the_environment(environment, num):
+    assert num_allocated_nodes(environment) == num
