@@ -48,7 +48,10 @@ class Channel:
         return True
 
     def receive(self, *, wait: bool = False) -> list[Message]:
-        """Every complete message that has arrived; with `wait`, at least one unless the other end is gone."""
+        """Every complete message that has arrived; with `wait`, at least one unless the other end is gone.
+
+        Raises ExecutionError for what is no message.
+        """
         out: list[Message] = []
         while not self.is_closed:
             block = wait and not out
@@ -61,7 +64,7 @@ class Channel:
             if not data:
                 self.is_closed = True
             *lines, self._pending = (self._pending + data).split(b"\n")
-            out += (json.loads(line) for line in lines)
+            out += map(_parse, lines)
         return out
 
     def has_news(self) -> bool:
@@ -72,6 +75,16 @@ class Channel:
 
     def close(self) -> None:
         self.sock.close()
+
+
+def _parse(line: bytes) -> Message:
+    try:
+        message = json.loads(line)
+        if isinstance(message, dict) and "op" in message:
+            return message
+    except ValueError:
+        pass
+    raise ExecutionError(f"what came from the other process is no message: {line[:60]!r}")
 
 
 def chunk_to_json(chunk: Chunk) -> Message:

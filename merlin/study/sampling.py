@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,8 +118,7 @@ def write_samples(path: Path, design: Design, labels: Sequence[str]) -> int:
             np.lib.format.write_array_header_1_0(
                 file, {"descr": "<f8", "fortran_order": False, "shape": shape}
             )
-            for block in _blocks(design, labels):
-                file.write(np.ascontiguousarray(block, dtype="<f8").data)
+            _write_blocks(file, _blocks(design, labels))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -126,6 +126,19 @@ def write_samples(path: Path, design: Design, labels: Sequence[str]) -> int:
         temporary.unlink(missing_ok=True)
         raise
     return design.num_samples
+
+
+def _write_blocks(file: BinaryIO, blocks: Iterable[Array]) -> None:
+    """Write each block while the next one is made; both let go of the GIL."""
+    with ThreadPoolExecutor(1, "samples") as pool:
+        writing: Future[int] | None = None
+        for block in blocks:
+            data = np.ascontiguousarray(block, dtype="<f8").data
+            if writing is not None:
+                writing.result()
+            writing = pool.submit(file.write, data)
+        if writing is not None:
+            writing.result()
 
 
 def _blocks(design: Design, labels: Sequence[str]) -> Iterator[Array]:
@@ -144,11 +157,18 @@ def _drawer(design: Design, low: Array, high: Array) -> Callable[[int, int], Arr
         return lambda lo, hi: _grid_rows(points, lo, hi)
     generator = np.random.default_rng(design.seed)
     if design.method == "uniform":
-        return lambda lo, hi: low + generator.random((hi - lo, len(low))) * (high - low)
+        return lambda lo, hi: _scaled(generator.random((hi - lo, len(low))), high - low, low)
     if design.method == "normal":
-        return lambda lo, hi: low + generator.standard_normal((hi - lo, len(low))) * high
+        return lambda lo, hi: _scaled(generator.standard_normal((hi - lo, len(low))), high, low)
     engine = _engine(design, len(low), generator)
-    return lambda lo, hi: low + _unit_rows(engine, hi - lo) * (high - low)
+    return lambda lo, hi: _scaled(_unit_rows(engine, hi - lo), high - low, low)
+
+
+def _scaled(rows: Array, factor: Array, offset: Array) -> Array:
+    """offset + rows * factor, in place."""
+    rows *= factor
+    rows += offset
+    return rows
 
 
 def _grid_rows(points: list[Array], lo: int, hi: int) -> Array:

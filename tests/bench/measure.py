@@ -15,6 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SPECS = HERE / "specs"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # byte code is cached, as in anybody's installation
 MERLIN = str(Path(sys.executable).parent / "merlin")
 
 

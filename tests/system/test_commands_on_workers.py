@@ -226,6 +226,55 @@ def test_cancel_kills_what_runs_shows_it_and_restart_goes_on(home):
     assert home.ask("monitor", str(workspace))["ok"] == 2 * NUM
 
 
+def test_cancel_of_a_step_kills_its_process_trees_and_fails_its_tasks(home):
+    home.write("test -e $(SPECROOT)/quick || { sleep 600 & sleep 601; }")
+    workspace = home.publish()
+    home.merlin("run-workers", "two.yaml")
+    wait_until(lambda: sum("sleep 60" in p for p in home.processes()) == 4, home.processes)
+    assert "no step" in home.merlin("cancel", str(workspace), "--step", "nonsense", code=2).stderr
+    assert home.ask("cancel", str(workspace), "--step", "post")["survivors"] == 0
+    assert sum("sleep 60" in p for p in home.processes()) == 4
+    done = home.merlin("cancel", str(workspace), "--step", "sim")
+    assert "before: 2 chunks run" in done.stdout
+    assert "after:  nothing runs" in done.stdout
+    assert not [line for line in home.processes() if "sleep 60" in line]
+    assert len(home.workers()) == 2
+    report = home.ask("monitor", str(workspace), code=1)
+    assert [report[k] for k in ("ok", "failed", "skipped", "missing")] == [0, 2 * NUM, 0, 0]
+    (home.folder / "quick").touch()
+    home.merlin("restart", str(workspace), "--failed")
+    assert home.ask("monitor", str(workspace))["ok"] == 2 * NUM
+
+
+def test_what_a_stopped_worker_holds_survives_a_cancel(home):
+    from merlin.config.load import require_config
+    from merlin.execution.distributed.control import cancel
+    from merlin.study.workspace import open_workspace
+
+    home.write("sleep 600 & sleep 601")
+    workspace = home.publish()
+    home.merlin("run-workers", "two.yaml", "--steps", "sim")
+    wait_until(lambda: any("sleep 601" in p for p in home.processes()), home.processes)
+    (worker,) = home.workers()
+    os.kill(worker["pid"], signal.SIGSTOP)
+    report = cancel(open_workspace(workspace), require_config(home.env, cwd=home.folder), limit_s=2.0)
+    assert [a.worker for a in report.survivors] == [worker["name"]] * len(report.before) != []
+    os.kill(worker["pid"], signal.SIGCONT)
+    wait_until(lambda: not any("sleep 60" in p for p in home.processes()), home.processes)
+    assert "after:  nothing runs" in home.merlin("cancel", str(workspace)).stdout
+
+
+def test_what_a_killed_worker_held_does_not_survive_a_cancel(home):
+    home.write("sleep 600 & sleep 601")
+    workspace = home.publish()
+    home.merlin("run-workers", "two.yaml", "--steps", "sim")
+    wait_until(lambda: any(w["running"] for w in home.workers()), home.workers)
+    (worker,) = home.workers()
+    os.kill(worker["pid"], signal.SIGKILL)
+    assert home.ask("cancel", str(workspace))["survivors"] == 0
+    wait_until(lambda: not any("sleep 60" in p for p in home.processes()), home.processes)
+
+
 def test_cancel_of_a_spec_names_the_newest_workspace(home):
     workspace = home.publish()
     assert f"merlin cancel {workspace}" in home.merlin("cancel", "two.yaml", code=2).stderr

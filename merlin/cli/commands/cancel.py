@@ -87,8 +87,15 @@ def _listed(running: Sequence[Alive]) -> str:
     if not running:
         return "nothing runs"
     lines = [
-        f"\n  {r.instance} [{r.lo}, {r.hi})  on {r.host} ({r.worker.removeprefix('celery@')})"
+        f"\n  {r.instance} [{r.lo}, {r.hi})  on {r.host} ({r.worker.removeprefix('celery@')}){_doubt(r)}"
         for r in running
     ]
     verb = "runs" if len(running) == 1 else "run"
     return f"{count(len(running), 'chunk')} {verb}{''.join(lines)}"
+
+
+def _doubt(chunk: Alive) -> str:
+    """What is not known of a worker that does not answer."""
+    if chunk.silent_s is None:
+        return ""
+    return f": not heard of for {chunk.silent_s:.0f} s, it may still run on {chunk.host}"

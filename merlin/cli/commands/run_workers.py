@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,11 +167,14 @@ def _start(lines_of: _Lines, config: Config, timeout_s: float, foreground: bool,
     environment = worker_environment(config.child_environment())
     logs = Path.cwd() / LOGS_DIR
     known = registry.workers()
-    started = [start(*line, logs=logs, environment=environment, known=known) for line in lines]
+    started: list[Started] = []
+    stay = _pass_signals_on(started) if foreground else None
+    for line in lines:
+        started.append(start(*line, logs=logs, environment=environment, known=known))
     in_time = wait_until_alive(started, registry.workers, timeout_s=timeout_s)
     code = 0 if in_time and not any(entry.died for entry in started) else 1
     _report(started, selection, config, timeout_s, code, as_json)
-    return _stay(started, code) if foreground else code
+    return code if stay is None else stay(code)
 
 
 def _report(
@@ -219,18 +223,33 @@ def _report(
             )
 
 
-def _stay(started: list[Started], code: int) -> int:
-    """Wait for the workers; SIGTERM and Ctrl-C become their SIGTERM, which lets them finish their chunks."""
+def _pass_signals_on(started: list[Started]) -> Callable[[int], int]:
+    """From now on SIGTERM and Ctrl-C become the workers' SIGTERM, which lets them finish their chunks.
+
+    Returns what waits for the workers and makes an exit code of theirs and the one it is given.
+    """
     import signal
     from contextlib import suppress
     from types import FrameType
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    is_told = False
+
+    def tell() -> None:
         for entry in started:
             with suppress(ProcessLookupError):
                 entry.process.send_signal(signal.SIGTERM)
 
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        nonlocal is_told
+        is_told = True
+        tell()
+
+    def stay(code: int) -> int:
+        if is_told:  # perhaps before all of them were there
+            tell()
+        codes = [entry.process.wait() for entry in started]
+        return code or int(any(codes))
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
-    codes = [entry.process.wait() for entry in started]
-    return code or int(any(codes))
+    return stay

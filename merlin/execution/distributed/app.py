@@ -18,6 +18,7 @@ from merlin.execution.distributed import names
 from merlin.execution.distributed.engine import Engine
 from merlin.execution.distributed.transport import use_for_redis
 
+ANSWER_S = 15.0  # for one command to Redis as a broker; a poll of the queues takes one
 QUIET = ("celery.worker.strategy", "celery.app.trace")
 VISIBILITY_S = (
     7 * 24 * 3600
@@ -54,6 +55,7 @@ def make_app(config: Config) -> Celery:
             "visibility_timeout": VISIBILITY_S,
             "queue_order_strategy": "priority",
             "socket_connect_timeout": 2.0,
+            "socket_timeout": ANSWER_S,  # of a server that went away without a word, too
             "socket_keepalive": True,
             "health_check_interval": 15,
         }

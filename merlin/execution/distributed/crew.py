@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from merlin.errors import ExecutionError
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
 from merlin.study.tasks import Chunk
@@ -28,6 +29,7 @@ class Run:
     study: Study
     chunk: Chunk
     process: WorkerProcess
+    session: str  # for which the process writes
     since: float = field(default_factory=time.monotonic)
     is_void: bool = False  # the lease is lost: kill it, commit nothing
     is_interrupted: bool = False  # end soon; what has finished counts
@@ -86,16 +88,28 @@ class Crew:
         self._idle: list[tuple[str, str, WorkerProcess]] = []  # study, session; the one used last is last
         self._numbers = itertools.count()
 
-    def acquire(self, study: Study, session: str) -> WorkerProcess:
-        """An idle process of the study, or a new one. Raises ExecutionError if the machine cannot start it."""
+    def assign(self, study: Study, chunk: Chunk, session: str) -> Run:
+        """The chunk, and a process for it. Raises ExecutionError if the machine cannot start one."""
+        process = self._acquire(study, session)
+        try:
+            return Run(study, chunk, process, session)
+        except OSError as error:  # no descriptor is left
+            dismiss([process])
+            raise ExecutionError(f"cannot watch a worker process: {error}") from error
+
+    def _acquire(self, study: Study, session: str) -> WorkerProcess:
+        """An idle process of the study, or a new one."""
         leaving: list[WorkerProcess] = []
         found: WorkerProcess | None = None
         with self._lock:
             for i in reversed(range(len(self._idle))):
                 study_id, of_session, process = self._idle[i]
-                if study_id == study.id and of_session == session and process.process.poll() is None:
+                if study_id != study.id:
+                    continue
+                if of_session != session or process.process.poll() is not None:
+                    leaving.append(self._idle.pop(i)[2])
+                elif found is None:
                     found = self._idle.pop(i)[2]
-                    break
             if found is None and len(self._idle) >= self._size:
                 leaving.append(self._idle.pop(0)[2])
             number = next(self._numbers)
@@ -110,10 +124,10 @@ class Crew:
             is_fenced=True,
         )
 
-    def release(self, study: Study, session: str, process: WorkerProcess) -> None:
-        """The process may run another chunk."""
+    def release(self, run: Run) -> None:
+        """The run's process may run another chunk."""
         with self._lock:
-            self._idle.append((study.id, session, process))
+            self._idle.append((run.study.id, run.session, run.process))
 
     def dismiss_idle(self, study: Study | None = None) -> None:
         """End the idle processes (of one study)."""

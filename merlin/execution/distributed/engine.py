@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -15,6 +16,7 @@ from merlin.config.seal import unseal
 from merlin.errors import (
     ExecutionError,
     ForgedMessageError,
+    LedgerError,
     MerlinError,
     ProgressFullError,
     ProgressGoneError,
@@ -22,11 +24,11 @@ from merlin.errors import (
     StaleTicketError,
 )
 from merlin.execution.distributed.connect import make_client, server_time
-from merlin.execution.distributed.crew import Crew, Run, dismiss
+from merlin.execution.distributed.crew import REAP_S, Crew, Run, dismiss, reap
 from merlin.execution.distributed.publish import VERSION, Publisher
 from merlin.execution.distributed.registry import Registry, RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Studies, Study
-from merlin.execution.wire import result_from_json
+from merlin.execution.wire import Message, result_from_json
 from merlin.study.schedule import LEASE_S
 from merlin.study.tasks import Chunk, ChunkResult
 
@@ -40,18 +42,29 @@ log = logging.getLogger("merlin.worker")
 T = TypeVar("T")
 SLICE_S = 10.0  # a message leads to work for so long; then others have their turn
 RETRY_S = 1.0  # between two tries to reach Redis
+TELL_S = 30.0  # between two complaints that it does not answer
 STOP_GRACE_S = 10.0  # after SIGTERM, for chunks to end by themselves; then they are interrupted,
 INTERRUPT_S = 10.0  # and after this killed
+LAST_S = 4.0  # then, for everything else; a worker that still hangs ends without further ado
+ENDING_S = 5.0  # for a process to end that has said its last words
 SLOTS_S = 5.0  # for so long the number of slots of all workers is not asked again
 
 
 def lease_s() -> float:
     """Seconds of a lease: 60, or MERLIN_LEASE_S."""
-    text = os.environ.get("MERLIN_LEASE_S", "")
+    return max(1.0, _seconds("MERLIN_LEASE_S", LEASE_S))
+
+
+def _seconds(variable: str, default: float) -> float:
+    """Raises ExecutionError unless the environment variable is a number of seconds, or not there."""
+    text = os.environ.get(variable, "")
     try:
-        return max(1.0, float(text)) if text else LEASE_S
+        value = float(text) if text else default
     except ValueError:
-        raise ExecutionError(f"MERLIN_LEASE_S must be seconds, not {text!r}") from None
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ExecutionError(f"{variable} must be seconds, not {text!r}")
+    return value
 
 
 class Engine:
@@ -70,11 +83,17 @@ class Engine:
         self.studies = Studies(self.client, config.namespace, lease_s=self.lease_s)
         self.is_leaving = False  # takes nothing more
         self.is_patient = False  # waits for what runs, however long it takes
+        self._grace_s = _seconds("MERLIN_STOP_GRACE_S", STOP_GRACE_S)
+        self._is_hurrying = False
+        self._is_out_of_time = threading.Event()  # nobody waits for Redis any more
         self._crew = Crew(name.replace("/", "_"), concurrency)
         self._lock = threading.Lock()
         self._runs: set[Run] = set()
         self._slots, self._slots_at = concurrency, 0.0
-        self._started = 0.0
+        self._started = time.monotonic()
+        self._clock = (
+            time.time() - self._started
+        )  # the server's, ahead of `monotonic`; ours until it is asked
         self._maintenance = Maintenance(self)
 
     # -------------------------------------------------------------- life cycle
@@ -82,31 +101,47 @@ class Engine:
     def start(self) -> None:
         """Report for work. Called when Celery is ready."""
         try:
-            self._started = server_time(self.client)
-            self.registry.beat(self.info())
+            self._clock = server_time(self.client) - time.monotonic()
+            self.report()
         except Exception as error:  # noqa: BLE001  whatever it is, housekeeping goes on trying
             log.warning("cannot report for work yet: %s", error)
         self._maintenance.start()
 
+    def report(self) -> None:
+        """Tell the registry that this worker lives, and what it does."""
+        self._clock = self.registry.beat(self.info()) - time.monotonic()
+
     def shut_down(self) -> None:
-        """SIGTERM, or a command to stop: nothing new; what runs ends, or is given back after a grace."""
+        """SIGTERM, or a command to stop: nothing new; what runs ends, or is given back after a grace.
+
+        Who is told again has no more time than that, however patient it was told to be at first.
+        """
         if self.is_leaving:
-            return
+            self.is_patient = False
         self.is_leaving = True
-        if not self.is_patient:
+        if not (self.is_patient or self._is_hurrying):
+            self._is_hurrying = True
             threading.Thread(target=self._hurry, name="hurry", daemon=True).start()
 
     def _hurry(self) -> None:
-        grace = float(os.environ.get("MERLIN_STOP_GRACE_S", STOP_GRACE_S))
-        deadline = time.monotonic() + grace
-        while self.runs() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        """See to it that the worker is gone in time, whatever hangs: Redis, the broker, a file system, a task."""
+        interrupt_at = time.monotonic() + self._grace_s
+        kill_at = interrupt_at + INTERRUPT_S
+        self._wait_for_runs(interrupt_at)
         self.interrupt_all()
-        deadline = time.monotonic() + INTERRUPT_S
+        self._wait_for_runs(kill_at)
+        for run in self.runs():
+            run.is_interrupted = True  # it was us who killed it
+            run.process.kill()
+        time.sleep(max(0.0, kill_at - time.monotonic()))
+        self._is_out_of_time.set()
+        time.sleep(LAST_S)
+        log.critical("the worker hangs; it ends now, and others take over what it held")
+        os._exit(os.EX_TEMPFAIL)
+
+    def _wait_for_runs(self, deadline: float) -> None:
         while self.runs() and time.monotonic() < deadline:
             time.sleep(0.1)
-        for run in self.runs():
-            run.process.kill()
 
     def interrupt_all(self) -> None:
         for run in self.runs():
@@ -130,12 +165,16 @@ class Engine:
             pid=os.getpid(),
             queues=self.queues,
             concurrency=self.concurrency,
-            started=self._started,
+            started=self._started + self._clock,
             version=__version__,
             is_stopping=self.is_leaving,
             running=[
                 RunningChunk(
-                    study=r.study.id, instance=r.chunk.instance, lo=r.chunk.lo, hi=r.chunk.hi, since=r.since
+                    study=r.study.id,
+                    instance=r.chunk.instance,
+                    lo=r.chunk.lo,
+                    hi=r.chunk.hi,
+                    since=r.since + self._clock,
                 )
                 for r in self.runs()
             ],
@@ -159,7 +198,7 @@ class Engine:
                 self.publisher.forward(study.workspace, body["instance"], envelope)
                 return
             chunk = study.progress.take_ticket(body["ticket"], worker=self.name, num_workers=self.num_slots())
-            self.publish(study)
+            self._offer(study)
             self._work(study, chunk)
         except StaleTicketError:
             log.info("dropped a message that was handled before (%s)", body["instance"])
@@ -209,6 +248,13 @@ class Engine:
         tickets = study.progress.tickets(max(4, 2 * slots), slots)
         return self.publisher.send(study.workspace, study.digest, tickets) if tickets else 0
 
+    def _offer(self, study: Study) -> None:
+        """Publish, if it can be done; if not, the sweep will, and what we have taken runs all the same."""
+        try:
+            self.publish(study)
+        except ExecutionError as error:
+            log.warning("%s", error)
+
     def num_slots(self) -> int:
         """Chunks that all workers run at a time, as of some seconds ago."""
         now = time.monotonic()
@@ -223,58 +269,104 @@ class Engine:
     # ------------------------------------------------------------------ chunks
 
     def _run(self, study: Study, chunk: Chunk) -> None:
-        session = study.progress.session
+        run = self._begin(study, chunk)
+        if run is None:
+            return
         try:
-            process = self._crew.acquire(study, session)
-        except ExecutionError:
-            study.progress.give_back(chunk)
-            raise
-        run = Run(study, chunk, process)
-        with self._lock:
-            self._runs.add(run)
-        try:
-            process.run(chunk)
+            run.process.run(chunk)
             result = self._converse(run)
+        except BaseException:
+            run.process.kill()
+            reap(run.process)
+            raise
         finally:
-            with self._lock:
-                self._runs.discard(run)
-            run.close()
+            self._forget(run)
         if result is None:
             self._bury(run)
-        else:
+            return
+        try:
             self._report(study, result)
-            if run.is_interrupted or process.channel.is_closed:
-                dismiss(process)
-            else:
-                self._crew.release(study, session, process)
+        finally:
+            self._let_go(run)
+
+    def _begin(self, study: Study, chunk: Chunk) -> Run | None:
+        """A process for the chunk; None when we are leaving, and the chunk is given back.
+
+        Raises ExecutionError if the machine cannot start one (the chunk is given back), or Redis has lost the study.
+        """
+        session = self.insist(lambda: study.progress.session)
+        try:
+            run = self._crew.assign(study, chunk, session)
+        except ExecutionError:
+            self._is_out_of_time.wait(RETRY_S)  # or the same chunk is here again at once
+            self._give_back(study, chunk)
+            raise
+        with self._lock:
+            self._runs.add(run)
+        if not self.is_leaving:
+            return run
+        self._forget(run)
+        self._let_go(run)
+        self._give_back(study, chunk)
+        return None
+
+    def _forget(self, run: Run) -> None:
+        with self._lock:
+            self._runs.discard(run)
+        run.close()
+
+    def _give_back(self, study: Study, chunk: Chunk) -> None:
+        self.insist(lambda: study.progress.give_back(chunk))
+
+    def _let_go(self, run: Run) -> None:
+        """The process may run another chunk, if it was not told to end."""
+        if run.is_interrupted or run.is_void or run.process.channel.is_closed:
+            dismiss([run.process])
+        else:
+            self._crew.release(run)
 
     def _converse(self, run: Run) -> ChunkResult | None:
-        """Listen until the chunk's result; None when the process ends without one."""
-        process, is_told = run.process, False
+        """Listen until the chunk's result; None when the process ends, or is killed, without one."""
+        process, kill_at = run.process, math.inf
+        is_told = False
         while True:
-            has_ended = run.wait()
+            left_s = max(0.0, kill_at - time.monotonic())
+            has_ended = run.wait(None if kill_at == math.inf else left_s)
             if run.is_void:
                 process.kill()
                 return None
             if run.is_interrupted and not is_told:
-                is_told = True
+                is_told, kill_at = True, min(kill_at, time.monotonic() + INTERRUPT_S)
                 process.channel.send({"op": "stop"})
-            for message in process.channel.receive():
-                match message["op"]:
-                    case "ready":
-                        process.is_ready = True
-                    case "progress":
-                        process.ended, process.failed = message["ended"], message["failed"]
-                    case "commit":
-                        process.channel.send({"op": "go" if self._may_commit(run) else "void"})
-                    case "result":
+            try:
+                for message in process.channel.receive():
+                    if message["op"] == "result":
                         return result_from_json(run.chunk, message)
-                    case "error":
-                        run.error = message["message"]
-                    case "crash":
-                        process.crash = message["message"]
+                    self._heed(run, message)
+            except ExecutionError as error:  # it is not sane any more
+                process.is_ready, process.crash = True, str(error)
+                process.kill()
+                return None
             if has_ended:
                 return None
+            if run.error or process.crash or process.channel.is_closed:
+                kill_at = min(kill_at, time.monotonic() + ENDING_S)
+            if time.monotonic() >= kill_at:
+                process.kill()
+                kill_at = time.monotonic() + REAP_S
+
+    def _heed(self, run: Run, message: Message) -> None:
+        match message["op"]:
+            case "ready":
+                run.process.is_ready = True
+            case "progress":
+                run.process.ended, run.process.failed = message["ended"], message["failed"]
+            case "commit":
+                run.process.channel.send({"op": "go" if self._may_commit(run) else "void"})
+            case "error":
+                run.error = message["message"]
+            case "crash":
+                run.process.crash = message["message"]
 
     def _may_commit(self, run: Run) -> bool:
         """Whether the lease is still held; waits while Redis does not answer."""
@@ -282,20 +374,29 @@ class Engine:
             lost = self.insist(lambda: run.study.progress.beat([run.chunk], 0.0), lambda: not run.is_void)
         except ProgressGoneError:
             lost = [run.chunk]
+        except ExecutionError as error:
+            log.warning("%s", error)
+            lost = [run.chunk]
         if lost:
-            run.is_void = True
+            run.void()
         return not lost
 
     def insist(self, ask: Callable[[], T], is_wanted: Callable[[], bool] = lambda: True) -> T:
-        """Ask Redis until it answers. Raises ProgressGoneError, and what it raised last when nobody wants it."""
+        """Ask Redis until it answers.
+
+        Raises ProgressGoneError, and what it raised last when nobody wants it, or the worker must end.
+        """
+        told = -math.inf
         while True:
             try:
                 return ask()
             except (ProgressUnreachableError, ProgressFullError) as error:
-                if not is_wanted():
+                if not is_wanted() or self._is_out_of_time.is_set():
                     raise
-                log.warning("%s", error)
-                time.sleep(RETRY_S)
+                if time.monotonic() - told >= TELL_S:
+                    told = time.monotonic()
+                    log.warning("%s", error)
+                self._is_out_of_time.wait(RETRY_S)
 
     def _report(self, study: Study, result: ChunkResult) -> None:
         chunk = result.chunk
@@ -304,25 +405,30 @@ class Engine:
             log.warning("%s were taken over by another worker", what)
             return
         log.info("%s ended after %.3g s%s", what, result.busy_s, f": {result.note}" if result.note else "")
-        self.follow_up(study)
         if result.stop == "stop_workers":
-            queues = {self.config.queue_name(i.queue) for i in study.workspace.plan.instances}
-            names = [w.name for w in self.registry.workers() if queues & set(w.queues)]
-            self.registry.send(names, "stop")
+            self._stop_workers(study)
+        self.follow_up(study)
+
+    def _stop_workers(self, study: Study) -> None:
+        queues = {self.config.queue_name(i.queue) for i in study.workspace.plan.instances}
+        names = [w.name for w in self.registry.workers() if queues & set(w.queues)]
+        self.registry.send(names, "stop")
 
     def _bury(self, run: Run) -> None:
         """The process has ended without a result."""
         process, study, chunk = run.process, run.study, run.chunk
-        died = process.how_it_died()
-        process.kill()
-        process.close()
         what = f"tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}"
         if run.is_void:
+            reap(process)
             log.warning("%s were taken over by another worker, or their study has ended", what)
             return
+        how = process.how_it_died()
+        died = process.crash or how
+        process.kill()  # what it has left behind
+        process.close()
         if run.error:
             log.error("%s", run.error)
-            study.progress.stop(run.error, now=True)
+            self.insist(lambda: study.progress.stop(run.error, now=True))
         done = study.done(chunk)
         if run.error or run.is_interrupted:
             result = ChunkResult(chunk=chunk, runs=tuple(done))
@@ -330,11 +436,11 @@ class Engine:
         elif not process.is_ready:
             log.error("a worker process died at its start (%s): %s", died, process.log_tail())
             self.insist(lambda: study.progress.lost(chunk, done, 0.0, infrastructure=True))
-            time.sleep(RETRY_S)
+            self._is_out_of_time.wait(RETRY_S)
         else:
             log.warning("a worker process was lost with %s (%s); log: %s", what, died, process.log)
-            study.event("worker_lost", worker=process.name, pid=process.process.pid, died=died)
             self.insist(lambda: study.progress.lost(chunk, done, 0.0, signal=died))
+            study.event("worker_lost", worker=process.name, pid=process.process.pid, died=died)
         self.follow_up(study)
 
     def recover(self, study: Study, chunk: Chunk) -> None:
@@ -364,7 +470,11 @@ class Engine:
     def end(self, study: Study, event: str, reason: str) -> None:
         """The study is over; one worker writes it down."""
         if self.registry.withdraw(study.id):
-            study.event(event, reason=reason, host=socket.gethostname(), pid=os.getpid())
+            try:
+                study.event(event, reason=reason, host=socket.gethostname(), pid=os.getpid())
+            except LedgerError:  # perhaps somebody else can write it down, or we later
+                self.registry.advertise(study.info(study.progress.session, server_time(self.client)))
+                raise
             log.info(
                 "study %s: %s%s",
                 study.workspace.path,
@@ -372,7 +482,11 @@ class Engine:
                 f": {reason}" if reason else "",
             )
         if event == "run_finished":
-            self._crew.dismiss_idle(study)
+            self.dismiss_idle(study)
+
+    def dismiss_idle(self, study: Study) -> None:
+        """End the idle processes of a study."""
+        self._crew.dismiss_idle(study)
 
     def interrupt(
         self, study: Study, *, void: bool = False, instances: Mapping[str, object] | None = None

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.execution.conductor import CONTROLLER, reset_records
 from merlin.execution.distributed.connect import redis_client, server_time
 from merlin.execution.distributed.publish import Publisher
-from merlin.execution.distributed.redis_progress import RedisProgress
-from merlin.execution.distributed.registry import Registry, StudyInfo
+from merlin.execution.distributed.redis_progress import RedisProgress, StudyState
+from merlin.execution.distributed.registry import Registry
 from merlin.execution.distributed.study import Study
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Replay, replay
-from merlin.ledger.session import make_session
+from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.plan_io import plan_digest
 from merlin.study.reopen import reopen_failed
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.execution.distributed.engine import Engine
 
+LOCK_S = 3.0
+POLL_S = 0.1
 FIRST_TICKETS = 1  # per step instance; the worker that takes it publishes more
 
 
@@ -63,7 +67,7 @@ def open_study(
     from merlin.execution.distributed.app import make_app
 
     client = redis_client(config)
-    with lock(workspace):
+    with _lock_soon(workspace):
         opener = _Opener(workspace, config, client, Publisher(config, make_app(config)))
         return opener.open(redo_failed=redo_failed, steps=steps)
 
@@ -81,14 +85,16 @@ class _Opener:
         study, progress = self._study, self._study.progress
         state = progress.state()
         if state.state == "running" and not redo_failed:
+            self._registry.advertise(study.info(state.session, state.now))
             progress.reissue(0.0)
             return self._opened(self._send(), resumed=True)
-        if state.state in ("running", "stopped") and state.num_running:
+        num_running = self._num_running(state)
+        if num_running:
             raise ExecutionError(
-                f"{state.num_running} chunks of {self._workspace.path} still run; wait for them "
+                f"{num_running} chunks of {self._workspace.path} still run; wait for them "
                 f"(merlin query-workers shows them), or end them: merlin cancel {self._workspace.path}"
             )
-        session = make_session(server_time(self._client))
+        session = next_session(self._workspace.ledger_dir, server_time(self._client))
         try:
             found = replay(self._workspace.ledger_dir, self._workspace.plan)
             self._begin(found, session, redo_failed=redo_failed, steps=steps)
@@ -96,6 +102,12 @@ class _Opener:
             return self._opened(self._send(), resumed=False)
         finally:
             study.close()
+
+    def _num_running(self, state: StudyState) -> int:
+        """Chunks whose workers have not been silent for longer than a lease."""
+        if state.state not in ("running", "stopped") or not state.num_running:
+            return 0
+        return sum(holding.expires_s > 0 for holding in self._study.progress.holdings())
 
     def _begin(
         self, found: Replay, session: str, *, redo_failed: bool, steps: Collection[str] | None
@@ -107,15 +119,15 @@ class _Opener:
             if redo_failed:
                 ledger.append(*reset_records(reopen_failed(workspace.plan, found.outcomes, steps)))
                 found.update()
-            # advertised first: if this process is killed now, the workers find the study and publish it
-            self._registry.advertise(study_info(workspace, self._digest, session, server_time(self._client)))
-            self._study.progress.open(found.outcomes, session=session, first_attempt=1)
             ledger.append(
                 EventRecord(
                     kind="run_started",
                     data={"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()},
                 )
             )
+            # if this process is killed from here on, the workers find the study and publish it
+            self._registry.advertise(self._study.info(session, server_time(self._client)))
+            self._study.progress.open(found.outcomes, session=session, first_attempt=1)
 
     def _send(self) -> int:
         tickets = self._study.progress.tickets(FIRST_TICKETS)
@@ -144,34 +156,44 @@ class _Opener:
         )
 
 
-def publish_again(study: Study, engine: Engine) -> bool:
-    """Publish a study that Redis has lost, from its ledger; False if somebody else was faster."""
-    client, progress = engine.client, study.progress
-    found = replay(study.workspace.ledger_dir, study.workspace.plan)
-    session = make_session(server_time(client))
+def publish_again(study: Study, engine: Engine) -> Literal["published", "busy", "over"]:
+    """Publish a study that Redis has lost, from its ledger.
+
+    "busy": somebody else is at it, or was faster; "over": the ledger says that it has ended, or was cancelled.
+    """
+    from merlin.status.snapshot import is_published
+
+    workspace = study.workspace
     try:
-        with lock(study.workspace):
-            if not progress.open(found.outcomes, session=session, first_attempt=1, only_if_gone=True):
-                return False
-    except WorkspaceError:  # somebody is at it
-        return False
-    info = study_info(study.workspace, study.digest, session, server_time(client))
-    engine.registry.advertise(info)
+        with lock(workspace):
+            found = replay(workspace.ledger_dir, workspace.plan)
+            if not is_published(found):
+                engine.registry.withdraw(study.id)
+                return "over"
+            now = server_time(engine.client)
+            session = next_session(workspace.ledger_dir, now)
+            engine.registry.advertise(study.info(session, now))
+            if not study.progress.open(found.outcomes, session=session, first_attempt=1, only_if_gone=True):
+                return "busy"
+    except WorkspaceError:
+        return "busy"
     study.event("republished", reason="Redis had lost the progress", host=socket.gethostname())
     study.flush()
     engine.publish(study)
-    return True
+    return "published"
 
 
-def study_info(workspace: Workspace, digest: str, session: str, now: float) -> StudyInfo:
-    """The advertisement of a study."""
-    plan = workspace.plan
-    return StudyInfo(
-        study_id=plan.study_id,
-        name=plan.name,
-        workspace=str(workspace.path),
-        plan=digest,
-        queues=sorted({i.queue for i in plan.instances}),
-        session=session,
-        published=now,
-    )
+@contextmanager
+def _lock_soon(workspace: Workspace) -> Iterator[None]:
+    """Hold the workspace; a worker that publishes it again just now is waited for. Raises WorkspaceError."""
+    deadline = time.monotonic() + LOCK_S
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(lock(workspace))
+                break
+            except WorkspaceError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(POLL_S)
+        yield

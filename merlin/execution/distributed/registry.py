@@ -83,8 +83,8 @@ class Registry:
 
     # ---------------------------------------------------------------- workers
 
-    def beat(self, worker: WorkerInfo) -> None:
-        """Say that the worker lives, and what it does."""
+    def beat(self, worker: WorkerInfo) -> float:
+        """Say that the worker lives, and what it does; returns the server's time."""
         with redis_errors(self._config.backend):
             now = server_time(self._client)
             data = asdict(worker)
@@ -93,6 +93,7 @@ class Registry:
             pipe.hset(names.workers_key(self._namespace), worker.name, json.dumps(data))
             pipe.zadd(names.beats_key(self._namespace), {worker.name: now})
             pipe.execute()
+            return now
 
     def leave(self, name: str) -> None:
         """The worker has ended."""
@@ -117,7 +118,7 @@ class Registry:
                     self.leave(name)
                     continue
                 worker = _worker(texts[name], beat, now)
-                if all or worker.is_alive:
+                if worker is not None and (all or worker.is_alive):
                     found.append(worker)
             return found
 
@@ -210,7 +211,11 @@ class Registry:
             return bool(self._client.set(key, "1", nx=True, px=max(1, int(period_s * 1000))))
 
 
-def _worker(text: str, beat: float, now: float) -> WorkerInfo:
-    data = json.loads(text)
-    data["running"] = [RunningChunk(**r) for r in data["running"]]
-    return WorkerInfo(**data, last_beat=beat, age_s=max(0.0, now - beat))
+def _worker(text: str, beat: float, now: float) -> WorkerInfo | None:
+    """None for one that describes itself in a way that this version does not know."""
+    try:
+        data = json.loads(text)
+        data["running"] = [RunningChunk(**r) for r in data["running"]]
+        return WorkerInfo(**data, last_beat=beat, age_s=max(0.0, now - beat))
+    except (ValueError, LookupError, TypeError):
+        return None

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.conductor import CONTROLLER, verdict_records
 from merlin.execution.distributed.redis_progress import RedisProgress
-from merlin.ledger.records import EventRecord
+from merlin.execution.distributed.registry import StudyInfo
+from merlin.ledger.records import EventRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.plan_io import plan_digest
@@ -37,6 +38,7 @@ class Study:
         self.reissued = time.monotonic()
         self._lock = threading.RLock()
         self._writer: tuple[str, LedgerWriter] | None = None  # of which session
+        self._is_over = False  # nobody will close it any more
         self._replay: Replay | None = None
 
     def served(self, queues: Sequence[str], config: Config) -> list[str]:
@@ -57,30 +59,53 @@ class Study:
         """Write the verdicts that wait in Redis into the ledger."""
         with self._lock:
             verdicts = self.progress.verdicts()
-            if verdicts:
-                self._ledger().append(*verdict_records(verdicts))
-                self.progress.written(verdicts)
+            if not verdicts:
+                return
+            state = self.progress.state()
+            if any(v.id.partition(".")[0] != state.epoch for v in verdicts):
+                return  # the study was opened again in between, and has made its verdicts anew
+            self._append(state.session, *verdict_records(verdicts))
+            self.progress.written(verdicts)
 
     def event(self, kind: str, **data: Any) -> None:
         """Write down something that happened to the run."""
         with self._lock:
-            self._ledger().append(EventRecord(kind=kind, data=data))
+            self._append(self.progress.session, EventRecord(kind=kind, data=data))
 
-    def _ledger(self) -> LedgerWriter:
-        session = self.progress.session
+    def _append(self, session: str, *records: Record) -> None:
         if self._writer is None or self._writer[0] != session:
-            self.close()
-            self._writer = (
-                session,
-                LedgerWriter(self.workspace.ledger_dir, CONTROLLER, session=session, study_id=self.id),
-            )
-        return self._writer[1]
+            self._close_writer()
+            writer = LedgerWriter(self.workspace.ledger_dir, CONTROLLER, session=session, study_id=self.id)
+            self._writer = (session, writer)
+        try:
+            self._writer[1].append(*records)
+        finally:
+            if self._is_over:
+                self._close_writer()
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer[1].close()
+            self._writer = None
 
     def close(self) -> None:
+        """Free what it holds; threads that still have it may go on, and leave nothing open."""
         with self._lock:
-            if self._writer is not None:
-                self._writer[1].close()
-                self._writer = None
+            self._is_over = True
+            self._close_writer()
+
+    def info(self, session: str, now: float) -> StudyInfo:
+        """Its advertisement; `now` is the server's time."""
+        plan = self.workspace.plan
+        return StudyInfo(
+            study_id=plan.study_id,
+            name=plan.name,
+            workspace=str(self.workspace.path),
+            plan=self.digest,
+            queues=sorted({i.queue for i in plan.instances}),
+            session=session,
+            published=now,
+        )
 
 
 class Studies:
@@ -89,7 +114,7 @@ class Studies:
     def __init__(self, client: Redis, namespace: str, *, lease_s: float = LEASE_S) -> None:
         self._client, self._namespace, self._lease_s = client, namespace, lease_s
         self._lock = threading.Lock()
-        self._studies: dict[str, Study] = {}
+        self._studies: dict[str, tuple[str, Study]] = {}  # the path by which it was asked for
         self._faults: dict[str, tuple[float, str]] = {}
 
     def get(self, study_id: str, path: str, digest: str) -> Study:
@@ -99,8 +124,8 @@ class Studies:
             ExecutionError: the plan was altered, or the workspace cannot be read here.
         """
         with self._lock:
-            study = self._studies.get(study_id)
-            if study is not None and study.digest == digest and str(study.workspace.path) == path:
+            asked, study = self._studies.get(study_id, ("", None))
+            if study is not None and study.digest == digest and asked == path:
                 return study
             when, fault = self._faults.get(path, (0.0, ""))
             if fault and time.monotonic() - when < FAULT_S:
@@ -110,8 +135,10 @@ class Studies:
             except MerlinError as error:
                 self._faults[path] = time.monotonic(), str(error)
                 raise ExecutionError(str(error)) from error
-            self._studies[study_id] = made
-            return made
+            self._studies[study_id] = path, made
+        if study is not None:
+            study.close()
+        return made
 
     def _open(self, study_id: str, path: Path, digest: str) -> Study:
         workspace = open_workspace(path)
@@ -126,12 +153,13 @@ class Studies:
 
     def known(self) -> Sequence[Study]:
         with self._lock:
-            return list(self._studies.values())
+            return [study for _, study in self._studies.values()]
 
     def forget(self, study: Study) -> None:
         """The study is over."""
         with self._lock:
-            self._studies.pop(study.id, None)
+            if self._studies.get(study.id, ("", None))[1] is study:
+                del self._studies[study.id]
         study.close()
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from merlin.ledger.format import FRAME_BYTES
 from merlin.ledger.records import RESET, EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.segments import segments
+from merlin.ledger.session import make_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.tasks import NO_OUTCOME, Outcome
 
@@ -61,14 +62,20 @@ def test_a_range_of_a_hundred_million_tasks_takes_a_few_bytes(tmp_path):
     assert state.outcomes["sim"].num_runs == 2
 
 
-def test_events_come_back_in_order_of_time(tmp_path):
-    write(tmp_path, EventRecord(kind="finished", data={"reason": "done"}, time=20.0))
-    write(tmp_path, EventRecord(kind="started", data={"workers": 2}, time=10.0), worker="w2")
+def test_events_of_a_run_come_back_in_order_of_time(tmp_path):
+    write(tmp_path, EventRecord(kind="finished", data={"reason": "done"}, time=20.0), session="a")
+    write(tmp_path, EventRecord(kind="started", data={"workers": 2}, time=10.0), worker="w2", session="a")
     events = replay(tmp_path, plan_of(sim=1)).events()
     assert [(e.kind, e.data, e.time) for e in events] == [
         ("started", {"workers": 2}, 10.0),
         ("finished", {"reason": "done"}, 20.0),
     ]
+
+
+def test_events_of_a_later_run_come_later_whatever_their_clocks_say(tmp_path):
+    write(tmp_path, EventRecord(kind="second", data={}, time=10.0), session=make_session(200.0))
+    write(tmp_path, EventRecord(kind="first", data={}, time=3600.0), session=make_session(100.0))
+    assert [e.kind for e in replay(tmp_path, plan_of(sim=1)).events()] == ["first", "second"]
 
 
 def test_a_later_attempt_wins_whatever_the_order_of_the_files(tmp_path):

@@ -1,0 +1,300 @@
+"""One user with a home, a broker and workers of their own: what the fault tests act upon.
+
+Commands are the real ones. Workers are started from the lines that `merlin run-workers --echo` prints, so that the
+tests hold their processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from servers import RabbitServer, RedisServer, die_with_us
+
+from merlin.config.load import require_config
+from merlin.config.model import Config
+from merlin.execution.sessions import all_sessions
+
+LEASE_S = 3.0  # instead of a minute, so that a test sees many of them
+STOP_S = 30.0
+Show = Callable[[], object]
+
+
+def wait_until(condition: Callable[[], object], show: Show, limit_s: float = 60.0) -> None:
+    """Return when the condition holds; fail with what `show` returns if it does not come true."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain\n{show()}"
+        time.sleep(0.05)
+
+
+class Worker:
+    """A Celery worker that leads a process group; each of its worker processes leads a session."""
+
+    def __init__(self, name: str, command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._frozen: list[int] = []
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        die_with_us(self.process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def children(self) -> list[int]:
+        """Its worker processes, which run the tasks."""
+        found = []
+        for pid in map(int, _children(self.pid)):
+            with suppress(OSError):
+                if b"merlin.execution.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def tree(self) -> list[int]:
+        """Every process of it: its own session, and those of its worker processes with their tasks."""
+        sessions = all_sessions()
+        leaders = [self.pid, *self.children()]
+        return [process.pid for leader in leaders for process in sessions.get(leader, [])]
+
+    def signal(self, number: int, *, whole: bool = False) -> None:
+        """Send a signal to the Celery worker, or to its whole tree."""
+        for pid in self.tree() if whole else [self.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self._frozen)
+
+    def freeze(self, *, whole: bool) -> None:
+        """SIGSTOP the Celery worker, or its whole tree."""
+        self._frozen = self.tree() if whole else [self.pid]
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let go on what was stopped, even if the Celery worker itself was killed meanwhile."""
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._frozen = []
+
+    def kill(self, *, whole: bool = False) -> None:
+        """SIGKILL the Celery worker; with `whole`, everything at once, as when its machine dies."""
+        if whole:
+            self.signal(signal.SIGSTOP, whole=True)  # nobody is left to react while the others die
+        self.signal(signal.SIGKILL, whole=whole)
+        self._reap()
+
+    def terminate(self, limit_s: float = STOP_S) -> int:
+        """SIGTERM, and wait; returns the exit code, 0 too for a worker that was not there yet to handle it."""
+        self.thaw()
+        was_ready = b" ready." in self.log.read_bytes()
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill(whole=True)
+            raise AssertionError(
+                f"{self.name} did not end within {limit_s:g} s of SIGTERM\n{self.tail()}"
+            ) from None
+        self._reap()
+        return 0 if code == -signal.SIGTERM and not was_ready else code
+
+    def _reap(self) -> None:
+        self.process.wait()
+        die_with_us(self.pid, no_longer=True)
+
+    def tail(self, num: int = 3000) -> str:
+        return (
+            f"--- {self.name} (pid {self.pid}, exit code {self.process.poll()}), its log ends:\n"
+            + (self.log.read_text(errors="replace")[-num:])
+        )
+
+
+def _children(pid: int) -> list[str]:
+    with suppress(OSError):
+        return [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+    return []
+
+
+class Installation:
+    """See the module; `folder` holds everything, `environment` is that of commands and workers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        broker: RedisServer | RabbitServer,
+        backend: RedisServer | None = None,
+        *,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.folder = folder
+        self.broker = broker
+        self.lease_s = lease_s
+        self.redis = broker if isinstance(broker, RedisServer) else backend
+        assert self.redis is not None, "RabbitMQ carries messages; progress needs Redis"
+        self.workers: list[Worker] = []
+        self._num_started = 0
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MERLIN_", "CELERY_"))}
+        self.environment = inherited | {
+            "HOME": str(self.home),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "MERLIN_BROKER_URL": broker.url,
+            "MERLIN_BACKEND_URL": self.redis.url,
+            "MERLIN_LEASE_S": str(lease_s),
+        }
+
+    def config(self) -> Config:
+        return require_config(self.environment, cwd=self.folder)
+
+    def start_command(self, *argv: str | Path, **more: str) -> subprocess.Popen[str]:
+        """Start `merlin …`; `more` are environment variables."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "merlin.cli", *map(str, argv)],
+            cwd=self.folder,
+            env=self.environment | more,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def merlin(
+        self, *argv: str | Path, code: int | None = 0, limit_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `merlin …` to its end; `code` is the exit code it must have, None for any."""
+        command = self.start_command(*argv)
+        try:
+            out, err = command.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            out, err = command.communicate()
+            raise AssertionError(f"merlin {shlex.join(map(str, argv))} hangs\n{out}\n{err}") from None
+        assert code is None or command.returncode == code, (
+            f"merlin {shlex.join(map(str, argv))} exited with {command.returncode}\n{out}\n{err}"
+        )
+        return subprocess.CompletedProcess(command.args, command.returncode, out, err)
+
+    def start_worker(self, spec: Path, *, concurrency: int = 2, **more: str) -> Worker:
+        """One Celery worker that serves all queues of the spec; `more` are environment variables."""
+        self._num_started += 1
+        name = f"w{self._num_started}"
+        args = f"-n {name}.%h --concurrency {concurrency}"
+        plan = json.loads(self.merlin("run-workers", spec, "--echo", "--json", "--worker-args", args).stdout)
+        (launch,) = plan["workers"]
+        worker = Worker(name, launch["command"], self.folder, self.environment | more)
+        self.workers.append(worker)
+        return worker
+
+    def replace_workers(self, spec: Path, num: int) -> None:
+        """Take the dead ones off the list, and start others until there are `num`."""
+        self.workers = [worker for worker in self.workers if worker.is_alive]
+        while len(self.workers) < num:
+            self.start_worker(spec)
+
+    def stop_workers(self) -> None:
+        """In an orderly way; each must end with 0 and leave no process behind."""
+        codes = {worker.name: worker.terminate() for worker in self.workers}
+        assert set(codes.values()) <= {0}, f"{codes}\n{self.tails()}"
+        self.workers = []
+        wait_until(lambda: not self.processes(), self.processes, limit_s=15)
+
+    def processes(self) -> list[str]:
+        """Command lines of live processes that work inside the folder, the servers left out."""
+        servers = {self.broker.folder, self.redis.folder}
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if not entry.name.isdigit():
+                    continue
+                place = (entry / "cwd").readlink()
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                is_server = any(place.is_relative_to(folder) for folder in servers)
+                if line and place.is_relative_to(self.folder) and not is_server:
+                    found.append(f"{entry.name} {line}")
+        return found
+
+    def tails(self) -> str:
+        return "\n".join(worker.tail() for worker in self.workers)
+
+    def describe(self) -> str:
+        """What Redis and the workers say, for a test that fails."""
+        parts = [self.tails()]
+        with suppress(Exception):
+            parts.append(self._keys())
+        return "\n".join(parts)
+
+    def _keys(self) -> str:
+        lines = []
+        with self.redis.client() as client:
+            for key in sorted(client.scan_iter(count=1000))[:200]:
+                lines.append(f"{key}: {_value(client, key)}"[:500])
+        return "--- keys of Redis\n" + "\n".join(lines)
+
+    def close(self) -> None:
+        """Kill every process that works inside the folder, whoever started it there."""
+        for worker in self.workers:
+            if worker.is_alive:
+                worker.kill(whole=True)
+        for line in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
+
+
+def _value(client: Any, key: str) -> object:
+    match client.type(key):
+        case "list":
+            return f"list of {client.llen(key)}: {client.lrange(key, 0, 1)}"
+        case "hash":
+            return client.hgetall(key)
+        case "zset":
+            return client.zrange(key, 0, 20, withscores=True)
+        case "set":
+            return client.smembers(key)
+        case "string":
+            return client.get(key)
+    return "?"
+
+
+@contextmanager
+def installation(
+    folder: Path, broker: RedisServer | RabbitServer, backend: RedisServer | None = None, **options: Any
+) -> Iterator[Installation]:
+    """An installation whose workers are killed at the end, if the test has not stopped them."""
+    made = Installation(folder, broker, backend, **options)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,100 @@
+"""The disk runs full, and a clock is wrong."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from installation import LEASE_S, installation
+from lines_study import LinesStudy
+from servers import RedisServer, unavailable
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MB. Only root can make one, and not in every container: skipped elsewhere."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "merlin-test", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small file system cannot be mounted: {getattr(error, 'stderr', error)}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write until nothing more fits."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    with pytest.raises(OSError) as caught:
+        (folder / "one more").write_bytes(b"x" * 5000)
+    assert caught.value.errno == errno.ENOSPC
+    return path
+
+
+def test_a_full_disk_costs_time_and_nothing_else(
+    tmp_path: Path, own_redis: RedisServer, small_disk: Path
+) -> None:
+    with installation(tmp_path, own_redis) as home:
+        study = LinesStudy.publish(home, "N=300", "SLEEP=0.02", "SHARD=100", f"OUTPUT_PATH={small_disk}")
+        home.replace_workers(study.spec, 2)
+        study.wait_for(40)
+        filler = fill(small_disk)
+        time.sleep(2 * LEASE_S)  # being full for so long is the fault
+        before = study.num_ended
+        assert before < study.planned
+        filler.unlink()
+        home.merlin("restart", study.workspace.path, "--failed")  # tasks that could not write have failed
+        home.replace_workers(study.spec, 2)
+        study.wait_for_end()
+        study.check(failed_before=True)
+        home.stop_workers()
+
+
+def wrong_clock(hours: int) -> dict[str, str]:
+    """Environment variables under which a process and its children have another time of day."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not found:
+        unavailable("libfaketime is not installed; as root, `make servers` installs it")
+    return {"LD_PRELOAD": str(found[0]), "FAKETIME": f"{hours:+d}h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_worker_whose_clock_is_an_hour_off_works_like_the_others(
+    tmp_path: Path, own_redis: RedisServer, hours: int
+) -> None:
+    with installation(tmp_path, own_redis) as home:
+        study = LinesStudy.publish(home, "N=200", "SLEEP=0.02", "SHARD=100")
+        home.start_worker(study.spec, **wrong_clock(hours))
+        home.start_worker(study.spec)
+        study.wait_for_end()
+        assert study.check().num_again == 0
+        home.stop_workers()
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_worker_whose_clock_is_an_hour_off_takes_over_from_the_dead(
+    tmp_path: Path, own_redis: RedisServer, hours: int
+) -> None:
+    with installation(tmp_path, own_redis) as home:
+        study = LinesStudy.publish(home, "N=200", "SLEEP=0.02", "SHARD=100")
+        home.start_worker(study.spec)
+        study.wait_for(40)
+        home.start_worker(study.spec, **wrong_clock(hours))
+        home.workers.pop(0).kill(whole=True)
+        study.wait_for_end()
+        study.check()
+        home.stop_workers()

@@ -1,0 +1,110 @@
+"""Workers are killed, stopped and told to leave while they run a study."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from installation import Installation, installation, wait_until
+from lines_study import LinesStudy
+from servers import RedisServer
+
+pytestmark = pytest.mark.slow
+VARIABLES = ("N=300", "SLEEP=0.02", "SHARD=100")
+
+
+@pytest.fixture
+def home(tmp_path: Path, own_redis: RedisServer) -> Iterator[Installation]:
+    with installation(tmp_path, own_redis) as made:
+        yield made
+
+
+def begun(home: Installation, *, num_workers: int = 2) -> LinesStudy:
+    """A published study of which some tasks have ended, and all workers run others."""
+    study = LinesStudy.publish(home, *VARIABLES)
+    home.replace_workers(study.spec, num_workers)
+    study.wait_for(40)
+    wait_until(lambda: all(worker.children() for worker in home.workers), study.show)
+    return study
+
+
+def test_an_undisturbed_study_runs_every_task_once(home: Installation) -> None:
+    study = begun(home)
+    study.wait_for_end()
+    assert study.check().num_again == 0
+    home.stop_workers()
+
+
+def test_a_killed_worker_process_is_replaced(home: Installation) -> None:
+    study = begun(home)
+    for pid in home.workers[0].children():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    study.wait_for_end()
+    study.check()
+    home.stop_workers()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["the process", "the machine"])
+def test_the_others_take_over_from_a_killed_worker(home: Installation, whole: bool) -> None:
+    study = begun(home)
+    home.workers.pop(0).kill(whole=whole)
+    study.wait_for_end()
+    study.check()
+    home.stop_workers()
+
+
+def test_new_workers_go_on_where_all_were_killed(home: Installation) -> None:
+    study = begun(home)
+    for worker in home.workers:
+        worker.kill(whole=True)
+    ended = study.num_ended
+    assert ended < study.planned
+    home.replace_workers(study.spec, 2)
+    study.wait_for_end()
+    study.check()
+    home.stop_workers()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["alone", "with its processes"])
+def test_a_worker_stopped_for_longer_than_its_lease_commits_nothing_afterwards(
+    home: Installation, whole: bool
+) -> None:
+    study = begun(home)
+    stopped = home.workers[0]
+    stopped.freeze(whole=whole)
+    study.wait_for_end()  # the other worker takes over what the lease no longer holds
+    stopped.thaw()
+    wait_until(lambda: not busy(stopped.pid), study.show)
+    study.check()
+    assert stopped.is_alive
+    home.stop_workers()
+
+
+def busy(pid: int) -> bool:
+    """Whether the process has descendants that run tasks."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return any(Path(f"/proc/{child}/task/{child}/children").read_text().split() for child in children)
+
+
+def test_a_worker_told_to_leave_gives_back_what_it_has_not_run(home: Installation) -> None:
+    study = begun(home)
+    assert home.workers.pop(0).terminate() == 0
+    study.wait_for_end()
+    study.check()
+    home.stop_workers()
+
+
+def test_the_last_worker_told_to_leave_leaves_a_study_that_can_go_on(home: Installation) -> None:
+    study = begun(home, num_workers=1)
+    assert home.workers.pop().terminate() == 0
+    assert study.num_ended < study.planned
+    wait_until(lambda: not home.processes(), home.processes)
+    home.replace_workers(study.spec, 1)
+    study.wait_for_end()
+    study.check()
+    home.stop_workers()

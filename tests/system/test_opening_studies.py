@@ -1,0 +1,286 @@
+"""Studies that are opened, lost, published again and forgotten: a real Redis, a real ledger, no worker."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from servers import RedisServer
+
+from merlin.config.load import require_config
+from merlin.config.model import Config
+from merlin.errors import ExecutionError, WorkspaceError
+from merlin.execution.distributed import open_study as opening
+from merlin.execution.distributed.connect import make_client
+from merlin.execution.distributed.control import cancel
+from merlin.execution.distributed.open_study import open_study, publish_again
+from merlin.execution.distributed.redis_progress import RedisProgress
+from merlin.execution.distributed.registry import Registry
+from merlin.execution.distributed.study import Studies, Study
+from merlin.ledger.records import EventRecord, RangeRecord
+from merlin.ledger.replay import replay
+from merlin.ledger.session import make_session
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.study.plan_io import plan_digest, write_plan
+from merlin.study.tasks import ChunkResult, Outcome
+from merlin.study.workspace import Workspace, lock, open_workspace
+
+FAILED = int(Outcome.FAILED)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """Two steps of four tasks, the second after the first, nothing run yet."""
+    path = tmp_path / "study_20260101-000000"
+    (path / "merlin_info").mkdir(parents=True)
+    sim = StepInstance(id="sim", step="sim", kind=StepKind.CMD, num_tasks=4, per_sample=True, canary=0)
+    edge = Edge(source="sim", kind="same", group="sim")
+    post = StepInstance(
+        id="post", step="post", kind=StepKind.CMD, num_tasks=4, per_sample=True, edges=(edge,)
+    )
+    plan = Plan(
+        name="study", study_id="s1", workspace=str(path), spec_path="x.yaml", spec_root=str(tmp_path),
+        spec_digest="", created="2026-01-01T00:00:00+00:00", seed=0, variables={}, instances=(sim, post),
+        samples=SamplesInfo(file="merlin_info/samples.npy", num=4, labels=("X",)),
+    )  # fmt: skip
+    write_plan(path / "merlin_info" / "plan.json", plan)
+    return open_workspace(path)
+
+
+@pytest.fixture
+def config(tmp_path: Path, any_redis: RedisServer) -> Config:
+    return require_config({"MERLIN_BROKER_URL": any_redis.url, "HOME": str(tmp_path)}, cwd=tmp_path)
+
+
+class Worker:
+    """What `publish_again` needs of an engine."""
+
+    def __init__(self, config: Config, workspace: Workspace) -> None:
+        self.client = make_client(config.backend)
+        self.registry = Registry(self.client, config)
+        self.progress = RedisProgress(self.client, config.namespace, workspace.plan, lease_s=0.3)
+        self.study = Study(workspace, plan_digest(workspace.plan), self.progress)
+        self.num_published = 0
+
+    def publish(self, study: Study) -> int:
+        self.num_published += 1
+        return 1
+
+    def publish_again(self) -> str:
+        engine: Any = self
+        return publish_again(self.study, engine)
+
+
+@pytest.fixture
+def worker(config: Config, workspace: Workspace) -> Worker:
+    return Worker(config, workspace)
+
+
+def wait_until(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+    return found
+
+
+def num_open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def fail_first(worker: Worker) -> None:
+    chunk = worker.progress.take(worker="w")
+    assert chunk is not None
+    worker.progress.finished(ChunkResult(chunk=chunk, runs=((chunk.lo, chunk.hi, FAILED),)))
+
+
+# ----------------------------------------------------------------- publishing again
+
+
+def test_a_study_that_redis_lost_is_published_again(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    worker.client.flushall()
+    assert worker.publish_again() == "published"
+    assert worker.num_published == 1
+    assert worker.progress.state().state == "running"
+    assert [s.study_id for s in worker.registry.studies()] == ["s1"]
+    assert worker.publish_again() == "busy"
+
+
+def test_a_worker_leaves_a_study_to_the_command_that_has_it(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    worker.client.flushall()
+    with lock(workspace):
+        assert worker.publish_again() == "busy"
+    open_study(workspace, config)
+    epoch = worker.progress.epoch
+    assert worker.publish_again() == "busy"
+    assert worker.progress.epoch == epoch
+
+
+def test_a_restart_waits_for_the_worker_that_publishes_just_now(
+    config: Config, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_held, is_enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock(workspace):
+            is_held.set()
+            is_enough.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_held.wait(20)
+    monkeypatch.setattr(opening, "LOCK_S", 0.2)
+    with pytest.raises(WorkspaceError, match="in use"):
+        open_study(workspace, config)
+    monkeypatch.setattr(opening, "LOCK_S", 60.0)
+    threading.Timer(0.3, is_enough.set).start()
+    assert open_study(workspace, config).num_messages == 1
+    thread.join()
+
+
+def test_what_was_cancelled_is_not_published_again(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    cancel(workspace, config)
+    worker.client.flushall()
+    assert worker.publish_again() == "over"
+    assert worker.progress.state().state == "gone"
+
+
+def test_a_cancellation_counts_even_from_a_host_whose_clock_is_an_hour_behind(
+    config: Config, workspace: Workspace, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_study(workspace, config)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    cancel(workspace, config)
+    worker.client.flushall()
+    assert worker.publish_again() == "over"
+
+
+def test_a_publication_that_was_killed_before_redis_heard_of_it_is_completed(
+    config: Config, workspace: Workspace, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RedisProgress, "open", killed)
+        open_study(workspace, config)
+    assert [s.study_id for s in worker.registry.studies()] == ["s1"]
+    assert worker.publish_again() == "published"
+
+
+# ----------------------------------------------------------------------- restarting
+
+
+def test_a_lease_that_has_run_out_does_not_keep_a_study_from_being_restarted(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    worker.progress.take(worker="w")
+    worker.progress.stop("enough")
+    with pytest.raises(ExecutionError, match="1 chunks"):
+        open_study(workspace, config)
+    wait_until(lambda: worker.progress.holdings()[0].expires_s < 0)
+    assert open_study(workspace, config).num_messages == 1
+    assert worker.progress.num_running == 0
+
+
+def test_a_restart_of_a_running_study_makes_sure_that_workers_look_after_it(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    worker.registry.withdraw("s1")
+    assert open_study(workspace, config).resumed
+    assert [s.study_id for s in worker.registry.studies()] == ["s1"]
+
+
+def test_a_restart_outranks_a_run_whose_clock_was_an_hour_ahead(config: Config, workspace: Workspace) -> None:
+    ahead = make_session(time.time() + 3600)
+    with LedgerWriter(workspace.ledger_dir, "w", session=ahead, study_id="s1") as ledger:
+        ledger.append(
+            RangeRecord(instance="sim", lo=0, hi=4, outcome=Outcome.FAILED, cause="x", attempt=1),
+            RangeRecord(instance="post", lo=0, hi=4, outcome=Outcome.SKIPPED, cause="x", attempt=1),
+            EventRecord(kind="run_stopped", data={"reason": "x"}),
+        )
+    assert open_study(workspace, config, redo_failed=True).num_messages == 1
+    found = replay(workspace.ledger_dir, workspace.plan)
+    assert found.counts()["sim"] == {255: 4}
+    assert [e.kind for e in found.events()] == ["run_stopped", "run_started"]
+
+
+# ------------------------------------------------------------------ a worker's ledger
+
+
+def test_verdicts_of_an_earlier_opening_are_not_written_into_the_next(
+    config: Config, workspace: Workspace, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_study(workspace, config)
+    fail_first(worker)
+    old = worker.progress.verdicts()
+    assert [(v.instance, v.outcome) for v in old] == [("post", Outcome.SKIPPED)]
+    open_study(workspace, config, redo_failed=True)
+    monkeypatch.setattr(worker.progress, "verdicts", lambda: old)
+    worker.study.flush()
+    found = replay(workspace.ledger_dir, workspace.plan)
+    assert not found.counts()["post"].get(int(Outcome.SKIPPED))
+
+
+def test_a_study_may_be_closed_in_one_thread_while_others_write(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    before = num_open_files()
+
+    def write() -> None:
+        for number in range(50):
+            worker.study.event("note", number=number)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        worker.study.close()
+    for thread in threads:
+        thread.join()
+    events = replay(workspace.ledger_dir, workspace.plan).events()
+    assert sum(e.kind == "note" for e in events) == 200
+    worker.client.connection_pool.disconnect()
+    assert num_open_files() <= before
+
+
+def test_a_workspace_behind_a_link_is_opened_once(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    link = workspace.path.parent / "link"
+    link.symlink_to(workspace.path)
+    studies = Studies(worker.client, config.namespace)
+    digest = plan_digest(workspace.plan)
+    first = studies.get("s1", str(link), digest)
+    assert studies.get("s1", str(link), digest) is first
+    studies.forget(SimpleNamespace(id="s1", close=lambda: None))  # type: ignore[arg-type]
+    assert studies.known() == [first]
+    studies.forget(first)
+    assert studies.known() == []
+
+
+def test_a_worker_of_another_version_does_not_upset_the_others(config: Config, worker: Worker) -> None:
+    key = f"merlin:{config.namespace}"
+    worker.client.hset(f"{key}:workers", "celery@new", '{"name": "celery@new", "colour": "blue"}')
+    worker.client.zadd(f"{key}:beats", {"celery@new": time.time()})
+    assert worker.registry.workers() == [] and worker.registry.num_slots() == 0
