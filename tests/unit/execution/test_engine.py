@@ -188,9 +188,8 @@ class Bench:
         monkeypatch.setattr(crew, "WorkerProcess", self.start)
         monkeypatch.setattr(self.engine, "registry", self.registry)
         monkeypatch.setattr(self.engine.studies, "get", lambda id, *_: self.study)
-        monkeypatch.setattr(
-            self.engine, "_open", lambda _: {"study": "s", "workspace": "", "plan": "", "ticket": "t", "instance": "sim"}
-        )  # fmt: skip
+        body = {"study": "s", "workspace": "", "plan": "", "ticket": "t", "instance": "sim"}
+        monkeypatch.setattr(self.engine, "_open", lambda _: body)
 
     def start(self, *_: Any, **__: Any) -> Process:
         if isinstance(self.script, Exception):
