@@ -18,6 +18,7 @@ class Process:
     """One entry of /proc."""
 
     pid: int
+    parent: int
     session: int
     started: float  # epoch seconds, to the clock tick
 
@@ -40,7 +41,7 @@ def read_process(pid: int) -> Process | None:
     if fields[0] in (b"Z", b"X"):
         return None
     ticks = int(fields[19])
-    return Process(pid, int(fields[3]), _boot_time() + ticks / os.sysconf("SC_CLK_TCK"))
+    return Process(pid, int(fields[1]), int(fields[3]), _boot_time() + ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _boot_time() -> float:

@@ -216,13 +216,17 @@ class WarmShell:
         yield self._exit(driver, signalled(code) if code else 1, time.time())
 
     def _left_behind(self, driver: _Driver) -> list[int]:
-        """The process groups of the task whose shell is gone: led by what began when the task did."""
-        mine = os.getpid()
+        """The process groups of the task whose shell is gone: orphans that began when the task did.
+
+        The session may be shared with others (a notebook, a test); what has a parent in it is not ours.
+        """
         session = driver.process.pid if self._own_session else os.getsid(0)
+        found = all_sessions().get(session, [])
+        members = {process.pid for process in found}
         begun = [
             p.pid
-            for p in all_sessions().get(session, [])
-            if p.pid != mine and p.started >= driver.since - _CLOCK_SLACK_S
+            for p in found
+            if p.pid != os.getpid() and p.started >= driver.since - _CLOCK_SLACK_S and p.parent not in members
         ]
         return [pid for pid in begun if _leads_group(pid)]
 

@@ -43,6 +43,8 @@ def make_app(config: Config) -> Celery:
         "worker_pool": "threads",
         "worker_hijack_root_logger": True,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
+        # undoing the reduction waits for an answer in a thread of the pool, which the main thread may read instead
+        "worker_enable_prefetch_count_reduction": False,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "broker_connection_timeout": 2.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
 import os
@@ -136,7 +137,8 @@ class Engine:
         time.sleep(max(0.0, kill_at - time.monotonic()))
         self._is_out_of_time.set()
         time.sleep(LAST_S)
-        log.critical("the worker hangs; it ends now, and others take over what it held")
+        log.critical("the worker hangs; it ends now, and others take over what it held; it was here:")
+        faulthandler.dump_traceback(file=2)  # standard error itself; Celery has put its log in its place
         os._exit(os.EX_TEMPFAIL)
 
     def _wait_for_runs(self, deadline: float) -> None:

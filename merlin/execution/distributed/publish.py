@@ -51,17 +51,23 @@ class Publisher:
 
         from merlin.execution.distributed.app import queue
 
+        amqp = (
+            self._app.amqp
+        )  # Celery.send_task would look through all installed packages for result backends
+        message = amqp.create_task_message(
+            secrets.token_hex(8), names.TASK, args=[envelope], ignore_result=True
+        )
         try:
-            self._app.send_task(
-                names.TASK,
-                args=[envelope],
-                queue=queue(self._config, queue_name),
-                priority=priority,
-                task_id=secrets.token_hex(8),
-                ignore_result=True,
-                retry=True,
-                retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
-            )
+            with self._app.producer_or_acquire() as producer:
+                amqp.send_task_message(
+                    producer,
+                    names.TASK,
+                    message,
+                    queue=queue(self._config, queue_name),
+                    priority=priority,
+                    retry=True,
+                    retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
+                )
         except (OperationalError, OSError) as error:
             detail, hint = explain(error, self._config.broker)
             raise ExecutionError(f"{detail}\n  {hint}" if hint else detail) from None

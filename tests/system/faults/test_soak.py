@@ -13,7 +13,7 @@ from lines_study import LinesStudy
 from messages import messages_of
 from servers import RabbitServer, RedisServer, rabbitmq_server
 
-NUM_FAULTS = int(os.environ.get("MERLIN_SOAK_FAULTS") or 60)
+NUM_FAULTS = int(os.environ.get("MERLIN_SOAK_FAULTS") or 24)
 SLEEP = 0.02 if NUM_FAULTS <= 100 else 0.05  # seconds of each task, so that the faults find it running
 
 
