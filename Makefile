@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := dev,parquet,plot,pandas,compat,server
+EXTRAS := dev,parquet,plot,pandas,compat,server,train,export,fast
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -41,7 +41,8 @@ format: setup
 
 # pytest ends with 5 when it finds no test at all, which is a failure here too
 test: setup servers
-	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/system tests/compat
+	@tests/install_readers.sh
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20 tests/system/faults tests/system tests/compat tests/contract tests/unit
 
 SEED ?=
 FAULTS ?= 1000
@@ -59,11 +60,12 @@ demo: setup
 	merlin run specs/icf/icf.yaml --local --vars OUTPUT_PATH=$(CURDIR)/demo_output $(DEMO_VARS); \
 	workspace=$$(ls -1d demo_output/icf_* | tail -n 1); \
 	echo; echo "== merlin shards describe $$workspace"; merlin shards describe "$$workspace"; \
-	echo; echo "== merlin shards plot $$workspace"; merlin shards plot "$$workspace" --out demo_output/contact_sheet.png; \
+	echo; echo "== merlin shards plot $$workspace"; merlin shards plot "$$workspace" --out demo_output/data_set.png; \
+	merlin shards plot "$$workspace" --out demo_output/data_set.html; \
 	echo; echo "== merlin status $$workspace"; merlin status "$$workspace"; \
 	echo; echo "== merlin shards verify $$workspace"; merlin shards verify "$$workspace"; \
 	echo; echo "workspace  $(CURDIR)/$$workspace"; \
-	echo "pictures   $(CURDIR)/demo_output/contact_sheet.png"
+	echo "pictures   $(CURDIR)/demo_output/data_set.png and data_set.html"
 
 clean:
 	rm -rf demo_output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

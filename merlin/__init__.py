@@ -11,8 +11,8 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "open_shards"]
 
 
-def open_shards(path: Any) -> Ensemble:
+def open_shards(path: Any, **options: Any) -> Ensemble:
     """Open a finished data set (a directory with ``manifest.json``) for reading; see `merlin.shards.reader`."""
     from merlin.shards.reader import open_shards as _open
 
-    return _open(path)
+    return _open(path, **options)

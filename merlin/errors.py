@@ -6,7 +6,8 @@
     ├── UsageError              2   the command line contradicts itself
     ├── SpecError               2   the spec is wrong; carries every diagnostic with file:line:col
     │   └── SamplesError        2   the samples file is missing, ragged, empty, non-finite …
-    ├── ConfigError             2   app.yaml, a MERLIN_… variable or the key file is wrong; every finding with its place
+    ├── ConfigError             2   app.yaml, a MERLIN_… variable, the key file or a training configuration is
+    │                               wrong; every finding with its place
     ├── WorkspaceError          1   not a workspace, locked by a live run, not writable, plan unreadable
     ├── LedgerError             1   the ledger cannot be read or written
     ├── ExecutionError          1   the run itself broke (not a task: tasks fail, they do not raise)
@@ -16,6 +17,9 @@
     │   ├── LeaseLostError          1   the chunk was given to another worker; nothing of it may be committed
     │   └── StaleTicketError        1   a message was used before, or belongs to an earlier run
     ├── ForgedMessageError      1   a message was not sealed with this user's key, or was altered
+    ├── LoaderError             1   a training loader cannot go on: a worker died, no memory, a state of other data
+    ├── TrainingError           1   a training run cannot begin or go on
+    │   └── CheckpointError         1   a checkpoint cannot be read or written
     ├── ShardError              1   damage in a data set
     │   └── NotADataSetError    2   the path holds no manifest
     └── MissingExtraError       2   an optional dependency is not installed; says which extra
@@ -120,6 +124,18 @@ class StaleTicketError(ExecutionError):
 
 class ForgedMessageError(MerlinError):
     """A message that must not be acted on; the text names the reason and never the content."""
+
+
+class LoaderError(MerlinError):
+    pass
+
+
+class TrainingError(MerlinError):
+    pass
+
+
+class CheckpointError(TrainingError):
+    pass
 
 
 class ShardError(MerlinError):

@@ -1,5 +1,5 @@
 """`python -m merlin.cli` is the `merlin` command."""
 
-from merlin.cli.main import main
+from merlin.cli.main import command
 
-main()
+command()

@@ -28,10 +28,22 @@ def execute(
     failed: bool = False,
     steps: Sequence[str] = (),
 ) -> int:
-    """Run what is missing in `workspace` and report; returns the exit code.
+    """Run what is missing in `workspace` and print a report; returns the exit code.
 
     0 when every task ended ok, 1 when one failed, was skipped or is missing, 130 after Ctrl-C.
     """
+    report = run_to_end(workspace, num_workers=num_workers, failed=failed, steps=steps)
+    if as_json:
+        print_json(report)
+    else:
+        show_report(report)
+    return int(report["exit_code"])
+
+
+def run_to_end(
+    workspace: Workspace, *, num_workers: int | None, failed: bool = False, steps: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Run what is missing in `workspace`, with a display; returns the report."""
     from merlin.cli.progress import choose_display
     from merlin.execution.embedded import RunOptions, run_embedded
 
@@ -42,13 +54,7 @@ def execute(
     except ExecutionError:
         print(f"resume with: merlin restart {workspace.path}", file=sys.stderr)
         raise
-    code = exit_code(summary)
-    report = make_report(workspace, summary, code)
-    if as_json:
-        print_json(report)
-    else:
-        show_report(report)
-    return code
+    return make_report(workspace, summary, exit_code(summary))
 
 
 def exit_code(summary: RunSummary) -> int:
@@ -92,7 +98,8 @@ def data_sets(workspace: Workspace) -> list[dict[str, Any]]:
     """One line of facts per finished data set of the workspace."""
     from merlin.study.plan import StepKind
 
-    folders = [workspace.path / i.id for i in workspace.plan.instances if i.kind is StepKind.AGGREGATE]
+    aggregates = [i for i in workspace.plan.instances if i.kind is StepKind.AGGREGATE]
+    folders = [workspace.data_set_dir(instance) for instance in aggregates]
     return [_data_set(folder) for folder in folders if (folder / "manifest.json").is_file()]
 
 
@@ -106,7 +113,7 @@ def _data_set(folder: Path) -> dict[str, Any]:
         "rows": facts.num_rows,
         "shards": facts.num_shards,
         "size_bytes": facts.size_bytes,
-        "fields": [field.name for field in facts.fields],
+        "fields": [field.info.name for field in facts.fields],
         "digest": facts.content_digest,
     }
 

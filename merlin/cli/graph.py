@@ -43,6 +43,8 @@ def graph_of(plan: Plan) -> list[Node]:
         node.num_instances += 1
         node.num_tasks += instance.num_tasks
     for instance in plan.instances:
+        if instance.kind is StepKind.MANIFEST:
+            continue  # what it waits for besides its shards is no flow of data
         target = names[instance.id]
         for edge in instance.edges:
             source = names[edge.source]

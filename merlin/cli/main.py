@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from merlin import __version__
+from merlin.cli.lazy import LazyGroup
 from merlin.errors import ConfigError, MerlinError, SpecError
 
 # name -> (module under merlin.cli.commands, attribute, help line); the help page is drawn from it alone
@@ -32,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "failures": ("failures", "failures", "Explain the failures of a study, grouped by cause."),
     "sql": ("sql", "sql", "Ask a study anything, in SQL."),
     "shards": ("shards", "shards", "Describe, verify and plot data sets."),
+    "train": ("train", "train", "Train a model on a data set: one trainer, or a tournament of many."),
     "schema": ("schema", "schema", "Print the JSON Schema of specs, for editors."),
     "config": ("config", "config", "Make, choose, show and check the configuration of the servers."),
     "server": ("server", "server", "Run a private Redis: start, stop, status."),
@@ -42,39 +47,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is called, and not before."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(import_module(f"merlin.cli.commands.{module}"), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with "did you mean" for a name that does not exist."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else " See 'merlin --help'."
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=LazyGroup,
+    package="merlin.cli.commands",
+    lazy_commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, "-v", "--version", message="%(version)s")
 @click.option(
@@ -103,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args = ["--help"]
     debug = _wants_debug(args)
     _prepare_streams()
+    gc.set_threshold(50_000, 20, 50)  # modules make many objects that stay; looking at them again takes time
     try:
         # with standalone_mode off, click returns the code of ctx.exit() and raises everything else
         code = cli.main(args=args, prog_name="merlin", standalone_mode=False)
@@ -124,6 +102,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:  # noqa: BLE001  the outermost frame: nobody above could explain it
         code = _unexpected(error, args, debug)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def command() -> None:
+    """The program `merlin`: `main`, and an end that does not spend a tenth of a second on taking objects apart."""
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    if threading.active_count() > 1 or "torch" in sys.modules:  # somebody has to be waited for
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.flush()
+    os._exit(code)
 
 
 def _prepare_streams() -> None:

@@ -69,10 +69,27 @@ def publish(
     failed: bool = False,
     steps: Sequence[str] = (),
 ) -> int:
-    """Hand the study to workers and report; returns the exit code. `workers_command` starts some workers.
+    """Hand the study to workers and print a report; returns the exit code. `workers_command` starts some workers.
 
     0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
     """
+    report = hand_over(workspace, config, workers_command=workers_command, failed=failed, steps=steps)
+    if as_json:
+        print_json(report)
+    else:
+        show_report(report)
+    return int(report["exit_code"])
+
+
+def hand_over(
+    workspace: Workspace,
+    config: Config,
+    *,
+    workers_command: Sequence[str],
+    failed: bool = False,
+    steps: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Hand the study to workers; returns the report."""
     from merlin.execution.distributed.open_study import open_study
 
     try:
@@ -80,12 +97,7 @@ def publish(
     except ExecutionError:
         print(f"publish it again with: merlin restart {workspace.path}", file=sys.stderr)
         raise
-    report = make_report(workspace, config, opened, workers_command)
-    if as_json:
-        print_json(report)
-    else:
-        show_report(report)
-    return int(report["exit_code"])
+    return make_report(workspace, config, opened, workers_command)
 
 
 def make_report(

@@ -15,7 +15,8 @@ from merlin.ledger.records import RESET, EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.reopen import reopen_failed
+from merlin.study.reopen import reopen, reopen_failed
+from merlin.study.restrict import restrict
 from merlin.study.runs import RunMap
 from merlin.study.schedule import TARGET_S, Counts, Scheduler, Verdict
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult
@@ -67,12 +68,22 @@ class Conductor:
         target_s: float = TARGET_S,
         redo_failed: bool = False,
         steps: Collection[str] | None = None,
+        again: Mapping[str, list[tuple[int, int]]] | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
-        """Read the ledger and decide what is to do; with `redo_failed`, failed tasks (of `steps`), too."""
+        """Read the ledger and decide what is to do; with `redo_failed`, failed tasks (of `steps`), too.
+
+        `again`: tasks to be run again however they ended, and the shards and manifests that follow from them. `only`:
+        the step instances to be run, all of whose other sources have ended.
+        """
         plan = self._workspace.plan
         self._replay = replay(self._workspace.ledger_dir, plan)
         if redo_failed:
             self._forget(reopen_failed(plan, self._replay.outcomes, steps))
+        if again:
+            self._forget(reopen(plan, self._replay.outcomes, again))
+        if only is not None:
+            plan = restrict(plan, only)
         self.scheduler = Scheduler(plan, self._replay.outcomes, num_workers=num_workers, target_s=target_s)
         self.flush()
 
@@ -122,7 +133,7 @@ class Conductor:
         names = ("planned", "ok", "failed", "skipped", "running", "ready", "waiting", "queued")
         sums: dict[str, list[int]] = {}
         counts = self.scheduler.counts()
-        for instance in self._workspace.plan.instances:
+        for instance in self.scheduler.plan.instances:
             have = counts[instance.id]
             total = sums.setdefault(instance.step, [0] * len(names))
             ended, failed = (in_flight or {}).get(instance.id, (0, 0))

@@ -7,7 +7,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -36,6 +36,8 @@ class RunOptions:
     target_s: float = TARGET_S  # of work per chunk
     redo_failed: bool = False  # run failed and skipped tasks again
     steps: tuple[str, ...] | None = None  # … of these steps only
+    again: Mapping[str, list[tuple[int, int]]] | None = None  # tasks to run again however they ended
+    only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
     grace_s: float = 5.0  # for workers to end when told to stop; then they are killed
 
 
@@ -136,6 +138,8 @@ class _Run:
             target_s=options.target_s,
             redo_failed=options.redo_failed,
             steps=options.steps,
+            again=options.again,
+            only=options.only,
         )
         self._scheduler = self._conductor.scheduler
         self._conductor.event(

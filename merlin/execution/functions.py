@@ -112,6 +112,15 @@ class _Call:
         self._columns: dict[str, NDArray[Any]] = {}
         if instance.per_sample:
             self._columns = workspace.samples().rows(chunk.lo, chunk.hi)
+        self._ragged: frozenset[str] = frozenset()
+        if instance.feeds:
+            from merlin.shards.outputs import ragged_outputs
+
+            self._ragged = ragged_outputs(workspace, instance)
+
+    def checked(self, result: object, n: int) -> Outputs:
+        """The function's result as arrays with n rows. Raises _BadResult."""
+        return _checked(result, n, self._ragged)
 
     def arguments(self, ids: Ids) -> tuple[Inputs, FunctionContext]:
         """Inputs are copies, so that a call that writes into them cannot spoil the next one."""
@@ -119,15 +128,16 @@ class _Call:
         inputs: Inputs = {label: column[index] for label, column in self._columns.items()}
         instance, plan = self._instance, self._workspace.plan
         inputs.update(instance.params)
+        first = self._workspace.first_sample if instance.per_sample else 0
         context = FunctionContext(
-            sample_ids=ids,
+            sample_ids=ids + first,
             seed=plan.seed,
             workspace=self._workspace.path,
             instance=instance.id,
             step=instance.step,
             params=dict(instance.params),
             variables=dict(plan.variables),
-            chunk=(self.chunk.lo, self.chunk.hi),
+            chunk=(first + self.chunk.lo, first + self.chunk.hi),
             attempt=self.chunk.attempt,
         )
         return inputs, context
@@ -137,7 +147,7 @@ def _run_whole(function: Function, call: _Call, ids: Ids, journal: ChunkJournal)
     """One call for all samples; false if it did not work and is to be tried sample by sample."""
     started, clock = time.time(), time.perf_counter()
     try:
-        outputs = _checked(function(*call.arguments(ids)), len(ids))
+        outputs = call.checked(function(*call.arguments(ids)), len(ids))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the function is the user's
         _raise_if_machine(error)
         return False
@@ -159,7 +169,7 @@ def _run_singly(function: Function, call: _Call, ids: Ids, journal: ChunkJournal
             break
         started, clock = time.time(), time.perf_counter()
         try:
-            result = _checked(function(*call.arguments(np.array([i]))), 1)
+            result = call.checked(function(*call.arguments(np.array([i]))), 1)
             kept.add(int(i), result)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the function is the user's
             _raise_if_machine(error)
@@ -202,21 +212,34 @@ class _Kept:
             self.outputs[name][task - self._lo] = value[0]
 
 
-def _checked(result: object, n: int) -> Outputs:
-    """The result as arrays with n rows. Raises _BadResult."""
+def _checked(result: object, n: int, ragged: frozenset[str]) -> Outputs:
+    """The result as arrays with n rows; of outputs that are `ragged`, with a row's items as an object."""
     if not isinstance(result, dict):
         raise _BadResult(f"returned {type(result).__name__}; return a dict of arrays, one row per sample")
     arrays: Outputs = {}
     for name, value in result.items():
         if not isinstance(name, str):
             raise _BadResult(f"returned the key {name!r}; names of outputs are text")
-        array = np.asarray(value)
+        try:
+            array = _items(value, n) if name in ragged else np.asarray(value)
+        except ValueError as error:
+            raise _BadResult(f"{name!r} has rows that do not make an array ({_one_line(error)})") from error
         if array.ndim == 0 or array.shape[0] != n:
             raise _BadResult(
                 f"{name!r} has shape {array.shape}; its first axis must be {n}, one row per sample"
             )
         arrays[name] = array
     return arrays
+
+
+def _items(value: object, n: int) -> NDArray[Any]:
+    """(n,) objects: the items of each sample."""
+    from merlin.shards.outputs import item_rows
+
+    try:
+        return item_rows(value, n)
+    except ValueError as error:
+        raise _BadResult(str(error)) from error
 
 
 def _spread(outputs: Outputs, ids: Ids, chunk: Chunk) -> Outputs:
@@ -257,9 +280,13 @@ def _raise_if_machine(error: BaseException) -> None:
         raise fatal from error
 
 
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
 def _last_line(error: BaseException) -> str:
     """ "ValueError: negative pressure", with what the function returned in plain words."""
-    text = " ".join(str(error).split())
+    text = _one_line(error)
     if isinstance(error, _BadResult):
         return f"bad result: {text}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -200,9 +200,13 @@ class ChunkRunner:
 
             write_manifest(self._workspace, instance)
         else:
+            from merlin.shards.cleanup import clean_after_shard
             from merlin.shards.gather import write_shard
+            from merlin.shards.rows import row_map
 
-            write_shard(self._workspace, instance, task, chunk.absent_rows)
+            shard, absent = row_map(self._workspace, instance).shard_task(task, chunk.absent_rows)
+            info = write_shard(self._workspace, instance, shard, absent)
+            clean_after_shard(self._workspace, instance, info)
 
 
 class _ShellStep:

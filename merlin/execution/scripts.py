@@ -53,6 +53,7 @@ class ScriptTemplate:
     def _range(self, lo: int, hi: int) -> Iterator[Script]:
         format, pick, root = self._format, self._pick, self._root
         same = [str(self._workspace.path / i) for i in self._instance.same_workspaces.values()]
+        first = self._workspace.first_sample
         for at in range(lo, hi, _BLOCK):
             end = min(at + _BLOCK, hi)
             for task, path, row in zip(
@@ -63,7 +64,7 @@ class ScriptTemplate:
                     yield Script(task, directory, format % (), ())
                     continue
                 others = [f"{base}/{path}" if path else base for base in same]
-                slots = (str(task), path, " ".join(row), directory, *others, *row)
+                slots = (str(first + task), path, " ".join(row), directory, *others, *row)
                 yield Script(task, directory, format % pick(slots), row)
 
     def _paths(self, lo: int, hi: int) -> Iterator[str]:

@@ -7,8 +7,8 @@ import os
 from contextlib import suppress
 
 from merlin.execution.scripts import Script
+from merlin.study.layout import FINISHED
 
-FINISHED = "MERLIN_FINISHED"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 

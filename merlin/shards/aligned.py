@@ -6,6 +6,7 @@ four times as long on processors whose block moves want both ends aligned alike 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def aligned_empty(
 
 
 def copy_rows(
-    source: np.ndarray[Any, Any], rows: list[int], out: np.ndarray[Any, Any], places: list[int]
+    source: np.ndarray[Any, Any], rows: Sequence[int], out: np.ndarray[Any, Any], places: Sequence[int]
 ) -> None:
     """out[places[k]] = source[rows[k]] for C-contiguous arrays of large rows, at any alignment."""
     unit = np.uint64 if source[:1].nbytes % 8 == 0 else np.uint8

@@ -1,8 +1,8 @@
 """Bundles: what one chunk contributed to one shard, kept until the shard is written.
 
-``<aggregate id>/bundles/<shard>/<lo>-<hi>-<attempt>-<worker>.h5`` holds `row` (global row numbers, ascending)
-and `fields/<name>` (contiguous). Only rows whose outputs were good are in it. A row may be in several
-bundles: the highest attempt counts, then the newest file.
+``<aggregate id>/bundles/<shard>/<lo>-<hi>-<attempt>-<worker>.h5`` holds `row` (global row numbers, ascending),
+the fields as in a shard (contiguous), and for each filter the rows that it rejected. Only rows whose outputs were
+good are in it. A row may be in several bundles: the highest attempt counts, then the newest file.
 """
 
 from __future__ import annotations
@@ -17,20 +17,15 @@ import numpy as np
 
 from merlin.shards.atomic import replacing
 from merlin.shards.check import block_rows
+from merlin.shards.segments import Column, Ragged
 
 FORMAT = "merlin-bundle"
 VERSION = 1
 DIRECTORY = "bundles"
 
+Array = np.ndarray[Any, Any]
+
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)-.*\.h5$")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Values of one field for a range of tasks; `dtype` is what the file will hold (object: text)."""
-
-    values: np.ndarray[Any, Any]
-    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +34,16 @@ class BundleFile:
     lo: int
     hi: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Rows of one shard."""
+
+    rows: Array  # (n,) ascending
+    keep: Array  # (n,) bool: those to be stored
+    columns: Mapping[str, Column]  # of n rows, by path ("fields/energy")
+    filtered: Mapping[str, Array]  # rows that a filter rejected, by its expression
 
 
 def bundle_directory(workspace: Path, aggregate_id: str, shard: int) -> Path:
@@ -56,31 +61,39 @@ def free_path(directory: Path, lo: int, hi: int, attempt: int, worker: str) -> P
     return path
 
 
-def write_bundle(
-    path: Path,
-    rows: np.ndarray[Any, Any],
-    keep: np.ndarray[Any, Any],
-    columns: Mapping[str, Column],
-    attributes: Mapping[str, str | int],
-) -> None:
-    """Write the rows of `columns` where `keep` is true; blocks are copied only if some are left out."""
+def write_bundle(path: Path, content: Contribution, attributes: Mapping[str, str | int]) -> None:
+    """Write the rows to be stored; columns are copied only if some rows are left out."""
+    import h5py
+
+    with replacing(path, durable_name=False) as temporary, h5py.File(temporary, "w", libver="latest") as file:
+        file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
+        file.create_dataset("row", data=content.rows[content.keep].astype("<i8"))
+        file.create_group("fields")
+        for name, column in content.columns.items():
+            if isinstance(column, Ragged):
+                kept = column.select(content.keep)
+                file.create_dataset(f"{name}/values", data=kept.values)
+                file.create_dataset(f"{name}/offsets", data=kept.offsets.astype("<i8"))
+            else:
+                _write_dense(file, name, column, content.keep)
+        for number, (expression, rows) in enumerate(content.filtered.items()):
+            dataset = file.create_dataset(f"filtered/{number}", data=rows.astype("<i8"))
+            dataset.attrs["expression"] = expression
+
+
+def _write_dense(file: Any, name: str, values: Array, keep: Array) -> None:
     import h5py
 
     num_rows = int(np.count_nonzero(keep))
-    with replacing(path, durable_name=False) as temporary, h5py.File(temporary, "w", libver="latest") as file:
-        file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
-        file.create_dataset("row", data=rows[keep].astype("<i8"))
-        group = file.create_group("fields")
-        for name, column in columns.items():
-            dtype: Any = h5py.string_dtype() if column.dtype.kind == "O" else column.dtype
-            dataset = group.create_dataset(name, shape=(num_rows, *column.values.shape[1:]), dtype=dtype)
-            if num_rows == len(rows):
-                dataset[...] = column.values
-            else:
-                _write_kept(dataset, column.values, keep)
+    dtype: Any = h5py.string_dtype() if values.dtype.kind == "O" else values.dtype
+    dataset = file.create_dataset(name, shape=(num_rows, *values.shape[1:]), dtype=dtype)
+    if num_rows == len(keep):
+        dataset[...] = values
+    else:
+        _write_kept(dataset, values, keep)
 
 
-def _write_kept(dataset: Any, values: np.ndarray[Any, Any], keep: np.ndarray[Any, Any]) -> None:
+def _write_kept(dataset: Any, values: Array, keep: Array) -> None:
     row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
     step, at = 8 * block_rows(row_bytes), 0
     for lo in range(0, len(values), step):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from merlin.shards.segments import Column, Ragged
 from merlin.study.plan import Field
 
 BLOCK_BYTES = 1 << 20
@@ -93,18 +94,43 @@ def explain_bad_row(field: Field, row: np.ndarray[Any, Any]) -> str:
     return f"expected finite values, found {row[first]!s} at {list(first)} ({share})"
 
 
+def bad_samples(field: Field, column: Column) -> np.ndarray[Any, Any]:
+    """(n,) `bad_rows` of a column; of a ragged one, the samples with a bad item."""
+    if isinstance(column, Ragged):
+        return column.any_item(bad_rows(field, column.items))
+    return bad_rows(field, column)
+
+
+def explain_bad_sample(field: Field, column: Column, i: int) -> str:
+    """The cause for a sample that `bad_samples` reported."""
+    if isinstance(column, Ragged):
+        return explain_bad_row(field, column.rows(i, i + 1).items)
+    return explain_bad_row(field, column[i])
+
+
+def shape_text(field: Field) -> str:
+    """ "(64, 64, 4)", "(*, 3)" of a ragged field."""
+    return str(field.shape) if not field.ragged else f"({', '.join(['*', *map(str, field.shape)])})"
+
+
 def shape_mismatch(field: Field, found: tuple[int, ...]) -> str:
-    if not field.shape:
+    if not field.ndim:
         return f"expected a scalar, found shape {found}"
-    return (
-        f"expected shape {field.shape}, found {found}"
-        if found
-        else f"expected shape {field.shape}, found a scalar"
-    )
+    hint = ""
+    if field.role == "edges" and len(found) == 2 and found[0] == 2:
+        hint = "; transpose it: one row per edge"
+    return f"expected shape {shape_text(field)}, found {found or 'a scalar'}{hint}"
+
+
+def fits(field: Field, shape: tuple[int, ...]) -> bool:
+    """Whether this is the shape of one sample."""
+    return (len(shape) == field.ndim and shape[1:] == field.shape) if field.ragged else shape == field.shape
 
 
 def convert(field: Field, raw: Any, *, textual: bool = False) -> Any:
     """One task's value as an array of the field's shape, or str for text; not yet range-checked (`bad_rows`).
+
+    Of a ragged field: its items (m, *field.shape).
 
     `textual` says that `raw` was read from text, so its strings are parsed as numbers. Raises BadOutput.
     """
@@ -115,17 +141,19 @@ def convert(field: Field, raw: Any, *, textual: bool = False) -> Any:
         raise BadOutput(f"expected {wanted.name}, found null")
     if isinstance(raw, dict):
         raise BadOutput(
-            f"expected {wanted.name} of shape {field.shape}, found an object with keys {_some(raw)}"
+            f"expected {wanted.name} of shape {shape_text(field)}, found an object with keys {_some(raw)}"
         )
     if textual:
         raw = _parse_numbers(raw, wanted)
     try:
         array = np.asarray(raw)
     except (ValueError, OverflowError):
-        raise BadOutput(f"expected shape {field.shape}, found lists of unequal length") from None
+        raise BadOutput(f"expected shape {shape_text(field)}, found lists of unequal length") from None
     if array.dtype.kind == "O" and isinstance(raw, int):
         raise BadOutput(f"expected {wanted.name} values, found {raw}, which is out of range")
-    if array.shape != field.shape:
+    if field.ragged and not array.size and array.shape[:1] == (0,):
+        array = np.empty((0, *field.shape), wanted)  # an empty list does not show the shape of its items
+    if not fits(field, array.shape):
         raise BadOutput(shape_mismatch(field, array.shape))
     if not castable(array.dtype, wanted) and array.size:
         raise BadOutput(f"expected dtype {wanted.name}, found {_found(array)}")

@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from merlin.errors import ShardError
 from merlin.shards.aligned import aligned_empty
+from merlin.shards.codecs import NONE, Codec, chunk_rows, filters
 from merlin.shards.digest import TEXT_BLOCK_ROWS, TEXT_DTYPE, block_rows, digest_array, digest_bytes
+from merlin.shards.row_check import RowChecks
 from merlin.shards.shard_info import DatasetInfo, Extent
 from merlin.shards.statistics import Accumulator, Statistics
 
 PAGE = 4096
-CHUNK_BYTES = 1 << 17
-COMPRESSIONS = ("none", "gzip", "zstd", "blosc2")
 _DIRECT_BYTES = 1 << 18
 _WRITERS = 2
 _BUFFERS = 8  # blocks in flight between filling, hashing and writing
@@ -35,16 +34,18 @@ Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) int
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """One data set to write: `fill` is called for consecutive blocks of rows."""
+    """One data set to write: `fill` is called for consecutive blocks of rows (of a ragged column, of items)."""
 
     name: str  # "fields/image"
     dtype: np.dtype[Any]  # object: text
     shape: tuple[int, ...]  # rows first
     fill: Fill
-    compression: str = "none"
+    codec: Codec = NONE
     attributes: Mapping[str, Any] = field(default_factory=dict)
     channel_axis: int | None = None
     with_statistics: bool = False
+    statistics: Statistics | None = None  # known already
+    ragged: bool = False  # the values or the offsets of a ragged column
 
     @property
     def is_text(self) -> bool:
@@ -61,11 +62,25 @@ class ColumnSpec:
     @property
     def is_raw(self) -> bool:
         """Whether its bytes are written past the library."""
-        return not self.is_text and (self.compression in ("", "none") or 0 in self.shape)
+        return not self.is_text and (self.codec.is_none or 0 in self.shape)
 
 
-def write_columns(path: Path, columns: list[ColumnSpec], attributes: Mapping[str, Any]) -> list[DatasetInfo]:
-    """Write the file and return what each data set holds. Memory: a few blocks of `digest.BLOCK_BYTES`."""
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a file holds besides its columns."""
+
+    attributes: Mapping[str, Any]  # of the file
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # attributes of groups
+    texts: Mapping[str, str] = field(default_factory=dict)  # data sets of one text each
+
+
+def write_columns(
+    path: Path, columns: list[ColumnSpec], around: Around, checks: RowChecks | None = None
+) -> list[DatasetInfo]:
+    """Write the file and return what each data set holds. Memory: a few blocks of `digest.BLOCK_BYTES`.
+
+    `checks` takes every block, too.
+    """
     import h5py
 
     results: dict[str, _Written] = {}
@@ -79,20 +94,26 @@ def write_columns(path: Path, columns: list[ColumnSpec], attributes: Mapping[str
         with h5py.File(
             path, "w", libver=("earliest", "v110"), alignment_threshold=PAGE, alignment_interval=PAGE
         ) as file:
-            _set_attributes(file, attributes)
+            _set_attributes(file, around.attributes)
+            for name, attributes in around.groups.items():
+                _set_attributes(file.create_group(name), attributes)
+            for name, text in around.texts.items():
+                file.create_dataset(name, data=text, dtype=h5py.string_dtype())
             for column in columns:
                 dataset = _create(file, column)
                 _set_attributes(dataset, column.attributes)
                 if column.is_raw:
                     offsets[column.name] = dataset.id.get_offset() or 0
                 else:
-                    results[column.name] = _stream(column, _through_library(dataset), pools)
+                    results[column.name] = _stream(column, _through_library(dataset), pools, checks)
+                    if column.is_text and column.shape[0]:
+                        offsets[column.name] = dataset.id.get_offset()
         raw = _RawFile(path)
         try:
             for column in columns:
                 if column.is_raw:
                     sink = raw.sink(offsets[column.name], column.row_bytes)
-                    results[column.name] = _stream(column, sink, pools)
+                    results[column.name] = _stream(column, sink, pools, checks)
         finally:
             raw.close()
     extents = _chunk_extents(path, columns)
@@ -116,37 +137,21 @@ def _create(file: Any, column: ColumnSpec) -> Any:
 
     if column.is_text:
         return file.create_dataset(column.name, column.shape, dtype=h5py.string_dtype())
-    if not column.is_raw:
-        rows = max(1, CHUNK_BYTES // max(1, column.row_bytes))
-        rows = min(1 << (rows.bit_length() - 1), column.shape[0])
-        chunks = (rows, *column.shape[1:])
-        options = _compression_options(column.compression)
-        return file.create_dataset(column.name, column.shape, dtype=column.dtype, chunks=chunks, **options)
     parent, _, leaf = column.name.rpartition("/")
     group = file.require_group(parent) if parent else file
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_layout(h5py.h5d.CONTIGUOUS)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     properties.set_obj_track_times(False)
+    if column.is_raw:
+        properties.set_layout(h5py.h5d.CONTIGUOUS)
+        properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    else:
+        properties.set_chunk((chunk_rows(column.row_bytes, column.shape[0]), *column.shape[1:]))
+        for wanted in filters(column.codec):
+            properties.set_filter(wanted.id, h5py.h5z.FLAG_OPTIONAL, wanted.options)
     space = h5py.h5s.create_simple(column.shape)
     kind = h5py.h5t.py_create(column.dtype, logical=True)
     return h5py.Dataset(h5py.h5d.create(group.id, leaf.encode(), kind, space, properties))
-
-
-def _compression_options(compression: str) -> dict[str, Any]:
-    match compression:
-        case "gzip":
-            return {"compression": "gzip", "compression_opts": 4, "shuffle": True}
-        case "zstd":
-            import hdf5plugin
-
-            return {"shuffle": True, **hdf5plugin.Zstd(clevel=3)}
-        case "blosc2":
-            import hdf5plugin
-
-            return {**hdf5plugin.Blosc2(cname="zstd", clevel=5, filters=hdf5plugin.Blosc2.SHUFFLE)}
-    raise ShardError(f"unknown compression '{compression}'; known: {', '.join(COMPRESSIONS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +228,7 @@ class _Written:
     statistics: Statistics | None
 
 
-def _stream(column: ColumnSpec, sink: Sink, pools: _Pools) -> _Written:
+def _stream(column: ColumnSpec, sink: Sink, pools: _Pools, checks: RowChecks | None) -> _Written:
     """Fill block after block, while other threads store them, hash them and take their statistics."""
     num_rows, step = column.shape[0], column.block_rows
     statistics = Accumulator(column.shape[1:], column.channel_axis) if column.with_statistics else None
@@ -247,10 +252,14 @@ def _stream(column: ColumnSpec, sink: Sink, pools: _Pools) -> _Written:
             sink(lo, block)
             if statistics is not None:
                 statistics.add(block)
+            if checks is not None:
+                checks.take(column.name, lo, block)
             continue
         jobs.append([pools.digest.submit(digest_array, block), pools.store.submit(sink, lo, block)])
         if statistics is not None:
             jobs[-1].append(pools.statistics.submit(statistics.add, block))
+        if checks is not None:
+            jobs[-1].append(pools.statistics.submit(checks.take, column.name, lo, block))
     while jobs:
         finish_oldest()
     written.statistics = statistics.result() if statistics is not None else None
@@ -283,7 +292,8 @@ def _extents_of(dataset: Any, descriptor: int) -> list[Extent]:
     for chunk in sorted(chunks, key=lambda c: c.chunk_offset):
         lo = chunk.chunk_offset[0]
         digest = digest_bytes(os.pread(descriptor, chunk.size, chunk.byte_offset))
-        extents.append(Extent(chunk.byte_offset, chunk.size, lo, min(lo + rows, num_rows), digest))
+        end = min(lo + rows, num_rows)
+        extents.append(Extent(chunk.byte_offset, chunk.size, lo, end, digest, chunk.filter_mask))
     return extents
 
 
@@ -301,11 +311,14 @@ def _describe(
         name=column.name,
         dtype=TEXT_DTYPE if column.is_text else column.dtype.str,
         shape=column.shape,
-        compression="none" if column.is_raw or column.is_text else column.compression,
+        compression="none" if column.is_raw or column.is_text else column.codec.name,
         block_rows=column.block_rows,
         blocks=tuple(written.blocks),
         extents=tuple(stored),
-        statistics=written.statistics,
+        statistics=column.statistics or written.statistics,
+        ragged=column.ragged,
+        shuffle="" if column.is_raw or column.is_text else column.codec.shuffle,
+        references=offsets.get(column.name) if column.is_text else None,
     )
 
 
@@ -332,48 +345,3 @@ def _hash_range(file: Any, lo: int, hi: int, state: Any) -> None:
             return
         state.update(data)
         lo += len(data)
-
-
-class ColumnReader:
-    """Rows of a columnar file (a bundle or a shard). Raises ShardError if it cannot be read."""
-
-    def __init__(self, path: Path, format_name: str, version: int) -> None:
-        import h5py
-
-        self.path = path
-        try:
-            self._file = h5py.File(path, "r", locking=False)
-            found = (self._file.attrs["format"], int(self._file.attrs["version"]))
-            if found != (format_name, version):
-                raise ShardError(
-                    f"{path}: expected {format_name} version {version}, found {found[0]} {found[1]}"
-                )
-            self.rows: np.ndarray[Any, Any] = self._file["row"][()]
-        except (OSError, KeyError, RuntimeError) as e:
-            raise ShardError(f"{path}: cannot be read: {e}") from e
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self._opened: dict[str, tuple[Any, int | None]] = {}
-
-    def read(self, name: str, lo: int, out: np.ndarray[Any, Any]) -> None:
-        """Put rows [lo, lo + len(out)) of a field into `out`, which is C-contiguous."""
-        if name not in self._opened:
-            dataset = self._file["fields"][name]
-            self._opened[name] = (dataset, None if dataset.dtype.kind == "O" else dataset.id.get_offset())
-        dataset, offset = self._opened[name]
-        if out.dtype.kind == "O":
-            out[:] = dataset.asstr()[lo : lo + len(out)]
-        elif offset is None or dataset.dtype != out.dtype or dataset.shape[1:] != out.shape[1:]:
-            out[...] = dataset[lo : lo + len(out)]
-        else:
-            data = out.reshape(-1).view(np.uint8).data
-            position = offset + lo * (out.nbytes // max(1, len(out)))
-            while data:
-                count = os.preadv(self._descriptor, [data], position)
-                if not count:
-                    raise ShardError(f"{self.path}: ends early; field '{name}' is cut off")
-                data, position = data[count:], position + count
-
-    def close(self) -> None:
-        self._opened.clear()
-        self._file.close()
-        os.close(self._descriptor)

@@ -95,7 +95,7 @@ def _read_field(path: str, field: Field, documents: dict[str, Document]) -> Any:
         raw = document.get(field)
     except (OSError, ValueError, EOFError) as e:
         raise BadOutput(f"cannot be read: {_one_line(e)}") from e
-    if type(raw) is float and not field.shape and field.dtype == "float64":
+    if type(raw) is float and not field.ndim and field.dtype == "float64":
         return raw  # by far the most common case, and already right
     return convert(field, raw, textual=isinstance(document, Text | Table))
 
@@ -211,14 +211,14 @@ class Table:
             self._header = self._rows.pop(0)
 
     def get(self, field: Field) -> Any:
-        if not field.key and len(field.shape) == 2:
+        if not field.key and field.ndim == 2:
             return self._rows
         column = self._column(field)
         try:
             cells = [row[column] for row in self._rows]
         except IndexError:
             raise BadOutput(f"expected {column + 1} columns in every row, found fewer") from None
-        if field.shape:
+        if field.ndim:
             return cells
         if len(cells) != 1:
             raise BadOutput(f"expected one row for a scalar, found {len(cells)}")
@@ -289,7 +289,7 @@ class Text:
             return self._text
         expression = re.compile(field.regex, re.MULTILINE)
         group = 1 if expression.groups else 0
-        if field.shape:
+        if field.ndim:
             return [match.group(group) for match in expression.finditer(self._text)]
         match = expression.search(self._text)
         if match is None or match.group(group) is None:

@@ -1,8 +1,7 @@
-"""Write one shard: every row whose task ended ok, from the bundles, an earlier shard, or the tasks' own
-files.
+"""Write one shard: every row whose task ended ok and that no filter rejects.
 
-Memory is bounded by one shard (a few blocks of it, where the rows come from few bundles). The same rows give
-the same content digest, whichever way they came.
+Memory: a few blocks of one field, and some numbers for every row of the shard (docs/shard-format.md). The same rows
+give the same content digest, whichever way they came.
 """
 
 from __future__ import annotations
@@ -11,56 +10,60 @@ import datetime
 import json
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from merlin.errors import ShardError
-from merlin.shards import bundle
-from merlin.shards.atomic import remove_leftovers, replacing, write_text
+from merlin.shards.assembly import Assembly, RowSource
+from merlin.shards.atomic import fsync_path, remove_leftovers, replacing, write_text
 from merlin.shards.check import field_dtype, is_text
-from merlin.shards.collect import CollectRequest, gather_columns
-from merlin.shards.columns import ColumnReader, ColumnSpec, skeleton_digest, write_columns
-from merlin.shards.rows import RowMap, format_ranges, row_map, to_ranges
-from merlin.shards.shard_info import ShardInfo, info_name, shard_name
-from merlin.shards.statistics import channel_axis
-from merlin.study.plan import Field, Plan, StepInstance, StepKind
+from merlin.shards.codecs import NONE, Codec
+from merlin.shards.columns import Around, ColumnSpec, skeleton_digest, write_columns
+from merlin.shards.row_check import RowChecks, encode
+from merlin.shards.rows import RowMap, row_map, to_ranges
+from merlin.shards.shard_info import (
+    ATTEMPT,
+    FILTERED,
+    SHARD_FORMAT,
+    SHARD_VERSION,
+    ShardInfo,
+    info_name,
+    next_info_name,
+    shard_name,
+)
+from merlin.shards.statistics import Accumulator, channel_axis
+from merlin.study.plan import Aggregate, Field, StepInstance
 
 if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
 
-FORMAT = "merlin-shard"
-VERSION = 1
+FORMAT, VERSION = SHARD_FORMAT, SHARD_VERSION
 
-_MAX_OPEN = 100  # bundles kept open at once; beyond that their rows are read into memory
+_MAX_ATTRIBUTE = 32 << 10  # bytes of JSON; HDF5 has room for 64 KiB
 
 Array = np.ndarray[Any, Any]
 
 
-class RowSource(Protocol):
-    """Something that holds some rows of a shard."""
+class Content(Protocol):
+    """The rows of a shard that is to be written; paths are those of fields."""
 
-    rows: Array
+    @property
+    def rows(self) -> Array: ...
 
-    def read(self, name: str, lo: int, out: Array) -> None: ...
+    def read(self, path: str, lo: int, hi: int, out: Array) -> None:
+        """Put rows number [lo, hi) into `out`."""
+        ...
 
-    def close(self) -> None: ...
+    def offsets(self, path: str) -> Array:
+        """(n + 1,) where each row's items begin, of a ragged field."""
+        ...
 
-
-class MemoryRows:
-    """Rows held in memory."""
-
-    def __init__(self, rows: Array, values: dict[str, Array]) -> None:
-        self.rows = rows
-        self._values = values
-
-    def read(self, name: str, lo: int, out: Array) -> None:
-        out[...] = self._values[name][lo : lo + len(out)]
-
-    def close(self) -> None:
-        pass
+    def read_items(self, path: str, lo: int, hi: int, out: Array) -> None:
+        """Put items [lo, hi) of all rows into `out`."""
+        ...
 
 
 def write_shard(
@@ -68,12 +71,13 @@ def write_shard(
     aggregate_instance: StepInstance,
     shard: int,
     absent_rows: Iterable[tuple[int, int]],
+    previous: RowSource | None = None,
 ) -> ShardInfo:
-    """Write ``shard_<k>.h5`` and its sidecar from exactly the rows of the shard that are not in
-    `absent_rows`.
+    """Write ``shard_<k>.h5`` and its sidecar from the rows of the shard that are not in `absent_rows`, less those that
+    the filters reject.
 
     Of several bundles with the same row the highest attempt counts, then the newest; rows in no bundle come
-    from the shard as it was written before, then from the files of `cmd` tasks.
+    from the shard as it was written before (or from `previous`), then from the files of `cmd` tasks.
 
     Raises:
         ShardError: rows that nothing holds; the message names them.
@@ -84,189 +88,182 @@ def write_shard(
     for a, b in absent_rows:
         present[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
     wanted = lo + np.flatnonzero(present)
-    assembly = _Assembly(workspace, aggregate_instance, rows, shard, wanted)
+    assembly = Assembly(workspace, aggregate_instance, shard, wanted, previous)
     try:
         return _write(workspace, aggregate_instance, rows, shard, assembly)
     finally:
         assembly.close()
 
 
-class _Assembly:
-    """Which source each wanted row comes from."""
-
-    def __init__(
-        self, workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int, wanted: Array
-    ) -> None:
-        self.rows = wanted
-        self._fields = rows.aggregate.fields
-        self._sources: list[RowSource] = []
-        self._source_of = np.full(len(wanted), -1, dtype=np.int64)
-        self._position = np.zeros(len(wanted), dtype=np.int64)
-        self._problems: list[str] = []
-        try:
-            self._add_bundles(bundle.bundle_directory(workspace.path, instance.id, shard))
-            self._add_previous(workspace.path / instance.id / shard_name(shard))
-            self._add_task_files(workspace, instance, rows)
-            self._require_all(instance, shard)
-        except BaseException:
-            self.close()
-            raise
-        self._cut_into_runs()
-
-    def _add_bundles(self, directory: Path) -> None:
-        files = bundle.list_bundles(directory)
-        for file in files:  # the strongest claim comes last and overwrites
-            try:
-                source: RowSource = ColumnReader(file.path, bundle.FORMAT, bundle.VERSION)
-            except ShardError as e:
-                self._problems.append(str(e))
-                continue
-            if len(files) > _MAX_OPEN:
-                source = self._into_memory(source)
-            self._claim(source, overwrite=True)
-
-    def _into_memory(self, source: RowSource) -> MemoryRows:
-        """Copy a source's rows, so that shards of thousands of bundles do not need as many open files."""
-        values = {}
-        for field in self._fields:
-            values[field.name] = np.empty((len(source.rows), *_row_shape(field)), dtype=field_dtype(field))
-            source.read(field.name, 0, values[field.name])
-        source.close()
-        return MemoryRows(source.rows, values)
-
-    def _add_previous(self, path: Path) -> None:
-        if (self._source_of < 0).any() and path.exists():
-            try:
-                self._claim(ColumnReader(path, FORMAT, VERSION), overwrite=False)
-            except ShardError as e:
-                self._problems.append(str(e))
-
-    def _add_task_files(self, workspace: Workspace, instance: StepInstance, rows: RowMap) -> None:
-        missing = self.rows[self._source_of < 0]
-        for lo, hi in to_ranges(missing):
-            for source_index in range(lo // rows.num_tasks, (hi - 1) // rows.num_tasks + 1):
-                source = workspace.instance(rows.aggregate.sources[source_index])
-                first = source_index * rows.num_tasks
-                if source.kind is not StepKind.CMD:
-                    continue
-                a, b = max(lo, first) - first, min(hi, first + rows.num_tasks) - first
-                keep, causes = np.ones(b - a, dtype=bool), dict[int, str]()
-                request = CollectRequest(
-                    workspace=workspace,
-                    aggregate=instance,
-                    source=source,
-                    lo=a,
-                    hi=b,
-                    ok=keep,
-                    outputs=None,
-                    attempt=0,
-                    worker="",
-                )
-                columns = gather_columns(request, a, b, keep, causes)
-                self._problems.extend(f"row {first + task}: {cause}" for task, cause in causes.items())
-                if keep.any():
-                    values = {name: column.values[keep] for name, column in columns.items()}
-                    self._claim(MemoryRows(first + a + np.flatnonzero(keep), values), overwrite=False)
-
-    def _claim(self, source: RowSource, *, overwrite: bool) -> None:
-        """Take the source's rows where wanted (and, unless `overwrite`, not yet found)."""
-        number = len(self._sources)
-        self._sources.append(source)
-        if not len(self.rows) or not len(source.rows):
-            return
-        at = np.searchsorted(self.rows, source.rows)
-        at[at == len(self.rows)] = 0
-        useful = self.rows[at] == source.rows
-        if not overwrite:
-            useful &= self._source_of[at] < 0
-        self._source_of[at[useful]] = number
-        self._position[at[useful]] = np.flatnonzero(useful)
-
-    def _require_all(self, instance: StepInstance, shard: int) -> None:
-        missing = self._source_of < 0
-        if missing.any():
-            what = format_ranges(to_ranges(self.rows[missing]))
-            why = "".join(f"\n  {problem}" for problem in self._problems[:5])
-            raise ShardError(
-                f"shard {shard} of '{instance.id}': nothing holds row {what}, though the tasks ended ok; "
-                f"delete their MERLIN_FINISHED or run them again{why}"
-            )
-
-    def _cut_into_runs(self) -> None:
-        """Stretches of rows that are consecutive in one source."""
-        same = (np.diff(self._source_of) == 0) & (np.diff(self._position) == 1)
-        starts = np.flatnonzero(np.concatenate(([True], ~same))) if len(self.rows) else np.zeros(0, np.int64)
-        self._starts = starts
-        self._ends = np.append(starts[1:], len(self.rows)) if len(starts) else starts
-
-    def read(self, name: str, lo: int, hi: int, out: Array) -> None:
-        """Put wanted rows number [lo, hi) of a field into `out`."""
-        run = int(np.searchsorted(self._ends, lo, side="right"))
-        while lo < hi:
-            end = min(hi, int(self._ends[run]))
-            source = self._sources[self._source_of[lo]]
-            source.read(name, int(self._position[lo]), out[: end - lo])
-            out, lo, run = out[end - lo :], end, run + 1
-
-    def close(self) -> None:
-        for source in self._sources:
-            source.close()
-
-
-def _row_shape(field: Field) -> tuple[int, ...]:
-    return () if is_text(field) else field.shape
-
-
 def _write(
-    workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int, assembly: _Assembly
+    workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int, assembly: Assembly
 ) -> ShardInfo:
-    directory = workspace.path / instance.id
-    path, sidecar = directory / shard_name(shard), directory / info_name(shard)
-    lo, hi = rows.shard_range(shard)
+    directory = workspace.data_set_dir(instance)
     columns = [
-        *(_field_column(f, rows.aggregate.compression, assembly) for f in rows.aggregate.fields),
+        *(
+            column
+            for field in rows.aggregate.fields
+            for column in field_columns(field, rows.aggregate, assembly)
+        ),
         *_input_columns(workspace, rows, assembly.rows),
         *_parameter_columns(workspace, rows, assembly.rows),
-        _column("sample_id", rows.sample_ids(assembly.rows)),
-        _column("row", assembly.rows.astype("<i8")),
+        memory_column("sample_id", rows.sample_ids(assembly.rows)),
+        memory_column("row", assembly.rows.astype("<i8")),
+        memory_column(ATTEMPT, assembly.attempts),
     ]
+    filtered = {expression: tuple(to_ranges(found)) for expression, found in assembly.filtered.items()}
+    around = Around(
+        attributes=_attributes(workspace, instance, rows, shard),
+        groups=group_attributes(rows.aggregate.fields),
+        texts={FILTERED: json.dumps(filtered)} if rows.aggregate.valid else {},
+    )
+    place = Place(directory, shard, *rows.shard_range(shard))
+    return store_shard(place, assembly, rows.aggregate.fields, columns, around, filtered)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which shard is written, and where; it stands for rows [lo, hi)."""
+
+    directory: Path
+    shard: int
+    lo: int
+    hi: int
+
+
+def store_shard(
+    place: Place,
+    content: Content,
+    fields: Sequence[Field],
+    columns: list[ColumnSpec],
+    around: Around,
+    filtered: Mapping[str, tuple[tuple[int, int], ...]],
+) -> ShardInfo:
+    """Write the file and its sidecar, so that a kill at any moment leaves a shard with its own description or none."""
+    directory, shard, rows = place.directory, place.shard, content.rows
+    path, sidecar = directory / shard_name(shard), directory / info_name(shard)
+    checks = RowChecks(rows)
+    checks.offsets = {f"{f.path}/values": content.offsets(f.path) for f in fields if f.ragged}
     remove_leftovers(directory, path.name)
-    with replacing(path, durable_name=False) as temporary:  # the sidecar's rename makes both durable
-        datasets = write_columns(temporary, columns, _attributes(workspace.plan, instance, shard, lo, hi))
+    following = directory / next_info_name(shard)
+    with replacing(path) as temporary:
+        datasets = write_columns(temporary, columns, around, checks)
         info = ShardInfo(
             file=path.name,
             shard=shard,
-            lo=lo,
-            hi=hi,
-            num_rows=len(assembly.rows),
+            lo=place.lo,
+            hi=place.hi,
+            num_rows=len(rows),
             size_bytes=temporary.stat().st_size,
             skeleton=skeleton_digest(temporary, datasets),
             datasets=tuple(datasets),
+            filtered=dict(filtered),
+            rows=tuple(to_ranges(rows)),
+            checks=encode(checks.values),
         )
-        sidecar.unlink(missing_ok=True)  # it must never describe another file than the one beside it
-    write_text(sidecar, info.to_json())
+        # the proof of the new shard is there before it is, and no sidecar ever describes another file than its own
+        write_text(following, info.to_json())
+        sidecar.unlink(missing_ok=True)
+    following.replace(sidecar)
+    fsync_path(directory)
     return info
 
 
-def _field_column(field: Field, compression: str, assembly: _Assembly) -> ColumnSpec:
-    def fill(lo: int, hi: int, out: Array) -> None:
-        assembly.read(field.name, lo, hi, out)
+def codec_of(field: Field, aggregate: Aggregate) -> Codec:
+    """How a field is compressed, with what the aggregate says for all."""
+    name = field.compression or aggregate.compression
+    level = aggregate.level if field.level is None and not field.compression else field.level
+    return Codec(name, field.shuffle or aggregate.shuffle or "byte", level)
 
-    attributes = {"kind": field.kind, "units": field.units, "description": field.description}
+
+def field_columns(field: Field, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
+    """The data sets of a field: one, or the values and the offsets of a ragged one."""
+    if field.ragged:
+        return _ragged_columns(field, aggregate, assembly)
+
+    def fill(lo: int, hi: int, out: Array) -> None:
+        assembly.read(field.path, lo, hi, out)
+
     dtype = field_dtype(field)
-    return ColumnSpec(
-        f"fields/{field.name}",
+    return [
+        ColumnSpec(
+            field.path,
+            dtype,
+            (len(assembly.rows), *(() if is_text(field) else field.shape)),
+            fill,
+            codec=NONE if is_text(field) else codec_of(field, aggregate),
+            attributes=_field_attributes(field),
+            channel_axis=channel_axis(field),
+            with_statistics=dtype.kind in "iufb",
+        )
+    ]
+
+
+def _ragged_columns(field: Field, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
+    """The values, all samples' one after the other, and the offsets with the statistics of the lengths."""
+    offsets = assembly.offsets(field.path)
+    lengths = Accumulator((), None)
+    lengths.add(np.diff(offsets))
+
+    def fill(lo: int, hi: int, out: Array) -> None:
+        assembly.read_items(field.path, lo, hi, out)
+
+    def fill_offsets(lo: int, hi: int, out: Array) -> None:
+        out[...] = offsets[lo:hi]
+
+    dtype = field_dtype(field)
+    values = ColumnSpec(
+        f"{field.path}/values",
         dtype,
-        (len(assembly.rows), *_row_shape(field)),
+        (int(offsets[-1]), *field.shape),
         fill,
-        compression=field.compression or compression,
-        attributes={**attributes, "axes": json.dumps(list(field.axes)), "finite": field.finite},
+        codec=codec_of(field, aggregate),
         channel_axis=channel_axis(field),
         with_statistics=dtype.kind in "iufb",
+        ragged=True,
     )
+    ends = ColumnSpec(
+        f"{field.path}/offsets",
+        np.dtype("<i8"),
+        offsets.shape,
+        fill_offsets,
+        statistics=lengths.result(),
+        ragged=True,
+    )
+    return [values, ends]
 
 
-def _column(name: str, values: Array) -> ColumnSpec:
+def _field_attributes(field: Field) -> dict[str, Any]:
+    """What a reader of the file alone needs to know of a field."""
+    found: dict[str, Any] = {
+        "kind": field.kind,
+        "units": field.units,
+        "description": field.description,
+        "axes": json.dumps(list(field.axes)),
+        "finite": field.finite,
+    }
+    for name in ("layout", "expression", "graph", "role"):
+        if getattr(field, name):
+            found[name] = getattr(field, name)
+    if field.channels:
+        found["channels"] = json.dumps(list(field.channels))
+    if field.keep_bits is not None:
+        found["keep_bits"] = field.keep_bits
+    return found
+
+
+def group_attributes(fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+    """Attributes of graphs and of ragged fields, which are groups."""
+    found: dict[str, dict[str, Any]] = {}
+    for field in fields:
+        if field.graph:
+            found.setdefault(f"fields/{field.graph}", {"kind": "graph"})
+        if field.ragged:
+            found[field.path] = _field_attributes(field)
+    return found
+
+
+def memory_column(name: str, values: Array) -> ColumnSpec:
     """A small column that is in memory already."""
 
     def fill(lo: int, hi: int, out: Array) -> None:
@@ -294,7 +291,7 @@ def _input_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[Co
     for label, pieces in parts.items():
         values = np.concatenate(pieces) if pieces else np.zeros(0)
         values = values.astype("<f8") if values.dtype.kind in "iufb" else values.astype(str).astype(object)
-        columns.append(_column(f"inputs/{label}", values))
+        columns.append(memory_column(f"inputs/{label}", values))
     return columns
 
 
@@ -311,20 +308,29 @@ def _parameter_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> lis
             table = np.array(values, dtype="<i8" if integers else "<f8")
         else:
             table = np.array(["" if v is None else str(v) for v in values], dtype=object)
-        columns.append(_column(f"parameters/{name}", table[which]))
+        columns.append(memory_column(f"parameters/{name}", table[which]))
     return columns
 
 
-def _attributes(plan: Plan, instance: StepInstance, shard: int, lo: int, hi: int) -> dict[str, Any]:
+def _attributes(workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int) -> dict[str, Any]:
     """Attributes of the file: format and provenance. They are no part of the content digest."""
+    plan = workspace.plan
+    lo, hi = rows.shard_range(shard)
+    sources = [rows.aggregate.sources[span.source] for span in rows.spans(lo, hi)]
+    described = {
+        "variables": plan.variables,
+        "parameters": {source: workspace.instance(source).params for source in sources},
+    }
+    texts = {name: json.dumps(value) for name, value in described.items()}
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": SHARD_FORMAT,
+        "version": SHARD_VERSION,
         "study": plan.name,
         "study_id": plan.study_id,
         "spec_digest": plan.spec_digest,
         "code_version": plan.code_version,
         "seed": plan.seed,
+        **{name: text for name, text in texts.items() if len(text.encode()) <= _MAX_ATTRIBUTE},
         "aggregate": instance.id,
         "shard": shard,
         "row_lo": lo,

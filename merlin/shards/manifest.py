@@ -12,14 +12,17 @@ import numpy as np
 
 from merlin.errors import ShardError
 from merlin.shards import bundle, splits
-from merlin.shards.atomic import TEMPORARY_SUFFIX, replacing, write_text
-from merlin.shards.digest import ALGORITHM, block_rows, combine, digest_array, digest_bytes
-from merlin.shards.gather import write_shard
-from merlin.shards.manifest_file import NAME, VIRTUAL_NAME, Counts, manifest_text
+from merlin.shards.atomic import TEMPORARY_SUFFIX
+from merlin.shards.cleanup import clean_data_set
+from merlin.shards.digest import ALGORITHM, TEXT_DTYPE, block_rows, combine, digest_array
+from merlin.shards.gather import codec_of, write_shard
+from merlin.shards.growing import publish
+from merlin.shards.manifest_file import OUTCOMES, Counts
 from merlin.shards.rows import RowMap, row_map, to_ranges
 from merlin.shards.shard_info import DatasetInfo, ShardInfo, info_name, read_info, shard_name
 from merlin.shards.statistics import Statistics, merge
-from merlin.study.plan import StepInstance, StepKind
+from merlin.shards.virtual import write_virtual
+from merlin.study.plan import Field, StepInstance
 from merlin.study.runs import RunMap
 from merlin.study.tasks import NO_OUTCOME, Outcome
 
@@ -33,57 +36,52 @@ _MISSING = (Outcome.INTERRUPTED, NO_OUTCOME)
 
 
 def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> None:
-    """Finish the data set of a manifest instance, then remove its bundles.
+    """Finish the data set of a manifest instance, then remove its bundles, and clean up if it is to be.
 
     A shard that does not hold exactly the rows whose tasks ended ok (after a restart made more of them so) is
     written again first. Raises ShardError if rows are lost.
     """
+    aggregate = workspace.instance(manifest_instance.finishes)
+    publish(workspace, aggregate, make_part(workspace, manifest_instance), make_part, write_virtual)
+    clean_data_set(workspace, aggregate)
+    shutil.rmtree(workspace.path / aggregate.id / bundle.DIRECTORY, ignore_errors=True)
+    _remove_leftovers(workspace.data_set_dir(aggregate), row_map(workspace, aggregate))
+
+
+def make_part(workspace: Workspace, manifest_instance: StepInstance) -> dict[str, Any]:
+    """What this study's rows put into the manifest, as if they were the whole data set."""
     from merlin.ledger.replay import Replay
 
-    aggregate = _aggregate_of(workspace, manifest_instance)
+    aggregate = workspace.instance(manifest_instance.finishes)
     rows = row_map(workspace, aggregate)
-    directory = workspace.path / aggregate.id
     replay = Replay(workspace.ledger_dir, workspace.plan)
     outcomes = [replay.outcomes[source] for source in rows.aggregate.sources]
-    summary = _Summary(rows)
-    for shard in range(rows.num_shards):
-        present = _present_rows(rows, outcomes, shard)
+    summary = Summary(rows)
+    for shard in rows.shards:
+        present = present_rows(rows, outcomes, shard)
         summary.add(_current(workspace, aggregate, rows, shard, present), present)
-    virtual = directory / VIRTUAL_NAME
-    _write_virtual(virtual, summary)
-    data = {
+    return {
         **_about(workspace, aggregate, rows),
-        **_fates(workspace, rows, outcomes, replay),
+        **_fates(workspace, rows, outcomes, replay, summary.filtered_rows()),
         **summary.to_json(),
-        "virtual": {
-            "file": VIRTUAL_NAME,
-            "size_bytes": virtual.stat().st_size,
-            "digest": digest_bytes(virtual.read_bytes()),
-        },
     }
-    write_text(directory / NAME, manifest_text(data))
-    shutil.rmtree(directory / bundle.DIRECTORY, ignore_errors=True)
+
+
+def _remove_leftovers(directory: Path, rows: RowMap) -> None:
+    """What killed writers left; other studies may be writing other shards of the data set."""
+    ours = {name(shard) for shard in rows.shards for name in (shard_name, info_name)}
     for leftover in directory.glob(f"*{TEMPORARY_SUFFIX}"):
-        leftover.unlink(missing_ok=True)
+        if leftover.name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0] in ours:
+            leftover.unlink(missing_ok=True)
 
 
-def _aggregate_of(workspace: Workspace, instance: StepInstance) -> StepInstance:
-    for edge in instance.edges:
-        source = workspace.instance(edge.source)
-        if source.kind is StepKind.AGGREGATE:
-            return source
-    raise ShardError(f"the manifest instance '{instance.id}' waits for no aggregate")
-
-
-def _present_rows(rows: RowMap, outcomes: list[RunMap], shard: int) -> np.ndarray[Any, Any]:
+def present_rows(rows: RowMap, outcomes: list[RunMap], shard: int) -> np.ndarray[Any, Any]:
     """The rows of a shard whose tasks ended ok."""
     lo, hi = rows.shard_range(shard)
     mask = np.zeros(hi - lo, dtype=bool)
-    for index in range(lo // rows.num_tasks, (hi - 1) // rows.num_tasks + 1):
-        first = index * rows.num_tasks
-        a, b = max(lo, first) - first, min(hi, first + rows.num_tasks) - first
-        for x, y in outcomes[index].ranges([Outcome.OK], a, b):
-            mask[first + x - lo : first + y - lo] = True
+    for span in rows.spans(lo, hi):
+        for x, y in outcomes[span.source].ranges([Outcome.OK], span.lo, span.hi):
+            mask[span.first_row + x - lo : span.first_row + y - lo] = True
     return lo + np.flatnonzero(mask)
 
 
@@ -91,7 +89,7 @@ def _current(
     workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: np.ndarray[Any, Any]
 ) -> ShardInfo:
     """The shard's description; the shard is written again unless it holds exactly the rows `present`."""
-    directory = workspace.path / aggregate.id
+    directory = workspace.data_set_dir(aggregate)
     path = directory / shard_name(shard)
     try:
         info = read_info(directory / info_name(shard))
@@ -105,14 +103,22 @@ def _current(
 
 
 def _holds(info: ShardInfo, present: np.ndarray[Any, Any]) -> bool:
-    """Whether the shard's row numbers are exactly these, told by their digest."""
+    """Whether the shard's rows and the filtered ones are together exactly these, told by the digest of its rows."""
+    filtered = _filtered_rows(info)
+    if not np.isin(filtered, present).all():
+        return False
     step = block_rows(8)
-    numbers = present.astype("<i8")
+    numbers = np.setdiff1d(present, filtered, assume_unique=True).astype("<i8")
     blocks = tuple(digest_array(numbers[lo : lo + step]) for lo in range(0, len(numbers), step))
     return any(d.name == "row" and d.blocks == blocks for d in info.datasets)
 
 
-class _Summary:
+def _filtered_rows(info: ShardInfo) -> np.ndarray[Any, Any]:
+    ranges = [np.arange(a, b) for listed in info.filtered.values() for a, b in listed]
+    return np.sort(np.concatenate(ranges)) if ranges else np.zeros(0, dtype=np.int64)
+
+
+class Summary:
     """What the shards hold together."""
 
     def __init__(self, rows: RowMap) -> None:
@@ -121,8 +127,10 @@ class _Summary:
         self.columns: dict[str, DatasetInfo] = {}
         self._statistics: dict[str, Statistics] = {}
         self._in_split = np.zeros(len(rows.aggregate.splits) + 1, dtype=np.int64)
+        self._filtered: dict[str, list[np.ndarray[Any, Any]]] = {text: [] for text in rows.aggregate.valid}
 
     def add(self, info: ShardInfo, present: np.ndarray[Any, Any]) -> None:
+        """Take in a shard; `present` are the rows whose tasks ended ok."""
         names = ("file", "shard", "lo", "hi", "num_rows", "size_bytes")
         digests = ("file_digest", "content_digest", "info_digest")
         self.infos.append({name: getattr(info, name) for name in (*names, *digests)})
@@ -138,43 +146,36 @@ class _Summary:
                 merged = merge([dataset.statistics] if before is None else [before, dataset.statistics])
                 assert merged is not None
                 self._statistics[dataset.name] = merged
+        for expression, ranges in info.filtered.items():
+            self._filtered.setdefault(expression, []).extend(np.arange(a, b) for a, b in ranges)
+        stored = np.setdiff1d(present, _filtered_rows(info), assume_unique=True)
         aggregate = self.rows.aggregate
-        member = splits.split_indices(self.rows.sample_ids(present), dict(aggregate.splits), aggregate.seed)
+        member = splits.split_indices(self.rows.sample_ids(stored), dict(aggregate.splits), aggregate.seed)
         self._in_split += np.bincount(member, minlength=len(self._in_split))
 
-    def _statistics_json(self, name: str) -> dict[str, Any] | None:
-        statistics = self._statistics.get(name)
-        return statistics.to_json() if statistics is not None else None
+    def filtered_rows(self) -> np.ndarray[Any, Any]:
+        """All rows that a filter rejected, ascending."""
+        parts = [rows for found in self._filtered.values() for rows in found]
+        return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
     def to_json(self) -> dict[str, Any]:
         aggregate = self.rows.aggregate
-        fields = []
-        for field in aggregate.fields:
-            column = self.columns[f"fields/{field.name}"]
-            described = {name: getattr(field, name) for name in ("name", "kind", "units", "description")}
-            stored = {
-                "dtype": column.dtype,
-                "shape": column.shape[1:],
-                "axes": field.axes,
-                "compression": field.compression or aggregate.compression,
-                "statistics": self._statistics_json(column.name),
-            }
-            fields.append(described | stored)
-        columns = [
-            {
-                "path": name,
-                "dtype": column.dtype,
-                "shape": column.shape[1:],
-                "statistics": None if name.startswith("fields/") else self._statistics_json(name),
-            }
-            for name, column in self.columns.items()
-        ]
         names = [name for name, _ in aggregate.splits]
         counted = dict(zip(names, self._in_split.tolist(), strict=False))
         return {
             "content_digest": combine([info["content_digest"] for info in self.infos]),
-            "fields": fields,
-            "columns": columns,
+            "filters": self._filters_json(),
+            "fields": [self._field_json(field) for field in aggregate.fields],
+            "columns": [
+                {
+                    "path": name,
+                    "dtype": column.dtype,
+                    "shape": column.shape[1:],
+                    "ragged": column.ragged,
+                    "statistics": self._statistics_json(name),
+                }
+                for name, column in self.columns.items()
+            ],
             "splits": {
                 "algorithm": splits.ALGORITHM,
                 "seed": aggregate.seed,
@@ -183,6 +184,37 @@ class _Summary:
             },
             "shards": self.infos,
         }
+
+    def _statistics_json(self, name: str) -> dict[str, Any] | None:
+        statistics = self._statistics.get(name)
+        return statistics.to_json() if statistics is not None else None
+
+    def _filters_json(self) -> list[dict[str, Any]]:
+        found = []
+        for expression, parts in self._filtered.items():
+            ranges = to_ranges(np.sort(np.concatenate(parts))) if parts else []
+            found.append({"expression": expression, "num": _total(ranges), "rows": ranges})
+        return found
+
+    def _field_json(self, field: Field) -> dict[str, Any]:
+        column = self.columns[f"{field.path}/values" if field.ragged else field.path]
+        codec = codec_of(field, self.rows.aggregate)
+        is_compressed = not (codec.is_none or column.dtype == TEXT_DTYPE)
+        copied = (
+            *("name", "kind", "units", "description", "axes", "layout", "channels"),
+            *("ragged", "graph", "role", "keep_bits", "expression"),
+        )
+        found = {
+            **{name: getattr(field, name) for name in copied},
+            "dtype": column.dtype,
+            "shape": column.shape[1:],
+            "compression": codec.name if is_compressed else "none",
+            "shuffle": codec.shuffle if is_compressed else "",
+            "statistics": self._statistics_json(column.name),
+        }
+        if field.ragged:
+            found["lengths"] = self._statistics_json(f"{field.path}/offsets")
+        return found
 
 
 def _about(workspace: Workspace, aggregate: StepInstance, rows: RowMap) -> dict[str, Any]:
@@ -204,34 +236,50 @@ def _about(workspace: Workspace, aggregate: StepInstance, rows: RowMap) -> dict[
     }
 
 
-def _fates(workspace: Workspace, rows: RowMap, outcomes: list[RunMap], replay: Replay) -> dict[str, Any]:
+def _fates(
+    workspace: Workspace,
+    rows: RowMap,
+    outcomes: list[RunMap],
+    replay: Replay,
+    filtered_rows: np.ndarray[Any, Any],
+) -> dict[str, Any]:
     """What became of every planned task: counts, and the ranges of those that are not in the data set."""
     sources: list[dict[str, Any]] = []
     for name, runs in zip(rows.aggregate.sources, outcomes, strict=True):
         failed, skipped = runs.ranges([Outcome.FAILED]), runs.ranges([Outcome.SKIPPED])
         missing = runs.ranges(_MISSING)
+        first = rows.first_row(name)
+        mine = filtered_rows[(filtered_rows >= first) & (filtered_rows < first + rows.num_tasks)]
+        filtered = to_ranges(mine - first)
         counts = Counts(
             planned=rows.num_tasks,
-            ok=_total(runs.ranges([Outcome.OK])),
+            ok=_total(runs.ranges([Outcome.OK])) - len(mine),
             failed=_total(failed),
+            filtered=len(mine),
             skipped=_total(skipped),
             missing=_total(missing),
         )
-        source = {"id": name, "first_row": rows.first_row(name), "num_tasks": rows.num_tasks}
-        fates = {"failed": failed, "skipped": skipped, "missing": missing}
+        source = {
+            "id": name,
+            "workspace": workspace.member,
+            "first_row": first,
+            "first_sample": rows.first_sample,
+            "num_tasks": rows.num_tasks,
+        }
+        fates = {"failed": failed, "filtered": filtered, "skipped": skipped, "missing": missing}
         sources.append(
             {**source, "params": workspace.instance(name).params, "counts": asdict(counts), **fates}
         )
-    keys = ("planned", "ok", "failed", "skipped", "missing")
+    keys = ("planned", *OUTCOMES)
     total = {key: sum(source["counts"][key] for source in sources) for key in keys}
-    return {"counts": total, "sources": sources, "failures": _failures(rows, replay)}
+    return {"counts": total, "sources": sources, "failures": _failures(workspace, rows, replay)}
 
 
 def _total(ranges: list[tuple[int, int]]) -> int:
     return sum(b - a for a, b in ranges)
 
 
-def _failures(rows: RowMap, replay: Replay) -> list[dict[str, Any]]:
+def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[dict[str, Any]]:
     """Failed tasks by source and cause, most frequent first."""
     groups: dict[tuple[str, str], list[int]] = {}
     for failed in replay.failures(rows.aggregate.sources):
@@ -242,29 +290,6 @@ def _failures(rows: RowMap, replay: Replay) -> list[dict[str, Any]]:
     found = []
     for (source, cause), tasks in sorted(groups.items(), key=lambda item: -len(item[1])):
         ranges = to_ranges(np.unique(np.array(tasks, dtype=np.int64)))
-        found.append({"source": source, "cause": cause, "num": _total(ranges), "tasks": ranges})
+        of = {"source": source, "workspace": workspace.member}
+        found.append({**of, "cause": cause, "num": _total(ranges), "tasks": ranges})
     return found
-
-
-def _write_virtual(path: Path, summary: _Summary) -> None:
-    """One file that shows all shards as one; it holds their names relative to itself."""
-    import h5py
-
-    num_rows = sum(info["num_rows"] for info in summary.infos)
-    with replacing(path) as temporary, h5py.File(temporary, "w", libver=("earliest", "v110")) as file:
-        file.attrs.update({"format": "merlin-ensemble", "version": 1, "num_rows": num_rows})
-        for name, column in summary.columns.items():
-            dtype = h5py.string_dtype() if column.dtype == "text" else np.dtype(column.dtype)
-            shape = (num_rows, *column.shape[1:])
-            if not num_rows:
-                file.create_dataset(name, shape=shape, dtype=dtype)
-                continue
-            layout = h5py.VirtualLayout(shape=shape, dtype=dtype)
-            at = 0
-            for info in summary.infos:
-                size = info["num_rows"]
-                if size:
-                    source = h5py.VirtualSource(info["file"], name, shape=(size, *shape[1:]), dtype=dtype)
-                    layout[at : at + size] = source
-                    at += size
-            file.create_virtual_dataset(name, layout)

@@ -16,24 +16,28 @@ VERSION = 1
 NAME = "manifest.json"
 VIRTUAL_NAME = "ensemble.h5"
 
-OUTCOMES = ("ok", "failed", "skipped", "missing")
+OUTCOMES = ("ok", "failed", "filtered", "skipped", "missing")
 
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """planned = ok + failed + skipped + missing."""
+    """planned = ok + failed + filtered + skipped + missing.
+
+    `ok` are the rows in the data set: tasks that ended ok, less those that the filters rejected.
+    """
 
     planned: int
     ok: int
     failed: int
     skipped: int
     missing: int
+    filtered: int = 0
 
     @property
     def reconciled(self) -> bool:
-        return self.planned == self.ok + self.failed + self.skipped + self.missing
+        return self.planned == self.ok + self.failed + self.filtered + self.skipped + self.missing
 
     def __str__(self) -> str:
         parts = " + ".join(f"{name} {getattr(self, name):,}" for name in OUTCOMES)
@@ -42,7 +46,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """A source step instance; task t is row first_row + t."""
+    """A source step instance; task t is row first_row + t, and sample first_sample + t if it runs per sample."""
 
     id: str
     first_row: int
@@ -52,6 +56,18 @@ class SourceInfo:
     failed: Ranges  # of tasks
     skipped: Ranges
     missing: Ranges
+    filtered: Ranges = ()  # ended ok, and rejected by a filter
+    workspace: str = ""  # below the study's: "" = its own, "extensions/001" (growing.source_workspace)
+    first_sample: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FilterInfo:
+    """What one `valid` expression rejected; a row counts for the first expression that is not true for it."""
+
+    expression: str
+    num: int
+    rows: Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +78,7 @@ class FailureGroup:
     cause: str
     num: int
     tasks: Ranges
+    workspace: str = ""  # the source's
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +96,17 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """A column of every shard."""
+    """A column of every shard: (rows, *shape), but for the two of a ragged field.
+
+    These are `…/values` (items, *shape), with statistics over the items, and `…/offsets` (rows + 1,), with
+    statistics of the numbers of items per row: row i has the items [offsets[i], offsets[i + 1]).
+    """
 
     path: str  # "fields/image"
     dtype: str  # NumPy's, or "text"
-    shape: tuple[int, ...]  # of one row
+    shape: tuple[int, ...]  # of one row, or of one item
     statistics: Statistics | None
+    ragged: bool = False
 
     @property
     def name(self) -> str:
@@ -93,15 +115,29 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class FieldInfo:
-    name: str
+    name: str  # of a member of a graph: "<graph>.<role>"
     kind: str
     dtype: str
-    shape: tuple[int, ...]  # of one sample
+    shape: tuple[int, ...]  # of one sample; of a ragged field: of one item
     units: str
     description: str
     axes: tuple[str, ...]
     compression: str
-    statistics: Statistics | None
+    statistics: Statistics | None  # of a ragged field: over the items
+    layout: str = ""  # of images and volumes, a letter per axis of `shape`: h w d c
+    channels: tuple[str, ...] = ()
+    ragged: bool = False
+    graph: str = ""
+    role: str = ""
+    keep_bits: int | None = None
+    shuffle: str = ""  # none | byte | bit; "" if not compressed
+    expression: str = ""  # of a derived field
+    lengths: Statistics | None = None  # of a ragged field: of the number of items per sample
+
+    @property
+    def path(self) -> str:
+        """The data set in a shard, or the group of `values` and `offsets` of a ragged field."""
+        return f"fields/{self.graph}/{self.role}" if self.graph else f"fields/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +149,24 @@ class SplitInfo:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
+    """The virtual data set. People find it as `ensemble.h5`, which may be `file` or lead to it."""
+
     file: str
     size_bytes: int
     digest: str
+    # digest of what ensemble.h5 was when the manifest was replaced, and still is after a kill right then
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """What one study gave to a data set that grew: the planned rows [lo, hi)."""
+
+    workspace: str  # below the study's: "" for its own rows, "extensions/001"
+    lo: int
+    hi: int
+    study: dict[str, Any]  # as DataSet.study
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +187,15 @@ class DataSet:
     splits: SplitInfo
     virtual: FileEntry
     content_digest: str
+    filters: tuple[FilterInfo, ...] = ()
+    parts: tuple[PartInfo, ...] = ()  # of a data set that grew: in the order of their rows
+
+    def study_id_of(self, row: int) -> str:
+        """Of the study that makes a row: the one that the data set began with, or an extension."""
+        for part in self.parts:
+            if part.lo <= row < part.hi:
+                return str(part.study.get("study_id", ""))
+        return str(self.study.get("study_id", ""))
 
     @property
     def num_rows(self) -> int:
@@ -175,13 +235,22 @@ def read_manifest(path: Path) -> DataSet:
         ShardError: it is damaged, or of a version this code does not know.
     """
     path = manifest_path(path)
+    data = read_manifest_json(path)
+    try:
+        return _parse(path.parent, data)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ShardError(f"{path}: not a readable manifest: {e}") from e
+
+
+def read_manifest_json(path: Path) -> dict[str, Any]:
+    """The manifest at `path` as it was given to `manifest_text`; raises as `read_manifest`."""
     if not path.is_file():
         raise NotADataSetError(
             f"{path.parent} is not a finished data set: it has no {NAME}; "
             "give the directory of an aggregate step, inside the workspace"
         )
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT or data["version"] != VERSION:
             raise ShardError(
                 f"{path}: expected {FORMAT} version {VERSION}, found {data['format']} {data['version']}"
@@ -191,9 +260,9 @@ def read_manifest(path: Path) -> DataSet:
             raise ShardError(
                 f"{path}: its digest does not fit its content; the file is damaged or was edited"
             )
-        return _parse(path.parent, data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise ShardError(f"{path}: not a readable manifest: {e}") from e
+    return {key: value for key, value in data.items() if key not in ("format", "version")}
 
 
 def _parse(directory: Path, data: dict[str, Any]) -> DataSet:
@@ -206,17 +275,28 @@ def _parse(directory: Path, data: dict[str, Any]) -> DataSet:
         samples_per_shard=data["samples_per_shard"],
         sources=tuple(_source(entry) for entry in data["sources"]),
         failures=tuple(
-            FailureGroup(f["source"], f["cause"], f["num"], _ranges(f["tasks"])) for f in data["failures"]
+            FailureGroup(f["source"], f["cause"], f["num"], _ranges(f["tasks"]), f.get("workspace", ""))
+            for f in data["failures"]
         ),
         shards=tuple(ShardEntry(**entry) for entry in data["shards"]),
         fields=tuple(_field(entry) for entry in data["fields"]),
         columns=tuple(
-            ColumnInfo(c["path"], c["dtype"], tuple(c["shape"]), _statistics(c)) for c in data["columns"]
+            ColumnInfo(c["path"], c["dtype"], tuple(c["shape"]), _statistics(c), c.get("ragged", False))
+            for c in data["columns"]
         ),
         splits=SplitInfo(data["splits"]["fractions"], data["splits"]["seed"], data["splits"]["counts"]),
         virtual=FileEntry(**data["virtual"]),
         content_digest=data["content_digest"],
+        parts=tuple(_part(entry) for entry in data.get("parts", ())),
+        filters=tuple(
+            FilterInfo(f["expression"], f["num"], _ranges(f["rows"])) for f in data.get("filters", ())
+        ),
     )
+
+
+def _part(entry: dict[str, Any]) -> PartInfo:
+    lo, hi = entry["rows"]
+    return PartInfo(entry["workspace"], lo, hi, entry["study"], Counts(**entry["counts"]))
 
 
 def _source(entry: dict[str, Any]) -> SourceInfo:
@@ -229,6 +309,9 @@ def _source(entry: dict[str, Any]) -> SourceInfo:
         failed=_ranges(entry["failed"]),
         skipped=_ranges(entry["skipped"]),
         missing=_ranges(entry["missing"]),
+        filtered=_ranges(entry.get("filtered", [])),
+        workspace=entry.get("workspace", ""),
+        first_sample=entry.get("first_sample", 0),
     )
 
 
@@ -243,11 +326,20 @@ def _field(entry: dict[str, Any]) -> FieldInfo:
         axes=tuple(entry["axes"]),
         compression=entry["compression"],
         statistics=_statistics(entry),
+        layout=entry.get("layout", ""),
+        channels=tuple(entry.get("channels", ())),
+        ragged=entry.get("ragged", False),
+        graph=entry.get("graph", ""),
+        role=entry.get("role", ""),
+        keep_bits=entry.get("keep_bits"),
+        shuffle=entry.get("shuffle", ""),
+        expression=entry.get("expression", ""),
+        lengths=_statistics(entry, "lengths"),
     )
 
 
-def _statistics(entry: dict[str, Any]) -> Statistics | None:
-    return Statistics.from_json(entry["statistics"]) if entry["statistics"] else None
+def _statistics(entry: dict[str, Any], key: str = "statistics") -> Statistics | None:
+    return Statistics.from_json(entry[key]) if entry.get(key) else None
 
 
 def _ranges(pairs: list[list[int]]) -> Ranges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,27 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive rows of one source: tasks [lo, hi); task t is row first_row + t."""
+
+    source: int  # index into the aggregate's sources
+    first_row: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowMap:
-    """row = source_index * num_tasks + task; shard k holds rows [k * per_shard, (k + 1) * per_shard)."""
+    """The rows of a data set that one study makes; those of an extension follow the ones before.
+
+    row = aggregate.first_row + source_index * num_tasks + task. Shards, too, are numbered through the data set:
+    shard first_shard + k holds rows [first_row + k * per_shard, first_row + (k + 1) * per_shard).
+    """
 
     aggregate: Aggregate
     num_tasks: int  # of every source
     per_sample: bool
+    first_sample: int = 0  # id of the sample of task 0
 
     @property
     def num_rows(self) -> int:
@@ -33,32 +48,58 @@ class RowMap:
     def num_shards(self) -> int:
         return -(-self.num_rows // self.aggregate.samples_per_shard)
 
+    @property
+    def shards(self) -> range:
+        first = self.aggregate.first_shard
+        return range(first, first + self.num_shards)
+
     def first_row(self, source: str) -> int:
-        return self.aggregate.sources.index(source) * self.num_tasks
+        """The row of the source's task 0."""
+        return self.aggregate.first_row + self.aggregate.sources.index(source) * self.num_tasks
 
     def shard_range(self, shard: int) -> tuple[int, int]:
-        size = self.aggregate.samples_per_shard
-        if not 0 <= shard < self.num_shards:
-            raise ShardError(f"shard {shard} is outside the data set, which has {self.num_shards} shards")
-        return shard * size, min((shard + 1) * size, self.num_rows)
+        """The rows [lo, hi) that a shard of this study stands for."""
+        if shard not in self.shards:
+            raise ShardError(
+                f"shard {shard} is outside the study's part of the data set, which has {self.num_shards} "
+                f"shards from {self.aggregate.first_shard} on"
+            )
+        size, first = self.aggregate.samples_per_shard, self.aggregate.first_row
+        number = shard - self.aggregate.first_shard
+        return first + number * size, first + min((number + 1) * size, self.num_rows)
+
+    def shard_task(self, task: int, absent: Iterable[tuple[int, int]]) -> tuple[int, list[tuple[int, int]]]:
+        """What a task of the aggregate stands for: its shard, and the absent rows, which the scheduler counts
+        from the study's first row."""
+        first = self.aggregate.first_row
+        return self.aggregate.first_shard + task, [(first + lo, first + hi) for lo, hi in absent]
 
     def pieces(self, lo: int, hi: int) -> Iterator[tuple[int, int, int]]:
         """Split rows [lo, hi) at shard borders: (shard, lo, hi)."""
-        size = self.aggregate.samples_per_shard
+        size, first = self.aggregate.samples_per_shard, self.aggregate.first_row
         while lo < hi:
-            shard = lo // size
-            end = min(hi, (shard + 1) * size)
-            yield shard, lo, end
+            number = (lo - first) // size
+            end = min(hi, first + (number + 1) * size)
+            yield self.aggregate.first_shard + number, lo, end
+            lo = end
+
+    def spans(self, lo: int, hi: int) -> Iterator[Span]:
+        """Split rows [lo, hi) at borders between sources."""
+        while lo < hi:
+            source = (lo - self.aggregate.first_row) // self.num_tasks
+            first = self.aggregate.first_row + source * self.num_tasks
+            end = min(hi, first + self.num_tasks)
+            yield Span(source, first, lo - first, end - first)
             lo = end
 
     def locate(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """(index of source, task) of each row."""
-        source, task = np.divmod(rows, self.num_tasks)
+        source, task = np.divmod(rows - self.aggregate.first_row, self.num_tasks)
         return source, task
 
     def sample_ids(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The task, if sources are expanded over samples; else the row, so that each source is a sample."""
-        ids = rows % self.num_tasks if self.per_sample else rows
+        """The task's sample, if sources are expanded over samples; else the row, as each source is a sample."""
+        ids = self.first_sample + self.locate(rows)[1] if self.per_sample else rows
         return np.asarray(ids, dtype="<i8")
 
 
@@ -70,7 +111,8 @@ def row_map(workspace: Workspace, aggregate_instance: StepInstance) -> RowMap:
     sources = [workspace.instance(source) for source in aggregate.sources]
     if not sources or len({source.num_tasks for source in sources}) != 1:
         raise ShardError(f"the sources of '{aggregate_instance.id}' differ in their number of tasks")
-    return RowMap(aggregate, sources[0].num_tasks, sources[0].per_sample)
+    first = sources[0]
+    return RowMap(aggregate, first.num_tasks, first.per_sample, workspace.first_sample)
 
 
 def to_ranges(numbers: np.ndarray[Any, Any]) -> list[tuple[int, int]]:

@@ -14,23 +14,24 @@ import numpy as np
 
 ALGORITHM = "splitmix64"
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def _mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def mix64(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """SplitMix64's output function of unsigned 64-bit integers."""
     with np.errstate(over="ignore"):
-        x = x + _GAMMA
-        x = (x ^ (x >> np.uint64(30))) * _MIX_1
-        x = (x ^ (x >> np.uint64(27))) * _MIX_2
+        x = x + GAMMA
+        x = (x ^ (x >> np.uint64(30))) * MIX_1
+        x = (x ^ (x >> np.uint64(27))) * MIX_2
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def unit_hash(sample_ids: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
     """A number in [0, 1) per sample id."""
-    salt = _mix(np.array([seed % 2**64], dtype=np.uint64))[0]
-    mixed = _mix(np.asarray(sample_ids, dtype=np.int64).astype(np.uint64) ^ salt)
+    salt = mix64(np.array([seed % 2**64], dtype=np.uint64))[0]
+    mixed = mix64(np.asarray(sample_ids, dtype=np.int64).astype(np.uint64) ^ salt)
     return np.asarray((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 

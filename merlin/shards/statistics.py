@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from merlin.study.plan import Field
+
+if TYPE_CHECKING:
+    from merlin.shards.manifest_file import FieldInfo
 
 _CACHED_BYTES = 1 << 20  # what is worked on at once
 _MAX_ROWS = 64  # summed up in the values' own precision, before float64 takes over
@@ -82,10 +85,15 @@ def _merge_two(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(tuple(count), tuple(low), tuple(high), tuple(mean), tuple(m2))
 
 
-def channel_axis(field: Field) -> int | None:
-    """The sample axis that separates channels: the one named "channel", else an image's last."""
-    if "channel" in field.axes and len(field.axes) == len(field.shape):
-        return field.axes.index("channel")
+def channel_axis(field: Field | FieldInfo) -> int | None:
+    """The axis of a sample (of a ragged field: of an item) that separates channels: the layout's c, the one named
+    "channel", an image's last, and the only one of items."""
+    if field.layout:
+        return field.layout.index("c") if "c" in field.layout else None
+    if "channel" in field.axes and len(field.axes) == len(field.shape) + field.ragged:
+        return field.axes.index("channel") - field.ragged
+    if field.kind == "ragged":
+        return 0 if len(field.shape) == 1 else None
     spatial = {"image": 2, "volume": 3}.get(field.kind)
     return len(field.shape) - 1 if spatial is not None and len(field.shape) > spatial else None
 

@@ -13,7 +13,7 @@ DEFAULT_WORKER = "default_worker"
 GENERATED_FILE = "$(MERLIN_INFO)/samples.npy"
 OPEN_BLOCKS = frozenset({"user", "variables", "labels", "values"})  # nulls in these are the user's
 
-NAMED_BLOCKS = frozenset({"workers", "fields"})  # `name:` alone means a block of defaults
+NAMED_BLOCKS = frozenset({"workers", "fields", "members"})  # `name:` alone means a block of defaults
 
 
 def drop_nulls(data: Any, key: str = "") -> Any:
@@ -77,7 +77,7 @@ def _fill_aggregate(run: dict[str, Any]) -> None:
 
 def _with_output(name: str, field: Any) -> Any:
     """A field that names no file is the function's output of the same name."""
-    if not isinstance(field, dict) or "file" in field or "output" in field:
+    if not isinstance(field, dict) or {"file", "output", "expression", "members"} & field.keys():
         return field
     return {**field, "output": name}
 

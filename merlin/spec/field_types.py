@@ -86,3 +86,31 @@ ResourcePositive = Annotated[
 ]
 ResourceFlag = Annotated[bool | str, _reader(to_bool, tokens=True), _schema(type="boolean")]
 Typed = Annotated[Any, BeforeValidator(typed)]
+
+
+def _as_shape(value: Any) -> tuple[int | None, ...]:
+    """Sizes of a sample's axes; "*" or null as the first one: any number of items."""
+    if not isinstance(value, list | tuple):
+        raise Problem("must be a list of sizes", 'e.g. [64, 64, 4], or ["*", 3] for any number of items')
+    sizes = tuple(None if item is None or str(item) == "*" else to_int(item, 1) for item in value)
+    if None in sizes[1:]:
+        raise Problem("only the first axis may have any length", 'e.g. ["*", 3]')
+    return sizes
+
+
+Shape = Annotated[
+    tuple[int | None, ...],
+    PlainValidator(_as_shape),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1},
+                    {"enum": ["*", None]},
+                    {"type": "string", "pattern": TOKEN_PATTERN},
+                ]
+            },
+        }
+    ),
+]

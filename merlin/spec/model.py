@@ -31,6 +31,7 @@ from merlin.spec.field_types import (
     ResourceFlag,
     ResourcePositive,
     Seconds,
+    Shape,
     Text,
     Typed,
 )
@@ -41,7 +42,8 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
 Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "grid"]
 Compression = Literal["none", "gzip", "zstd", "blosc2"]
-FieldKind = Literal["scalar", "series", "image", "volume", "text"]
+FieldKind = Literal["scalar", "series", "image", "volume", "text", "ragged", "graph"]
+GraphRole = Literal["nodes", "positions", "edges", "edge_features", "node_targets", "targets"]
 
 
 class Block(BaseModel):
@@ -164,15 +166,15 @@ class Batch(OpenBlock):
     host: Text | None = Field(default=None, description="Cluster name, as Maestro.")
 
 
-class FieldBlock(Block):
-    """One field of a data set."""
+class Values(Block):
+    """Where the values of a field come from, and how they are kept."""
 
-    kind: FieldKind = Field(default="scalar", description="What one sample of it is.")
     dtype: Text = Field(
         default="float64", description="NumPy type, little-endian: float64, float32, int32, …"
     )
-    shape: tuple[Positive, ...] = Field(
-        default=(), description="Shape of one sample, e.g. [64, 64, 4]; none for a scalar."
+    shape: Shape = Field(
+        default=(),
+        description='Shape of one sample, e.g. [64, 64, 4]; none for a scalar; "*" first: any number of items.',
     )
     output: Text | None = Field(
         default=None, description="Name in the function's result; default: the field's name."
@@ -184,13 +186,37 @@ class FieldBlock(Block):
         description="Dotted path in JSON, member of .npz, path in HDF5, column of CSV. Or: path, column.",
     )
     regex: Text | None = Field(default=None, description="First group is the value, on text files.")
+    expression: Text | None = Field(
+        default=None, description="Derived from other fields, inputs and parameters, e.g. log10(energy)."
+    )
     finite: Flag = Field(default=True, description="NaN or infinity fails the sample.")
     units: Text = Field(default="", description="Units, kept as an attribute.")
     description: Text = Field(default="", description="Kept as an attribute.")
     compression: Literal["", "none", "gzip", "zstd", "blosc2"] = Field(
         default="", description="Default: the aggregate's."
     )
+    shuffle: Literal["", "none", "byte", "bit"] = Field(
+        default="", description="What is done to bytes before compression; default: the aggregate's."
+    )
+    level: Count | None = Field(default=None, description="Level of compression; default: the aggregate's.")
+    keep_bits: Positive | None = Field(
+        default=None, description="Round floats to so many bits of mantissa, to compress better."
+    )
     axes: TextList = Field(default=(), description="Names of the sample's axes, e.g. [y, x, channel].")
+
+
+class FieldBlock(Values):
+    """One field of a data set."""
+
+    kind: FieldKind = Field(default="scalar", description="What one sample of it is.")
+    layout: Text = Field(
+        default="", description="Of an image or volume, a letter per axis of its shape: hwc, chw, dhwc, …"
+    )
+    channels: TextList = Field(default=(), description="Names of the channels, along the axis c.")
+    members: dict[GraphRole, Values] = Field(
+        default_factory=dict,
+        description="Of a graph: nodes, positions, edges, edge_features, node_targets, targets.",
+    )
 
 
 class AggregateBlock(Block):
@@ -201,8 +227,17 @@ class AggregateBlock(Block):
     )
     fields: dict[str, FieldBlock] = Field(description="What to collect, by field name.")
     samples_per_shard: Positive = Field(default=1000, description="Rows of one shard file.")
+    valid: TextList = Field(
+        default=(), description="Expressions; a sample for which one is not true is left out as filtered."
+    )
     compression: Compression = Field(
         default="none", description="Of all fields; uncompressed data can be memory-mapped."
+    )
+    shuffle: Literal["", "none", "byte", "bit"] = Field(
+        default="", description="What is done to bytes before compression; default: byte."
+    )
+    level: Count | None = Field(
+        default=None, description="Level of compression; default: gzip 4, zstd 3, blosc2 5."
     )
     splits: dict[str, Number] = Field(
         default_factory=lambda: {"train": 0.8, "validation": 0.1, "test": 0.1},
@@ -210,6 +245,9 @@ class AggregateBlock(Block):
     )
     seed: Count = Field(
         default=0, description="Seed of the split; the same sample always falls into the same split."
+    )
+    cleanup: Flag = Field(
+        default=False, description="Remove the samples' files once the shard that holds them is verified."
     )
 
 

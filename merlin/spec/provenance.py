@@ -65,6 +65,11 @@ def dump(tree: Entry, values: Mapping[str, str] | None = None) -> str:
     return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
 
 
+def dump_data(data: Mapping[str, Any]) -> str:
+    """Plain data as YAML, in its order."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+
+
 def _writable(value: Any, values: Mapping[str, str], key: str = "") -> Any:
     if isinstance(value, dict):
         return {substitute(name, values): _writable(item, values, name) for name, item in value.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from merlin.spec.model import Document
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -11,17 +13,21 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def json_schema() -> dict[str, Any]:
     """The schema, draft 2020-12. Blocks and keys without a value are allowed, as in a spec."""
-    schema = Document.model_json_schema(by_alias=True, mode="validation")
-    for block in (schema, *schema.get("$defs", {}).values()):
-        _allow_null(block)
+    schema = editor_schema(
+        Document, "https://merlin-ensembles/spec.schema.json", "Merlin study specification"
+    )
     _refine(schema["$defs"])
     _loosen(schema)
-    return {
-        "$schema": DIALECT,
-        "$id": "https://merlin-ensembles/spec.schema.json",
-        **schema,
-        "title": "Merlin study specification",
-    }
+    return schema
+
+
+def editor_schema(root: type[BaseModel], address: str, title: str) -> dict[str, Any]:
+    """The schema of any document that is read as a spec is."""
+    schema = root.model_json_schema(by_alias=True, mode="validation")
+    for block in (schema, *schema.get("$defs", {}).values()):
+        _allow_null(block)
+    _loosen(schema)
+    return {"$schema": DIALECT, "$id": address, **schema, "title": title}
 
 
 def _allow_null(block: dict[str, Any]) -> None:
@@ -43,9 +49,11 @@ def _accepts_null(value: dict[str, Any]) -> bool:
 def _refine(definitions: dict[str, Any]) -> None:
     """Second spellings of keys, short forms of blocks, and what the model cannot say by types."""
     field = definitions["FieldBlock"]["properties"]
+    member = definitions["Values"]["properties"]
     run = definitions["Run"]["properties"]
     for properties, first, others in (
         (field, "key", ("path", "column")),
+        (member, "key", ("path", "column")),
         (run, "launch_distribution", ("launch distribution",)),
     ):
         for other in others:

@@ -313,6 +313,11 @@ _EXPLANATIONS = (
         "write key: value, or indent this line as part of the value above",
     ),
     (
+        "expected alphabetic or numeric character",
+        "* and & begin aliases and anchors, and need a name after them",
+        'quote a star of its own: "*"',
+    ),
+    (
         "cannot start any token",
         "this character cannot start a value",
         "quote the value, or use a block: cmd: |",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
@@ -11,14 +11,21 @@ from merlin.spec.model import Document, Run
 from merlin.spec.scalars import Problem, shown
 from merlin.spec.tree import MISSING, Entry, Path
 
+M = TypeVar("M", bound=BaseModel)
+
 
 def validate(data: dict[str, Any], tree: Entry, findings: Findings) -> Document | None:
     """The typed document; None (with findings) where the data does not fit."""
+    return validate_as(Document, data, tree, findings)
+
+
+def validate_as(root: type[M], data: dict[str, Any], tree: Entry, findings: Findings) -> M | None:
+    """The same for a document of another kind."""
     try:
-        return Document.model_validate(data)
+        return root.model_validate(data)
     except ValidationError as error:
         for item in error.errors(include_url=False):
-            _report(item, tree, findings)
+            _report(item, tree, findings, root)
         return None
 
 
@@ -38,9 +45,9 @@ def _dotted(path: Path) -> str:
     return out
 
 
-def known_keys(path: Path) -> dict[str, str]:
+def known_keys(path: Path, root: type[BaseModel] = Document) -> dict[str, str]:
     """The keys allowed in the block at a path, with their descriptions."""
-    model: type[BaseModel] | None = Document
+    model: type[BaseModel] | None = root
     inside_container = False
     for key in path:
         if inside_container:
@@ -85,15 +92,15 @@ def _block_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     return None, False
 
 
-def _report(item: Any, tree: Entry, findings: Findings) -> None:
-    path: Path = tuple(item["loc"])
+def _report(item: Any, tree: Entry, findings: Findings, root: type[BaseModel]) -> None:
+    path: Path = tuple(key for key in item["loc"] if key != "[key]")
     kind: str = item["type"]
     entry = tree.get(*path)
     if kind == "extra_forbidden":
-        _report_unknown_key(path, entry, tree, findings)
+        _report_unknown_key(path, entry, tree, findings, root)
         return
     if kind == "missing":
-        _report_missing(path, tree, findings)
+        _report_missing(path, tree, findings, root)
         return
     near = tree.nearest(path)
     message, hint = _message(item)
@@ -125,14 +132,16 @@ def _message(item: Any) -> tuple[str, str]:
     return str(item["msg"]), ""
 
 
-def _report_unknown_key(path: Path, entry: Entry, tree: Entry, findings: Findings) -> None:
+def _report_unknown_key(
+    path: Path, entry: Entry, tree: Entry, findings: Findings, root: type[BaseModel]
+) -> None:
     key, block = str(path[-1]), path[:-1]
-    known = known_keys(block)
+    known = known_keys(block, root)
     hint = did_you_mean(key, known)
     if not hint and len(block) == 2 and block[0] == "study" and key in _fields(Run):
         hint = "it belongs one level deeper, under run"
-    elsewhere = "" if hint else _home_of(key)
-    where = describe_path(block, tree) or "the spec"
+    elsewhere = "" if hint or root is not Document else _home_of(key)
+    where = describe_path(block, tree) or _name(root)
     findings.error(
         entry.key_place if entry is not MISSING else NOWHERE,
         f"unknown key {key!r} in {where}",
@@ -157,15 +166,19 @@ def _home_of(key: str) -> str:
     return f"it belongs under {homes[0]}" if len(homes) == 1 else ""
 
 
-def _report_missing(path: Path, tree: Entry, findings: Findings) -> None:
+def _name(root: type[BaseModel]) -> str:
+    return {"Document": "the spec", "ImportSchema": "the schema"}.get(root.__name__, "the configuration")
+
+
+def _report_missing(path: Path, tree: Entry, findings: Findings, root: type[BaseModel]) -> None:
     key, block = str(path[-1]), path[:-1]
-    where = describe_path(block, tree) or "the spec"
+    where = describe_path(block, tree) or _name(root)
     entry = tree.get(*path)
     if entry is not MISSING:
         findings.error(entry.key_place, f"{key} in {where} is empty", text=key, code="missing")
         return
     near = tree.nearest(block)
-    description = known_keys(block).get(key, "")
+    description = known_keys(block, root).get(key, "")
     findings.error(
         near.key_place if near.key_place != NOWHERE else near.place,
         f"{where} has no {key}",

@@ -46,6 +46,7 @@ class FailureGroup:
     examples: tuple[Example, ...]
     log_tail: str  # the end of the stderr of one of them
     rerun: str  # the command line that runs the failed tasks of this step again
+    extension: str = ""  # "extensions/001": of the study that they are in
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ def _finish(
             Example(
                 instance=instance_id,
                 task=task,
-                sample_id=task if instance.per_sample else None,
+                sample_id=workspace.sample_id(instance, task),
                 directory=str(workspace.task_dir(instance, task)),
             )
         )
@@ -164,6 +165,7 @@ def _finish(
         examples=tuple(examples),
         log_tail=_last_lines(gathered.tail) or _tail_of_files(instances, examples),
         rerun=f"merlin restart {shlex.quote(str(workspace.path))} --failed --step {shlex.quote(step)}",
+        extension=workspace.member,
     )
 
 

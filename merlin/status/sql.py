@@ -17,7 +17,7 @@ from merlin.ledger.replay import Replay, replay
 from merlin.status.failures import exit_class
 from merlin.study.plan import StepInstance
 from merlin.study.tasks import NO_OUTCOME, Outcome
-from merlin.study.workspace import Workspace
+from merlin.study.workspace import Workspace, shown_together
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -26,11 +26,11 @@ VIEWS = ("tasks", "instances", "samples", "failures", "records", "events")
 
 TASK_COLUMNS = (
     "instance", "step", "label", "task", "sample_id", "outcome", "exit_code", "seconds", "started", "host",
-    "worker", "attempt", "tries", "queue",
+    "worker", "attempt", "tries", "queue", "extension",
 )  # fmt: skip
 
 INSTANCE_COLUMNS = (
-    "instance", "step", "kind", "label", "queue", "planned", "ok", "failed", "skipped", "missing",
+    "instance", "step", "kind", "label", "queue", "planned", "ok", "failed", "skipped", "missing", "extension",
 )  # fmt: skip
 
 _READING = ("SELECT", "EXPLAIN", "MULTI", "PRAGMA", "CALL")  # types of statements; MULTI: PIVOT
@@ -82,13 +82,33 @@ def _refuse_writing(connection: DuckDBPyConnection, sql: str) -> None:
         raise UsageError(f"this would be a {kind} statement; the views can only be read: select … from …")
 
 
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A step instance of the study or of one of its extensions."""
+
+    spec: StepInstance
+    study: Workspace
+    state: Replay
+
+    @property
+    def extension(self) -> int:
+        return self.study.plan.extension
+
+
 class _Views:
-    """Makes the views that a query mentions; all of them if it mentions none."""
+    """Makes the views that a query mentions; all of them if it mentions none.
+
+    They are about the study and its extensions, which the column `extension` tells apart: 0 is the study.
+    """
 
     def __init__(self, workspace: Workspace, connection: DuckDBPyConnection) -> None:
-        self._workspace, self._connection = workspace, connection
-        self._instances = workspace.plan.instances
-        self._replay: Replay = replay(workspace.ledger_dir, workspace.plan)
+        self._connection = connection
+        self._studies = [(study, replay(study.ledger_dir, study.plan)) for study in shown_together(workspace)]
+        self._instances = [
+            _Instance(instance, study, state)
+            for study, state in self._studies
+            for instance in study.plan.instances
+        ]
         self._arrays: list[object] = []  # DuckDB reads them in place
 
     def make(self, sql: str) -> None:
@@ -121,33 +141,35 @@ class _Views:
     # views
 
     def _params(self) -> list[str]:
-        return sorted({name for instance in self._instances for name in instance.params})
+        return sorted({name for instance in self._instances for name in instance.spec.params})
 
     def _make_instances(self) -> None:
         params = self._params()
         self._param_names = _free_names(params, {*INSTANCE_COLUMNS, *TASK_COLUMNS}, "param_")
-        counts = self._replay.counts()
+        counts = {id(state): state.counts() for _, state in self._studies}
         rows = [
             (
-                i, instance.id, instance.step, str(instance.kind), instance.label, instance.queue,
-                instance.num_tasks, *_ended(counts[instance.id], instance.num_tasks),
+                i, each.spec.id, each.spec.step, str(each.spec.kind), each.spec.label, each.spec.queue,
+                each.spec.num_tasks, *_ended(counts[id(each.state)][each.spec.id], each.spec.num_tasks),
+                each.extension,
             )
-            for i, instance in enumerate(self._instances)
+            for i, each in enumerate(self._instances)
         ]  # fmt: skip
         self._table(
             "_instances",
             "_i INTEGER, instance VARCHAR, step VARCHAR, kind VARCHAR, label VARCHAR, queue VARCHAR, "
-            "planned BIGINT, ok BIGINT, failed BIGINT, skipped BIGINT, missing BIGINT",
+            "planned BIGINT, ok BIGINT, failed BIGINT, skipped BIGINT, missing BIGINT, extension INTEGER",
             rows,
         )
-        types = [_sql_type(i.params[p] for i in self._instances if p in i.params) for p in params]
+        given = [instance.spec.params for instance in self._instances]
+        types = [_sql_type(values[p] for values in given if p in values) for p in params]
         schema = "".join(f", _p{k} {sql_type}" for k, sql_type in enumerate(types))
         self._table(
             "_params",
             f"_i INTEGER{schema}",
             [
-                (i, *(_as_sql(instance.params.get(p), t) for p, t in zip(params, types, strict=True)))
-                for i, instance in enumerate(self._instances)
+                (i, *(_as_sql(values.get(p), t) for p, t in zip(params, types, strict=True)))
+                for i, values in enumerate(given)
             ],
         )
         self._view(
@@ -157,17 +179,20 @@ class _Views:
         )
 
     def _make_samples(self) -> None:
-        samples = self._workspace.plan.samples
-        num = 0 if samples is None else samples.num
-        rows = {} if samples is None else self._workspace.samples().rows(0, num)
-        self._labels = list(rows)
-        columns = {f"_c{k}": _plain(values) for k, values in enumerate(rows.values())}
-        self._register("_samples", {"sample_id": np.arange(num, dtype=np.int64), **columns})
+        tables = [study.samples() for study, _ in self._studies if study.plan.samples is not None]
+        parts = [table.rows(0, table.num) for table in tables]
+        self._labels = list(parts[0]) if parts else []
+        columns = {
+            f"_c{k}": _joined([_plain(part[label]) for part in parts]) for k, label in enumerate(self._labels)
+        }
+        first, num = self._studies[0][0].first_sample, sum(table.num for table in tables)
+        ids = np.arange(first, first + num, dtype=np.int64)
+        self._register("_samples", {"sample_id": ids, **columns})
         names = _free_names(self._labels, {"sample_id"}, "sample_")
         self._view("samples", f"SELECT sample_id{_aliases('_c', names)} FROM _samples")
 
     def _make_tasks(self) -> None:
-        parts = [task_columns(self._replay, i.id, i.num_tasks) for i in self._instances]
+        parts = [task_columns(each.state, each.spec.id, each.spec.num_tasks) for each in self._instances]
         outcomes = [(int(o), o.name.lower()) for o in Outcome if o != Outcome.INTERRUPTED]
         missing = [(int(Outcome.INTERRUPTED), "missing"), (NO_OUTCOME, "missing")]
         self._table("_outcomes", "_o UTINYINT, outcome VARCHAR", outcomes + missing)
@@ -194,14 +219,15 @@ class _Views:
             "SELECT instance, step, label, task, nullif(_s, -1) AS sample_id, outcome, "
             "CASE WHEN _o <= 1 THEN exit_code END AS exit_code, "
             "CASE WHEN _o <= 1 THEN seconds END AS seconds, "
-            f"{_timestamp('_t')} AS started, host, worker, attempt, tries, queue"
+            f"{_timestamp('_t')} AS started, host, worker, attempt, tries, queue, extension"
             f"{_aliases('_p', self._param_names)}{_aliases('_c', labels)} FROM _tasks "
             "JOIN _instances USING (_i) JOIN _params USING (_i) JOIN _outcomes USING (_o) "
             "LEFT JOIN _writers USING (_w) LEFT JOIN _samples ON _samples.sample_id = _tasks._s",
         )
 
     def _make_records(self) -> None:
-        entries = self._replay.entries()
+        found = [(study, entry) for study, state in self._studies for entry in state.entries()]
+        entries = [entry for _, entry in found]
         headers = [e.header for e in entries]
         writers = [e.writer for e in entries]
         kinds = {int(kind): kind.name.lower() for kind in Kind}
@@ -221,21 +247,23 @@ class _Views:
         columns["pid"] = np.array([w.pid for w in writers], np.int64)
         columns["session"] = _texts(w.session for w in writers)
         columns["segment"] = _texts(e.segment.path.name for e in entries)
+        columns["extension"] = np.array([study.plan.extension for study, _ in found], np.int32)
         self._register("_records", columns)
         self._view("records", f"SELECT * EXCLUDE (_t), {_timestamp('_t')} AS started FROM _records")
 
     def _make_failures(self) -> None:
-        by_id = {instance.id: instance for instance in self._instances}
-        found = list(self._replay.failures())
+        steps = {instance.spec.id: instance.spec.step for instance in self._instances}
+        pairs = [(study, failed) for study, state in self._studies for failed in state.failures()]
+        found = [failed for _, failed in pairs]
         tasks = [f.failure.task for f in found]
-        sample_ids = [f.failure.task if by_id[f.instance].per_sample else -1 for f in found]
+        ids = [study.sample_id(study.instance(f.instance), f.failure.task) for study, f in pairs]
         self._register(
             "_failures",
             {
                 "instance": _texts(f.instance for f in found),
-                "step": _texts(by_id[f.instance].step for f in found),
+                "step": _texts(steps[f.instance] for f in found),
                 "task": np.array(tasks, np.int64),
-                "_s": np.array(sample_ids, np.int64),
+                "_s": np.array([-1 if number is None else number for number in ids], np.int64),
                 "exit_class": _texts(exit_class(f.failure.cause, f.failure.exit_code) for f in found),
                 "cause": _texts(f.failure.cause for f in found),
                 "signature": _texts(f.failure.signature for f in found),
@@ -244,14 +272,21 @@ class _Views:
                 "worker": _texts(f.worker for f in found),
                 "attempt": np.array([f.attempt for f in found], np.int32),
                 "tail": _texts(f.failure.tail for f in found),
+                "extension": np.array([study.plan.extension for study, _ in pairs], np.int32),
             },
         )
         self._view("failures", "SELECT * EXCLUDE (_s), nullif(_s, -1) AS sample_id FROM _failures")
 
     def _make_events(self) -> None:
-        rows = [(e.time, e.kind, e.worker, e.host, json.dumps(e.data)) for e in self._replay.events()]
-        self._table("_events", "_t DOUBLE, kind VARCHAR, worker VARCHAR, host VARCHAR, data VARCHAR", rows)
-        self._view("events", f"SELECT {_timestamp('_t')} AS time, kind, worker, host, data FROM _events")
+        rows = [
+            (e.time, e.kind, e.worker, e.host, json.dumps(e.data), study.plan.extension)
+            for study, state in self._studies
+            for e in state.events()
+        ]
+        schema = "_t DOUBLE, kind VARCHAR, worker VARCHAR, host VARCHAR, data VARCHAR, extension INTEGER"
+        self._table("_events", schema, rows)
+        columns = "kind, worker, host, data, extension"
+        self._view("events", f"SELECT {_timestamp('_t')} AS time, {columns} FROM _events")
 
     def _view(self, name: str, select: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {select}")
@@ -272,9 +307,11 @@ def _merge_writers(parts: list[TaskColumns]) -> tuple[list[tuple[int, str, str]]
     return [(i, worker, host) for (worker, host), i in table.items()], indices
 
 
-def _sample_ids(instance: StepInstance, part: TaskColumns) -> Array:
-    num = len(part.outcomes)
-    return np.arange(num, dtype=np.int64) if instance.per_sample else np.full(num, -1, np.int64)
+def _sample_ids(each: _Instance, part: TaskColumns) -> Array:
+    num, first = len(part.outcomes), each.study.first_sample
+    return (
+        np.arange(first, first + num, dtype=np.int64) if each.spec.per_sample else np.full(num, -1, np.int64)
+    )
 
 
 def _joined(parts: list[Array]) -> Array:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.replay import Replay, replay
 from merlin.study.plan import Scalar, StepInstance
 from merlin.study.tasks import NO_OUTCOME, Outcome, ReturnCode
-from merlin.study.workspace import Workspace
+from merlin.study.workspace import Workspace, shown_together
 
 TASK_STATUSES = ("INITIALIZED", "RUNNING", "FINISHED", "FAILED", "CANCELLED", "DRY_RUN", "UNKNOWN")
 RETURN_CODES = (
@@ -47,7 +47,7 @@ class TaskRow:
     instance: str
     task: int
     sample_id: int | None
-    workspace: str  # the task's directory, relative to the study's workspace
+    workspace: str  # the task's directory, relative to the workspace of the study, also of an extension's
     status: str
     return_code: str
     exit_code: int
@@ -62,18 +62,18 @@ class TaskRow:
 
 
 def task_rows(workspace: Workspace, filters: TaskFilters | None = None) -> Iterator[TaskRow]:
-    """The tasks that pass the filters, step by step in the plan's order.
+    """The tasks that pass the filters, step by step in the plan's order; then those of the study's extensions.
 
     Raises UsageError, at once, for words that the filters do not know.
     """
-    filters = _checked(workspace, filters or TaskFilters())
-    state = replay(workspace.ledger_dir, workspace.plan)
-    return islice(_rows(workspace, state, filters), filters.max_tasks)
+    studies = shown_together(workspace)
+    filters = _checked([i for study in studies for i in study.plan.instances], filters or TaskFilters())
+    rows = (_rows(study, replay(study.ledger_dir, study.plan), filters) for study in studies)
+    return islice(chain.from_iterable(rows), filters.max_tasks)
 
 
-def _checked(workspace: Workspace, filters: TaskFilters) -> TaskFilters:
+def _checked(instances: Sequence[StepInstance], filters: TaskFilters) -> TaskFilters:
     steps = () if "all" in filters.steps else filters.steps
-    instances = workspace.plan.instances
     _check("step", steps, sorted({i.step for i in instances}))
     _check("task queue", filters.task_queues, sorted({i.queue for i in instances}))
     if filters.max_tasks is not None and filters.max_tasks < 1:
@@ -160,8 +160,8 @@ def _row(workspace: Workspace, instance: StepInstance, columns: TaskColumns, i: 
         step=instance.step,
         instance=instance.id,
         task=task,
-        sample_id=task if instance.per_sample else None,
-        workspace=str(workspace.task_dir(instance, task).relative_to(workspace.path)),
+        sample_id=workspace.sample_id(instance, task),
+        workspace=str(workspace.task_dir(instance, task).relative_to(workspace.root)),
         status=task_status(outcome, code),
         return_code=return_code(outcome, code),
         exit_code=code,

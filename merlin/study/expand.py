@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.errors import Diagnostic, SpecError
+from merlin.spec.expression import CONSTANTS, parse
 from merlin.spec.tokens import find_tokens, substitute
+from merlin.study.cleanup import wait_before_cleanup
 from merlin.study.dependencies import Dependency, StepNeeds, analyse, sample_names
+from merlin.study.fields import plan_fields
+from merlin.study.growing import Extends, continued, settled_steps
 from merlin.study.launch import declare_vlauncher, fill_local_launchers
 from merlin.study.layout import SampleLayout
 from merlin.study.parameters import Combination, path_safe
@@ -29,7 +33,7 @@ from merlin.study.tasks import ReturnCode
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-    from merlin.spec.model import AggregateBlock, FieldBlock
+    from merlin.spec.model import AggregateBlock
 
 MANIFEST_SUFFIX = ".manifest"
 _BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
@@ -48,6 +52,7 @@ def make_plan(
     seed: int = 0,
     mpirun: bool = False,
     code_version: str = "",
+    extending: Extends | None = None,
 ) -> Plan:
     """Decide every step instance of a study.
 
@@ -63,10 +68,14 @@ def make_plan(
         seed: Of everything random in the study's functions.
         mpirun: Whether $(LAUNCHER) may use mpirun.
         code_version: Version of this program.
+        extending: For an extension: the study that gets its samples. Steps that the new samples do not change are
+            left out; their directories, and those of the data sets, are the study's.
     """
-    variables = runtime_variables(spec, workspace)
+    variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
     samples = _samples_info(spec, num_samples, samples_file)
-    planner = _Planner(spec, workspace, variables, samples, tuple(combos), mpirun)
+    if samples is not None and extending is not None:
+        samples = replace(samples, first=extending.first_sample)
+    planner = _Planner(spec, workspace, variables, samples, tuple(combos), mpirun, extending)
     return Plan(
         name=spec.document.description.name,
         study_id=study_id,
@@ -83,18 +92,24 @@ def make_plan(
         },
         instances=planner.plan(),
         code_version=code_version,
+        extension=0 if extending is None else extending.number,
     )
 
 
-def runtime_variables(spec: Spec, workspace: Path) -> dict[str, str]:
-    """What the reserved variables that are the same for all steps stand for."""
+def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) -> dict[str, str]:
+    """What the reserved variables that are the same for all steps stand for.
+
+    `study` is the workspace of the study that an extension in `workspace` belongs to: they share the timestamp, the
+    output path and the dependencies.
+    """
     info = workspace / "merlin_info"
     stem = provenance_stem(spec)
     root = Path(spec.path).absolute().parent
+    study = study or workspace
     out = {
         "SPECROOT": str(root),
-        "OUTPUT_PATH": str(workspace.parent),
-        "MERLIN_TIMESTAMP": workspace.name[-15:],
+        "OUTPUT_PATH": str(study.parent),
+        "MERLIN_TIMESTAMP": study.name[-15:],
         "MERLIN_WORKSPACE": str(workspace),
         "MERLIN_INFO": str(info),
         "MERLIN_SPEC_ORIGINAL_TEMPLATE": str(info / f"{stem}.orig.yaml"),
@@ -103,10 +118,16 @@ def runtime_variables(spec: Spec, workspace: Path) -> dict[str, str]:
         **{f"MERLIN_{code.name}": str(int(code)) for code in ReturnCode},
     }
     dependencies = spec.document.env.dependencies
-    for path in dependencies.paths:
-        out[path.name] = str(Path(substitute(path.path, out)).expanduser().absolute())
-    for checkout in dependencies.git:
-        out[checkout.name] = str(Path(substitute(checkout.path, out)).expanduser().absolute() / checkout.name)
+    if study != workspace:
+        shared = runtime_variables(spec, study)
+        names = [path.name for path in dependencies.paths] + [checkout.name for checkout in dependencies.git]
+        out |= {name: shared[name] for name in names}
+    else:
+        for path in dependencies.paths:
+            out[path.name] = str(Path(substitute(path.path, out)).expanduser().absolute())
+        for checkout in dependencies.git:
+            parent = Path(substitute(checkout.path, out)).expanduser().absolute()
+            out[checkout.name] = str(parent / checkout.name)
     samples = spec.document.merlin.samples
     if samples is not None:
         out["MERLIN_SAMPLE_NAMES"] = " ".join(samples.column_labels)
@@ -144,6 +165,8 @@ class _Planner:
     samples: SamplesInfo | None
     combos: tuple[Combination, ...]
     mpirun: bool
+    extending: Extends | None = None
+    settled: frozenset[str] = frozenset()  # steps that an extension leaves out
     needs: dict[str, StepNeeds] = field(default_factory=dict)
     made: dict[str, list[StepInstance]] = field(default_factory=dict)  # by step, without manifests
     by_id: dict[str, StepInstance] = field(default_factory=dict)
@@ -152,11 +175,16 @@ class _Planner:
         names = self.combos[0].values if self.combos else {}
         for needs in analyse(self.spec.document, names):
             self.needs[needs.name] = needs
+        if self.extending is not None:
+            self.settled = settled_steps(self.needs)
         for needs in self.needs.values():
             self.made[needs.name] = []
             for combo in self._combinations_of(needs):
                 self._add(self._instance(needs, combo))
-        return tuple(self.by_id.values())
+        instances = tuple(self.by_id.values())
+        if self.extending is not None:
+            instances = continued(instances, self.extending, self.settled)
+        return wait_before_cleanup(instances, str(self.workspace))
 
     def _combinations_of(self, needs: StepNeeds) -> list[Combination]:
         """One combination per distinct label; a step without parameters has one instance."""
@@ -292,9 +320,17 @@ class _Planner:
         other = self.needs.get(name)
         if other is None:
             return f"$({token})"
+        home = self._home(other)
         if name in needs.funnels:
-            return str(self.workspace / path_safe(name))
-        return str(self.workspace / instance_id(other, combo))
+            return str(home / path_safe(name))
+        return str(home / instance_id(other, combo))
+
+    def _home(self, needs: StepNeeds) -> Path:
+        """The workspace that a step's directory is in; an extension leaves some to the study that it extends."""
+        if self.extending is None:
+            return self.workspace
+        is_shared = needs.step.run.aggregate is not None or needs.name in self.settled
+        return self.extending.root if is_shared else self.workspace
 
     # --------------------------------------------------------------------- edges
 
@@ -363,45 +399,48 @@ class _Planner:
             hint = "name a cmd or function step in depends, and in from if there are several"
             raise SpecError([self._aggregate_finding(needs, "has no step to collect from", hint)])
         rows = len(sources) * sources[0].num_tasks
+        fields = plan_fields(block.fields, fill)
+        self._check_names(needs, block, fields, sources[0])
         return replace(
             common,
             kind=StepKind.AGGREGATE,
             num_tasks=max(1, -(-rows // block.samples_per_shard)),
             aggregate=Aggregate(
                 sources=tuple(source.id for source in sources),
-                fields=tuple(_field(name, item, fill) for name, item in block.fields.items()),
+                fields=fields,
                 samples_per_shard=block.samples_per_shard,
                 compression=block.compression,
+                shuffle=block.shuffle,
+                level=block.level,
+                valid=tuple(fill(text) for text in block.valid),
+                cleanup=block.cleanup,
                 splits=tuple(block.splits.items()),
                 seed=block.seed,
             ),
         )
+
+    def _check_names(
+        self, needs: StepNeeds, block: AggregateBlock, fields: Sequence[Field], source: StepInstance
+    ) -> None:
+        """Expressions may name what each sample has: a parameter that its step does not use is not there."""
+        known = {one.name for one in fields} | source.params.keys()
+        if source.per_sample and self.samples is not None:
+            known |= set(self.samples.labels)
+        for text in (*block.valid, *(one.expression for one in fields if one.expression)):
+            for name in parse(text).names:
+                if name not in known and name not in CONSTANTS:
+                    message = (
+                        f"uses {name!r} in {text!r}, and the samples of {source.step} have no such value"
+                    )
+                    raise SpecError(
+                        [self._aggregate_finding(needs, message, f"let {source.step} use $({name})")]
+                    )
 
 
 def instance_id(needs: StepNeeds, combo: Combination) -> str:
     """The instance's name and directory: "step", or "step/LABELS" with those of its parameters."""
     step = path_safe(needs.name)
     return f"{step}/{path_safe(combo.label(needs.parameters))}" if needs.parameters else step
-
-
-def _field(name: str, block: FieldBlock, fill: Callable[[str], str]) -> Field:
-    """A field as the plan has it; without any source it is the function's output of the same name."""
-    output = block.output or (name if block.file is None else None)
-    return Field(
-        name=name,
-        kind=block.kind,
-        dtype=block.dtype,
-        shape=tuple(block.shape),
-        output=output,
-        file=None if block.file is None else fill(block.file),
-        key=None if block.key is None else fill(block.key),
-        regex=block.regex,
-        finite=block.finite,
-        units=block.units,
-        description=block.description,
-        compression=block.compression,
-        axes=tuple(block.axes),
-    )
 
 
 def _queue(name: str) -> str:

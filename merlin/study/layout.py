@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+FINISHED = "MERLIN_FINISHED"  # the empty file in the directory of a task that has ended ok
+
 
 @dataclass(frozen=True, slots=True)
 class SampleLayout:

@@ -42,11 +42,13 @@ class Edge:
 class Field:
     """One field of a data set: where its values come from and what they must look like."""
 
-    name: str
-    kind: Literal["scalar", "series", "image", "volume", "text"] = "scalar"
+    name: str  # of a member of a graph: "<graph>.<role>"
+    kind: Literal["scalar", "series", "image", "volume", "text", "ragged"] = "scalar"
     dtype: str = "float64"  # a NumPy dtype name, little-endian
-    shape: tuple[int, ...] = ()  # of one sample
-    # source: `output` names a function's result; `file` is a glob inside the task's directory
+    shape: tuple[int, ...] = ()  # of one sample; of a ragged field: of one item
+    ragged: bool = False  # a sample has any number of items, along a first axis that `shape` leaves out
+    # source: `output` names a function's result; `file` is a glob inside the task's directory; `expression` makes
+    # a derived field
     output: str | None = None
     file: str | None = None
     key: str | None = None  # dotted path in JSON, member of an .npz, dataset path in HDF5, column of a CSV
@@ -54,25 +56,51 @@ class Field:
     finite: bool = True  # NaN or infinity fails the sample
     units: str = ""
     description: str = ""
+    expression: str = ""  # over fields, input labels and parameters (merlin/spec/expression.py)
     compression: str = ""  # "" = the aggregate's
-    axes: tuple[str, ...] = ()  # names of the sample's axes, e.g. ("y", "x", "channel")
+    shuffle: str = ""  # "" = the aggregate's
+    level: int | None = None  # None = the aggregate's
+    keep_bits: int | None = None  # mantissa bits that are kept; None = all
+    axes: tuple[str, ...] = ()  # names of a sample's axes, e.g. ("y", "x", "channel"), the variable one first
+    layout: str = ""  # of images and volumes, a letter per axis of `shape`: h w d c, e.g. "hwc"
+    channels: tuple[str, ...] = ()  # names along the axis "c" of the layout
+    graph: str = ""  # the graph that it is a member of, in the part `role`
+    role: Literal["", "nodes", "positions", "edges", "edge_features", "node_targets", "targets"] = ""
+
+    @property
+    def path(self) -> str:
+        """Where a shard has it: a data set, or for a ragged field a group of `values` and `offsets`."""
+        return f"fields/{self.graph}/{self.role}" if self.graph else f"fields/{self.name}"
+
+    @property
+    def ndim(self) -> int:
+        """Axes of one sample, with the one of variable length."""
+        return len(self.shape) + self.ragged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
     """What an aggregate step collects.
 
-    Rows of the data set are numbered over all sources: row = source_index * num_tasks(source) + task. Shard k holds
-    rows [k * samples_per_shard, (k + 1) * samples_per_shard), less those whose task did not end ok. All sources are
-    instances of one step, so they have the same number of tasks.
+    Rows of the data set are numbered over all sources: row = first_row + source_index * num_tasks(source) + task.
+    Task k of the aggregate writes shard first_shard + k, which holds rows [first_row + k * samples_per_shard,
+    first_row + (k + 1) * samples_per_shard), less those whose task did not end ok and those that `valid` filters
+    out. All sources are instances of one step, so they have the same number of tasks.
     """
 
     sources: tuple[str, ...]  # StepInstance.id, in plan order
     fields: tuple[Field, ...]
     samples_per_shard: int = 1000
     compression: str = "none"  # none | gzip | zstd | blosc2
+    shuffle: str = ""  # none | byte | bit, of compressed fields; "" = byte
+    level: int | None = None  # of compression; None = the codec's usual one
+    valid: tuple[str, ...] = ()  # expressions; a row for which one is not true is filtered
+    cleanup: bool = False  # remove the samples' files once their shard is verified
     splits: tuple[tuple[str, float], ...] = (("train", 0.8), ("validation", 0.1), ("test", 0.1))
     seed: int = 0  # of the split hash
+    # an extension's rows and shards follow those that the data set was planned with before
+    first_row: int = 0
+    first_shard: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +143,23 @@ class StepInstance:
         """Stem of upstream's file names: "step" or "step_X2.0.5"."""
         return f"{self.step}_{self.label}" if self.label else self.step
 
+    @property
+    def finishes(self) -> str:
+        """Of a manifest: the id of the aggregate instance whose data set it finishes."""
+        return self.edges[0].source
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesInfo:
-    """The samples of a study; row i of `file` is sample i."""
+    """The samples of a study; row i of `file` is sample first + i."""
 
     file: str  # absolute, or relative to the workspace
     num: int
     labels: tuple[str, ...]  # column_labels
     level_max_dirs: int = 25
+    first: int = 0  # the samples of an extension follow those that were there before
+    # of the rows, if the file lies outside of the workspace: it may get more rows, but not others
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,3 +177,4 @@ class Plan:
     instances: tuple[StepInstance, ...]  # topological order
     env: dict[str, str] = field(default_factory=dict)  # exported to every task, if any
     code_version: str = ""
+    extension: int = 0  # n: in <study>/extensions/<n>, and adds samples to that study; 0: a study of its own

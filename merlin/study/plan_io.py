@@ -84,22 +84,28 @@ def _decode_aggregate(data: dict[str, Any]) -> Aggregate:
             "sources": tuple(data["sources"]),
             "fields": tuple(_decode_field(item) for item in data["fields"]),
             "splits": tuple((str(name), float(share)) for name, share in data["splits"]),
+            "valid": tuple(data.get("valid", ())),
         }
     )
 
 
 def _decode_field(data: dict[str, Any]) -> Field:
-    return Field(**{**data, "shape": tuple(data["shape"]), "axes": tuple(data["axes"])})
+    return Field(**{**data, **{name: tuple(data.get(name, ())) for name in ("shape", "axes", "channels")}})
 
 
 def relocate(plan: Plan, workspace: str) -> Plan:
-    """The plan for a workspace that was moved: absolute paths into the old one lead into the new one."""
-    old = plan.workspace
-    if old == workspace:
+    """The plan for a workspace that was moved: absolute paths into the old one lead into the new one.
+
+    An extension moves with the study that it is part of, into whose directories its commands also lead.
+    """
+    if plan.workspace == workspace:
         return plan
+    old, new = plan.workspace, workspace
+    if plan.extension:
+        old, new = (str(Path(path).parents[1]) if path != "." else "../.." for path in (old, new))
 
     def text(value: str) -> str:
-        return _replace_prefix(value, old, workspace)
+        return _replace_prefix(value, old, new)
 
     def scalars(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         return {name: text(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -7,22 +7,34 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.errors import Diagnostic, MerlinError, SamplesError, SpecError, UsageError, WorkspaceError
+from merlin.errors import MerlinError, SpecError, UsageError, WorkspaceError
 from merlin.spec.tokens import substitute
-from merlin.study.checking import located
 from merlin.study.expand import make_plan, provenance_stem, runtime_variables
+from merlin.study.new_samples import digest
 from merlin.study.parameters import combinations
 from merlin.study.plan import Plan
 from merlin.study.plan_io import write_plan, write_text_atomic
-from merlin.study.samples import SamplesTable, check_samples, open_samples
-from merlin.study.sampling import Design, check_design, write_samples
+from merlin.study.samples import SamplesTable, open_samples
+from merlin.study.sampling import write_samples
+from merlin.study.spec_samples import (
+    checked_samples,
+    design_of,
+    expected_samples,
+    finding,
+    is_made,
+    located_samples,
+    run_generate,
+    samples_path,
+    stored_path,
+)
 from merlin.study.workspace import (
     INFO_DIR,
     PLAN_NAME,
@@ -34,10 +46,6 @@ from merlin.study.workspace import (
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-    from merlin.spec.model import Generate, Samples
-
-DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
-_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +83,9 @@ def prepare_study(
     _check_given_samples(spec, options, stem)
     workspace = _new_directory(_output_path(spec, options), stem)
     info = workspace / INFO_DIR
-    try:
-        info.mkdir()
-        (info / "ledger").mkdir()
+    with preparing(workspace):
         variables = runtime_variables(spec, workspace)
-        _write_provenance(spec, info, variables)
+        write_provenance(spec, info, variables)
         _acquire_dependencies(spec, variables, say)
         table, samples_file = _make_samples(spec, options, info, variables, say)
         plan = make_plan(
@@ -92,16 +98,38 @@ def prepare_study(
             study_id=uuid.uuid4().hex,
             seed=options.seed,
             mpirun=shutil.which("mpirun") is not None,
-            code_version=_code_version(),
+            code_version=code_version(),
         )
+        plan = with_samples_digest(plan, table)
         write_plan(info / PLAN_NAME, plan)
+    return Workspace(workspace, plan)
+
+
+@contextmanager
+def preparing(workspace: Path) -> Iterator[None]:
+    """Make merlin_info; whatever goes wrong later is written there, too.
+
+    Raises:
+        WorkspaceError: in place of OSError.
+    """
+    info = workspace / INFO_DIR
+    try:
+        info.mkdir()
+        (info / "ledger").mkdir()
+        yield
     except MerlinError as error:
         _keep_message(info, str(error))
         raise
     except OSError as error:
         _keep_message(info, str(error))
         raise WorkspaceError(f"cannot prepare {workspace}: {error}") from error
-    return Workspace(workspace, plan)
+
+
+def with_samples_digest(plan: Plan, table: SamplesTable | None) -> Plan:
+    """Of samples outside of the workspace the plan knows the digest: their file may get more rows later."""
+    if table is None or plan.samples is None or not Path(plan.samples.file).is_absolute():
+        return plan
+    return replace(plan, samples=replace(plan.samples, digest=digest(table, table.num)))
 
 
 def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
@@ -118,8 +146,8 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     samples = spec.document.merlin.samples
     num, file = None, None
     if samples is not None:
-        path = _samples_path(samples, options, variables)
-        num, file = _expected_samples(spec, samples, path, options), _stored_path(path, workspace)
+        path = samples_path(samples, options, variables)
+        num, file = expected_samples(spec, samples, path, options), stored_path(path, workspace)
     return make_plan(
         spec,
         workspace=workspace,
@@ -130,11 +158,12 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
         study_id="",
         seed=options.seed,
         mpirun=shutil.which("mpirun") is not None,
-        code_version=_code_version(),
+        code_version=code_version(),
     )
 
 
-def _code_version() -> str:
+def code_version() -> str:
+    """Of this program, "" if it is not installed."""
     try:
         return metadata.version("merlin-ensembles")
     except metadata.PackageNotFoundError:
@@ -168,7 +197,8 @@ def _new_directory(folder: Path, stem: str) -> Path:
         ) from error
 
 
-def _write_provenance(spec: Spec, info: Path, variables: Mapping[str, str]) -> None:
+def write_provenance(spec: Spec, info: Path, variables: Mapping[str, str]) -> None:
+    """The spec as it is, with defaults, and with variables filled in."""
     stem = provenance_stem(spec)
     write_text_atomic(info / f"{stem}.orig.yaml", spec.text)
     write_text_atomic(info / f"{stem}.partial.yaml", spec.partial_yaml())
@@ -187,7 +217,7 @@ def _acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callabl
     """Check env.dependencies.paths, clone env.dependencies.git."""
     dependencies = spec.document.env.dependencies
     findings = [
-        _finding(
+        finding(
             spec,
             ("env", "dependencies", "paths", index),
             f"the path {variables[path.name]} of {path.name} does not exist",
@@ -203,7 +233,7 @@ def _acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callabl
         where = ("env", "dependencies", "git", index)
         if target.exists():
             hint = "remove it, or name another path"
-            raise SpecError([_finding(spec, where, f"{target} exists already", "git-dependency", hint)])
+            raise SpecError([finding(spec, where, f"{target} exists already", "git-dependency", hint)])
         say(f"cloning {checkout.url} into {target}")
         commands = [["git", "clone", "--quiet", "--", substitute(checkout.url, variables), str(target)]]
         version = checkout.hash or checkout.tag
@@ -221,16 +251,11 @@ def _run_git(spec: Spec, where: tuple[str | int, ...], command: list[str]) -> No
         )
     except OSError as error:
         raise SpecError(
-            [_finding(spec, where, f"git cannot be run: {error.strerror}", "git-dependency")]
+            [finding(spec, where, f"git cannot be run: {error.strerror}", "git-dependency")]
         ) from error
     if done.returncode != 0:
         message = f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
-        raise SpecError([_finding(spec, where, message, "git-dependency")])
-
-
-def _finding(spec: Spec, where: Sequence[str | int], message: str, code: str, hint: str = "") -> Diagnostic:
-    line, col = spec.position(*where)
-    return Diagnostic(file=str(spec.path), line=line, col=col, message=message, hint=hint, code=code)
+        raise SpecError([finding(spec, where, message, "git-dependency")])
 
 
 # ----------------------------------------------------------------------------------------- samples
@@ -247,26 +272,23 @@ def _make_samples(
                 "--samplesfile was given, but the spec has no merlin.samples block with column_labels"
             )
         return None, None
-    path = _samples_path(samples, options, variables)
-    if not _is_made(samples, options, path):
+    path = samples_path(samples, options, variables)
+    if not is_made(samples, options, path):
         if options.samples_file is not None and "*" not in path.name:
             copy = info / path.name
             shutil.copyfile(path, copy)
             path = copy
-        return open_samples(path, samples.column_labels), _stored_path(path, info.parent)
+        return open_samples(path, samples.column_labels), stored_path(path, info.parent)
     if samples.generate is not None:
         say("generating samples")
         if samples.generate.cmd is not None:
-            _run_generate(spec, substitute(samples.generate.cmd, variables), path, info)
+            run_generate(spec, substitute(samples.generate.cmd, variables), path, info)
         else:
-            write_samples(path, _design(spec, samples), samples.column_labels)
-    table = _located(spec, options, lambda: _checked_samples(path, samples.column_labels))
-    return table, _stored_path(path, info.parent)
-
-
-def _is_made(samples: Samples, options: StudyOptions, path: Path) -> bool:
-    """Whether the samples are made for this study; existing ones are used as they are."""
-    return options.samples_file is None and samples.generate is not None and not path.exists()
+            write_samples(path, design_of(spec, samples), samples.column_labels)
+            # finite by construction, and reading them back would take longer than making them
+            return open_samples(path, samples.column_labels), stored_path(path, info.parent)
+    table = located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
+    return table, stored_path(path, info.parent)
 
 
 def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> None:
@@ -275,77 +297,6 @@ def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> None:
     if samples is None:
         return
     variables = runtime_variables(spec, _output_path(spec, options) / f"{stem}_00000000-000000")
-    path = _samples_path(samples, options, variables)
-    if not _is_made(samples, options, path):
-        _located(spec, options, lambda: _checked_samples(path, samples.column_labels))
-
-
-def _checked_samples(path: Path, labels: Sequence[str]) -> SamplesTable:
-    table = open_samples(path, labels)
-    check_samples(table)
-    return table
-
-
-def _samples_path(samples: Samples, options: StudyOptions, variables: Mapping[str, str]) -> Path:
-    """Absolute path of the samples file; a relative one counts from the current directory."""
-    text = options.samples_file or substitute(samples.file or DEFAULT_SAMPLES_FILE, variables)
-    return absolute_path(os.path.expandvars(text))
-
-
-def _stored_path(path: Path, workspace: Path) -> str:
-    """Relative if it is inside the workspace, so that the workspace may be moved."""
-    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
-
-
-def _located(spec: Spec, options: StudyOptions, opening: Callable[[], SamplesTable]) -> SamplesTable:
-    """Point what is wrong with a file as a whole to the line of the spec that names it."""
-    try:
-        return opening()
-    except SamplesError as error:
-        if options.samples_file is not None:
-            raise
-        place = spec.position("merlin", "samples", "file")
-        raise SamplesError([located(d, str(spec.path), place) for d in error.diagnostics]) from error
-
-
-def _expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
-    if not _is_made(samples, options, path):
-        return _located(spec, options, lambda: open_samples(path, samples.column_labels)).num
-    if samples.generate is None or samples.generate.cmd is not None:
-        return None
-    return _design(spec, samples).num_samples
-
-
-def _design(spec: Spec, samples: Samples) -> Design:
-    generate: Generate | None = samples.generate
-    where = ("merlin", "samples", "generate")
-    if generate is None or generate.method is None or generate.num is None:
-        message = "generate needs cmd, or method, num and bounds"
-        raise SamplesError([_finding(spec, where, message, "samples-generate")])
-    design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
-    try:
-        check_design(design, samples.column_labels)
-    except UsageError as error:
-        raise SamplesError([_finding(spec, where, str(error), "samples-generate")]) from error
-    return design
-
-
-def _run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
-    """Run generate.cmd by /bin/sh in the current directory; cmd.sh, cmd.out, cmd.err go to merlin_info."""
-    (info / "cmd.sh").write_text(command)
-    with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
-        )
-    if done.returncode == 0 and (path.exists() or "*" in path.name):
-        return
-    if done.returncode != 0:
-        message = f"generate.cmd failed with exit code {done.returncode}"
-    else:
-        message = f"generate.cmd ended well, but did not make {path}"
-    tail = (info / "cmd.err").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
-    indented = "\n".join(f"    {line}" for line in tail.splitlines())
-    message += f"; the end of {info / 'cmd.err'}:\n{indented}" if tail else f"; {info / 'cmd.err'} is empty"
-    raise SamplesError(
-        [_finding(spec, ("merlin", "samples", "generate", "cmd"), message, "samples-generate")]
-    )
+    path = samples_path(samples, options, variables)
+    if not is_made(samples, options, path):
+        located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))

@@ -57,6 +57,10 @@ class SamplesTable(Protocol):
         """The values as they are written into commands, one tuple per sample."""
         ...
 
+    def stored(self, lo: int, hi: int) -> bytes:
+        """The rows as the file has them, to tell whether they have changed."""
+        ...
+
     def findings(self, limit: int) -> list[Diagnostic]:
         """What is wrong with the rows: ragged lines, values that are not finite. Reads all, in blocks."""
         ...
@@ -235,6 +239,10 @@ class _NpyTable:
     def text_rows(self, lo: int, hi: int) -> list[tuple[str, ...]]:
         return list(zip(*(_texts(column) for column in self._columns(lo, hi)), strict=True))
 
+    def stored(self, lo: int, hi: int) -> bytes:
+        _check_range(lo, hi, self.num)
+        return self._array[lo:hi].tobytes()
+
     def findings(self, limit: int) -> list[Diagnostic]:
         out: list[Diagnostic] = []
         for lo, block in self._blocks():
@@ -297,6 +305,9 @@ class _GlobTable:
 
     def text_rows(self, lo: int, hi: int) -> list[tuple[str, ...]]:
         return [row for table, a, b in self._parts(lo, hi) for row in table.text_rows(a, b)]
+
+    def stored(self, lo: int, hi: int) -> bytes:
+        return b"".join(table.stored(a, b) for table, a, b in self._parts(lo, hi))
 
     def findings(self, limit: int) -> list[Diagnostic]:
         out: list[Diagnostic] = []
@@ -371,6 +382,10 @@ class _TextTable:
                 raise SamplesError([self._ragged(row, len(values))])
             out.append(tuple(values))
         return out
+
+    def stored(self, lo: int, hi: int) -> bytes:
+        _check_range(lo, hi, self.num)
+        return "".join(f"{line}\n" for line in self._raws(lo, hi)).encode("utf-8", "surrogateescape")
 
     def _ragged(self, row: int, found: int) -> Diagnostic:
         return _finding(
@@ -584,6 +599,9 @@ class _ParquetTable:
 
     def text_rows(self, lo: int, hi: int) -> list[tuple[str, ...]]:
         return list(zip(*(_texts(column) for column in self.rows(lo, hi).values()), strict=True))
+
+    def stored(self, lo: int, hi: int) -> bytes:
+        return repr(self.text_rows(lo, hi)).encode("utf-8", "surrogateescape")
 
     def findings(self, limit: int) -> list[Diagnostic]:
         out: list[Diagnostic] = []

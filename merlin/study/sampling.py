@@ -3,6 +3,10 @@
 The values depend on nothing but these four. Every method but latin_hypercube is made block by block, so that
 a hundred million samples need no more memory than a block; a Latin hypercube permutes whole columns and is
 made at once.
+
+A design can be made from a row on (`first`), which is how a study gets more samples. The rows of sobol, halton,
+uniform and normal are the ones a larger design has there. A Latin hypercube cannot be continued: the new rows are
+one of their own, seeded by (seed, first). A grid has no more rows to give.
 """
 
 from __future__ import annotations
@@ -11,19 +15,20 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from merlin.errors import UsageError
+from merlin.study.direct_file import PAGE, write_pages
 from merlin.study.samples import save_samples
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
 _BLOCK_ROWS = 1 << 18
+_SOBOL_SHORT = 1 << 30  # SciPy's direction numbers for longer sequences differ
 
 Array = NDArray[np.float64]
 
@@ -98,69 +103,91 @@ def _check_grid(design: Design, labels: Sequence[str]) -> None:
         )
 
 
-def generate_samples(design: Design, labels: Sequence[str]) -> Array:
-    """The whole design as an array of shape (n, d), columns in the order of `labels`."""
-    check_design(design, labels)
-    return np.concatenate(list(_blocks(design, labels)))
+def check_continuation(design: Design, first: int) -> None:
+    """Raises UsageError if the design has no rows [first, num_samples) to give."""
+    if design.method == "grid" and first:
+        raise UsageError(
+            "a grid cannot get more points: with another number of points along an axis all of them move; "
+            "run a new study, or give the new points in a file (--samplesfile FILE --new-rows)"
+        )
+    if design.method == "sobol" and 0 < first <= _SOBOL_SHORT < design.num_samples:
+        raise UsageError(
+            f"a sobol design of more than {_SOBOL_SHORT:,} samples is another sequence than a smaller one; "
+            "continue with the method uniform"
+        )
 
 
-def write_samples(path: Path, design: Design, labels: Sequence[str]) -> int:
-    """Write the design to a samples file, atomically, ``.npy`` by blocks; returns the number of samples."""
+def generate_samples(design: Design, labels: Sequence[str], first: int = 0) -> Array:
+    """Rows [first, n) of the design as an array of shape (n - first, d), columns in the order of `labels`."""
     check_design(design, labels)
+    check_continuation(design, first)
+    return np.concatenate(list(_blocks(design, labels, first)))
+
+
+def write_samples(path: Path, design: Design, labels: Sequence[str], first: int = 0) -> int:
+    """Write rows [first, n) of the design to a samples file, atomically, ``.npy`` by blocks.
+
+    Returns the number of rows written.
+    """
+    check_design(design, labels)
+    check_continuation(design, first)
     path.parent.mkdir(parents=True, exist_ok=True)
+    num = design.num_samples - first
     if path.suffix.lower() != ".npy":
-        save_samples(path, generate_samples(design, labels), labels)
-        return design.num_samples
+        save_samples(path, generate_samples(design, labels, first), labels)
+        return num
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shape = (design.num_samples, len(labels))
+    shape = (num, len(labels))
     try:
-        with open(temporary, "wb") as file:
-            np.lib.format.write_array_header_1_0(
-                file, {"descr": "<f8", "fortran_order": False, "shape": shape}
-            )
-            _write_blocks(file, _blocks(design, labels))
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.unlink(missing_ok=True)
+        write_pages(temporary, _npy_parts(shape, _blocks(design, labels, first)))
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return design.num_samples
+    return num
 
 
-def _write_blocks(file: BinaryIO, blocks: Iterable[Array]) -> None:
-    """Write each block while the next one is made; both let go of the GIL."""
-    with ThreadPoolExecutor(1, "samples") as pool:
-        writing: Future[int] | None = None
-        for block in blocks:
-            data = np.ascontiguousarray(block, dtype="<f8").data
-            if writing is not None:
-                writing.result()
-            writing = pool.submit(file.write, data)
-        if writing is not None:
-            writing.result()
+def _npy_parts(shape: tuple[int, int], blocks: Iterable[Array]) -> Iterator[memoryview]:
+    """The bytes of an ``.npy`` file; its header fills a page, so that the values begin at one."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}"
+    magic = np.lib.format.magic(1, 0)
+    room = PAGE - len(magic) - 2
+    yield memoryview(magic + room.to_bytes(2, "little") + header.ljust(room - 1).encode("latin1") + b"\n")
+    for block in blocks:
+        yield np.ascontiguousarray(block, dtype="<f8").data
 
 
-def _blocks(design: Design, labels: Sequence[str]) -> Iterator[Array]:
+def _blocks(design: Design, labels: Sequence[str], first: int = 0) -> Iterator[Array]:
+    """Rows [first, n), block by block."""
     bounds = np.array([design.bounds[label] for label in labels], dtype=np.float64)
-    low, high = bounds[:, 0], bounds[:, 1]
-    draw = _drawer(design, low, high)
-    block_rows = design.num_samples if design.method == "latin_hypercube" else _BLOCK_ROWS
-    for lo in range(0, design.num_samples, block_rows):
-        yield draw(lo, min(lo + block_rows, design.num_samples))
+    draw = _drawer(design, bounds[:, 0], bounds[:, 1], first)
+    num = design.num_samples
+    block_rows = num if design.method == "latin_hypercube" else _BLOCK_ROWS
+    for lo in range(first, num, block_rows):
+        yield draw(lo, min(lo + block_rows, num))
 
 
-def _drawer(design: Design, low: Array, high: Array) -> Callable[[int, int], Array]:
-    """A function that makes rows [lo, hi); it must be called for consecutive ranges."""
+def _drawer(design: Design, low: Array, high: Array, first: int) -> Callable[[int, int], Array]:
+    """A function that makes rows [lo, hi); it must be called for consecutive ranges, from `first` on."""
     if design.method == "grid":
         points = [np.linspace(a, b, n) for a, b, n in zip(low, high, design.axes, strict=True)]
         return lambda lo, hi: _grid_rows(points, lo, hi)
-    generator = np.random.default_rng(design.seed)
     if design.method == "uniform":
-        return lambda lo, hi: _scaled(generator.random((hi - lo, len(low))), high - low, low)
+        bits = np.random.PCG64(design.seed)
+        bits.advance(first * len(low))  # a number takes one step of the generator
+        uniform = np.random.Generator(bits)
+        return lambda lo, hi: _scaled(uniform.random((hi - lo, len(low))), high - low, low)
     if design.method == "normal":
-        return lambda lo, hi: _scaled(generator.standard_normal((hi - lo, len(low))), high, low)
-    engine = _engine(design, len(low), generator)
+        normal = np.random.default_rng(design.seed)
+        for lo in range(0, first, _BLOCK_ROWS):  # a number takes one step or several: they have to be drawn
+            normal.standard_normal((min(_BLOCK_ROWS, first - lo), len(low)))
+        return lambda lo, hi: _scaled(normal.standard_normal((hi - lo, len(low))), high, low)
+    is_cube = design.method == "latin_hypercube"
+    seed = [design.seed, first] if is_cube and first else design.seed
+    engine = _engine(design, len(low), np.random.default_rng(seed))
+    for lo in range(0, 0 if is_cube else first, _BLOCK_ROWS):
+        engine.fast_forward(min(_BLOCK_ROWS, first - lo))
     return lambda lo, hi: _scaled(_unit_rows(engine, hi - lo), high - low, low)
 
 
@@ -182,7 +209,7 @@ def _engine(design: Design, dimensions: int, generator: np.random.Generator) -> 
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "latin_hypercube": (qmc.LatinHypercube, {}),
         "halton": (qmc.Halton, {}),
-        "sobol": (qmc.Sobol, {"bits": 64} if design.num_samples > 1 << 30 else {}),
+        "sobol": (qmc.Sobol, {"bits": 64} if design.num_samples > _SOBOL_SHORT else {}),
     }
     make, extra = kinds[design.method]
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 INFO_DIR = "merlin_info"
 PLAN_NAME = "plan.json"
+EXTENSIONS_DIR = "extensions"
 _TIMESTAMP = re.compile(r"\d{8}-\d{6}")
 
 
@@ -63,6 +64,10 @@ class Workspace:
         if info is None:
             raise WorkspaceError(f"the study in {self.path} has no samples")
         table = open_samples(self.path / info.file, info.labels)
+        if table.num > info.num and (self.root / EXTENSIONS_DIR).is_dir():
+            from merlin.study.new_samples import rows_of
+
+            return rows_of(table, 0, info.num)  # a file of the user's that has grown with the study
         if table.num != info.num:
             raise WorkspaceError(
                 f"{self.path / info.file} has {table.num} samples, but the study was planned with {info.num}"
@@ -81,6 +86,29 @@ class Workspace:
     def task_dir(self, instance: StepInstance, task: int) -> Path:
         """Directory of one task: the sample's, or the instance's if it does not run per sample."""
         return self.path / instance.id / self.sample_path(instance, task)
+
+    @property
+    def root(self) -> Path:
+        """Of the study: of an extension, the workspace of the study that it extends."""
+        return self.path.parents[1] if self.plan.extension else self.path
+
+    @property
+    def member(self) -> str:
+        """Where this is below `root`: "extensions/001", "" for the study itself."""
+        return extension_name(self.plan.extension) if self.plan.extension else ""
+
+    def data_set_dir(self, aggregate: StepInstance) -> Path:
+        """Directory of the data set that an aggregate's shards are in; an extension's go to those before."""
+        return self.root / aggregate.id
+
+    @property
+    def first_sample(self) -> int:
+        """The id of this workspace's first sample."""
+        return 0 if self.plan.samples is None else self.plan.samples.first
+
+    def sample_id(self, instance: StepInstance, task: int) -> int | None:
+        """The sample of a task; None if its step does not run per sample."""
+        return self.first_sample + task if instance.per_sample else None
 
     def sample_path(self, instance: StepInstance, task: int) -> str:
         """The task's directory below its instance's: "00/01", "" if it does not run per sample."""
@@ -109,6 +137,31 @@ def open_workspace(path: str | os.PathLike[str]) -> Workspace:
             )
         raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}")
     return Workspace(root, relocate(read_plan(plan_path), str(root)))
+
+
+def extension_name(number: int) -> str:
+    """Directory of a study's n-th extension, below its workspace."""
+    return f"{EXTENSIONS_DIR}/{number:03d}"
+
+
+def extensions(workspace: Workspace) -> list[Workspace]:
+    """The extensions of a study, oldest first; those whose preparation failed are left out."""
+    folder = workspace.root / EXTENSIONS_DIR
+    if not folder.is_dir():
+        return []
+    names = sorted((e.name for e in folder.iterdir() if e.name.isdecimal()), key=int)
+    return [open_workspace(folder / n) for n in names if (folder / n / INFO_DIR / PLAN_NAME).is_file()]
+
+
+def members(workspace: Workspace) -> list[Workspace]:
+    """The study that a workspace belongs to, and its extensions."""
+    study = open_workspace(workspace.root) if workspace.plan.extension else workspace
+    return [study, *extensions(study)]
+
+
+def shown_together(workspace: Workspace) -> list[Workspace]:
+    """What a workspace that was named stands for: a study and its extensions, or that extension alone."""
+    return [workspace] if workspace.plan.extension else members(workspace)
 
 
 def workspace_stem(name: str) -> str:
@@ -162,21 +215,25 @@ def lock(workspace: Workspace) -> Iterator[None]:
     Raises:
         WorkspaceError: another run holds it; the message names its process.
     """
-    path = workspace.info / "lock"
+    with lock_file(workspace.info / "lock", f"{workspace.path} is in use by a live run"):
+        yield
+
+
+@contextmanager
+def lock_file(path: Path, taken: str) -> Iterator[None]:
+    """Hold a lock; WorkspaceError, which begins with `taken`, if another process holds it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise WorkspaceError(f"cannot lock {workspace.path}: {error.strerror}") from error
+        raise WorkspaceError(f"cannot lock {path}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "another process"
-            raise WorkspaceError(
-                f"{workspace.path} is in use by a live run ({owner}); stop that run first, or wait for it"
-            ) from None
+            raise WorkspaceError(f"{taken} ({owner}); stop that one first, or wait for it") from None
         except OSError as error:
-            raise WorkspaceError(f"cannot lock {workspace.path}: {error.strerror}") from error
+            raise WorkspaceError(f"cannot lock {path}: {error.strerror}") from error
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield

@@ -15,7 +15,18 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# file: (\S+)\n")
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "README.md",
+        "docs/tutorial.md",
+        "docs/exporting.md",
+        "docs/importing.md",
+        "docs/loading.md",
+        "docs/reading.md",
+        "docs/seeing.md",
+    ],
+)
 def test_every_snippet_of_the_page_works(document: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     ran = 0

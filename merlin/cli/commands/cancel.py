@@ -34,16 +34,21 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
     from merlin.cli.output import flush, print_json
     from merlin.config.load import require_config
     from merlin.execution.distributed.control import cancel as cancel_study
+    from merlin.study.workspace import shown_together
 
     opened = _open(workspace)
-    _refuse_local(opened)
-    report = cancel_study(opened, require_config(), steps or None)
-    code = 1 if report.survivors else 0
+    studies = _published(shown_together(opened))
+    for study in studies:
+        _refuse_local(study)
+    reports = [cancel_study(study, require_config(), steps or None) for study in studies]
+    before = [chunk for report in reports for chunk in report.before]
+    after = [chunk for report in reports for chunk in report.after]
+    code = 1 if after else 0
     if as_json:
-        print_json({"workspace": opened.path, **_facts(report.before, report.after), "exit_code": code})
+        print_json({"workspace": opened.path, **_facts(before, after), "exit_code": code})
     else:
-        print(f"before: {_listed(report.before)}")
-        print(f"after:  {_listed(report.after)}")
+        print(f"before: {_listed(before)}")
+        print(f"after:  {_listed(after)}")
         what = f"step {', '.join(steps)}" if steps else "the study"
         flush()
         if code:
@@ -51,6 +56,15 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
         else:
             print(f"cancelled {what} in {opened.path}; go on with: merlin restart {opened.path}")
     sys.exit(code)
+
+
+def _published(studies: Sequence[Workspace]) -> Sequence[Workspace]:
+    """Those of a study and its extensions that workers have; the study itself if there are none."""
+    from merlin.ledger.replay import replay
+    from merlin.status.snapshot import is_published
+
+    found = [study for study in studies if is_published(replay(study.ledger_dir, study.plan))]
+    return found or studies[:1]
 
 
 def _open(path: Path) -> Workspace:

@@ -16,24 +16,31 @@ from merlin.errors import UsageError
 @click.option("--step", "steps", cls=ManyOption, leaves_last=True, metavar="STEP …", help="Only this.")
 @json_option
 def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
-    """Explain the failures of a study, grouped by step, kind of end and message, the largest group first."""
+    """Explain the failures of a study and its extensions, grouped by step, kind of end and message.
+
+    The largest group comes first.
+    """
     from merlin.cli.find import find_workspace
     from merlin.cli.output import count, print_json
     from merlin.status.failures import group_failures
+    from merlin.study.workspace import shown_together
 
     workspace = find_workspace(spec_or_workspace)
     known = {i.step: None for i in workspace.plan.instances}
     for step in steps:
         if step not in known:
             raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
-    groups = group_failures(workspace, steps=steps)
+    studies = shown_together(workspace)
+    groups = [group for study in studies for group in group_failures(study, steps=steps)]
+    groups.sort(key=lambda group: -group.count)
     if as_json:
         print_json(groups)
         return
     if not groups:
         print("no task has failed")
     for group in groups:
-        print(f"{group.step}: {count(group.count, 'task')} failed, {group.exit_class}")
+        where = f" in {group.extension}" if group.extension else ""
+        print(f"{group.step}: {count(group.count, 'task')} failed{where}, {group.exit_class}")
         if group.cause:
             print(f"  cause    {group.cause}")
         print(f"  hosts    {', '.join(group.hosts)}")

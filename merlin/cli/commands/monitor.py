@@ -49,7 +49,8 @@ def monitor(
     """Show a study while it runs, and end with it; exit codes as for merlin run.
 
     Says when no worker is there for what is ready, waits through trouble with the servers, and publishes the
-    study again when Redis has lost it. Ctrl-C ends only the display. For a spec, the newest workspace is shown.
+    study again when Redis has lost it. Ctrl-C ends only the display. For a spec, the newest workspace is shown; of a
+    study with extensions, the last one that is not finished.
     """
     import time
 
@@ -58,7 +59,7 @@ def monitor(
     from merlin.cli.watch import Watch, follow
     from merlin.execution.distributed.engine import lease_s
 
-    workspace = find_workspace(spec_or_workspace, variables=parse_assignments(assignments))
+    workspace = newest(find_workspace(spec_or_workspace, variables=parse_assignments(assignments)))
     known = list(dict.fromkeys(i.step for i in workspace.plan.instances))
     for step in steps:
         if step not in (*known, "all"):
@@ -80,6 +81,19 @@ def monitor(
         print(f"the study goes on; to end it: merlin cancel {workspace.path}", file=sys.stderr)
         sys.exit(130)
     sys.exit(report(workspace, watch, as_json=as_json))
+
+
+def newest(workspace: Workspace) -> Workspace:
+    """The last extension with anything to do, else the study itself."""
+    from merlin.status.snapshot import take_snapshot
+    from merlin.study.workspace import shown_together
+
+    _, *extensions = shown_together(workspace)
+    for extension in reversed(extensions):
+        if take_snapshot(extension).totals.missing:
+            print(f"watching {extension.path}", file=sys.stderr)
+            return extension
+    return workspace
 
 
 def choose_source(workspace: Workspace) -> Source:

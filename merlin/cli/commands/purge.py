@@ -80,11 +80,13 @@ def purge(
 def choose_studies(
     studies: Sequence[StudyInfo], path: Path, name: str, queues: Sequence[str]
 ) -> list[StudyInfo]:
-    """The open studies that a purge stops: of this name, or the one in this workspace; with one of the queues."""
+    """The open studies that a purge stops: of this name, or in this workspace, with its extensions; with one of
+    the queues."""
     from merlin.study.workspace import absolute_path
 
     if path.is_dir():
-        of_spec = [s for s in studies if Path(s.workspace) == absolute_path(path)]
+        root = absolute_path(path)
+        of_spec = [s for s in studies if root in (Path(s.workspace), Path(s.workspace).parent.parent)]
     else:
         of_spec = [s for s in studies if s.name == name]
     return [s for s in of_spec if set(queues) & set(s.queues)]

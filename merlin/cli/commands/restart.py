@@ -31,11 +31,12 @@ def restart(
 ) -> None:
     """Finish the study in WORKSPACE: run what is missing, and nothing that has finished.
 
-    Failed tasks stay as they are unless --failed is given. With a broker the missing tasks are published for
-    workers, as merlin run does it; without, or with --local, they run here. Exit codes as for merlin run.
+    Its extensions follow, if they are not finished; WORKSPACE/extensions/001 is that extension alone. Failed tasks
+    stay as they are unless --failed is given. With a broker the missing tasks are published for workers, as merlin
+    run does it; without, or with --local, they run here. Exit codes as for merlin run.
     """
-    from merlin.cli.execute import execute
-    from merlin.cli.publishing import broker_for, publish, refuse_published
+    from merlin.cli.extending import restart_all, to_restart
+    from merlin.cli.publishing import broker_for
     from merlin.study.workspace import open_workspace
 
     if steps and not failed:
@@ -47,12 +48,7 @@ def restart(
             names = ", ".join(sorted({i.step for i in opened.plan.instances}))
             raise UsageError(f"the study has no step {step!r}; it has: {names}")
     config = broker_for(local=local, num_workers=num_workers)
-    if config is not None:
-        start_workers = ["merlin", "run-workers", str(opened.path)]
-        sys.exit(
-            publish(
-                opened, config, workers_command=start_workers, as_json=as_json, failed=failed, steps=steps
-            )
-        )
-    refuse_published(opened)
-    sys.exit(execute(opened, num_workers=num_workers, as_json=as_json, failed=failed, steps=steps))
+    studies = to_restart(opened, failed=failed)
+    sys.exit(
+        restart_all(studies, config, num_workers=num_workers, as_json=as_json, failed=failed, steps=steps)
+    )

@@ -16,6 +16,7 @@ from merlin.cli.options import (
     spec_options,
     workers_option,
 )
+from merlin.errors import UsageError
 
 
 @click.command(cls=ManyCommand)
@@ -23,6 +24,19 @@ from merlin.cli.options import (
 @spec_options
 @click.option("--local", is_flag=True, help="Run on this machine, even where a broker is configured.")
 @click.option("--dry", is_flag=True, help="Write the workspace and every script, but run nothing.")
+@click.option(
+    "--extend",
+    "study",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="WORKSPACE",
+    help="Add to the study in WORKSPACE the samples that SPEC has and it does not.",
+)
+@click.option(
+    "--new-rows",
+    "only_new",
+    is_flag=True,
+    help="With --extend: the samples file has the new samples alone.",
+)
 @click.option("--no-errors", is_flag=True, help="Accepted for old scripts; changes nothing.")
 @click.option(
     "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Same as --vars OUTPUT_PATH=DIR."
@@ -37,6 +51,8 @@ def run(
     pargs: tuple[str, ...],
     local: bool,
     dry: bool,
+    study: Path | None,
+    only_new: bool,
     no_errors: bool,
     output: Path | None,
     num_workers: int | None,
@@ -47,13 +63,19 @@ def run(
     Without a broker, or with --local, on this machine to its end: exits with 0 only if every task ended ok, with 1
     if one failed or is missing, with 2 if the spec is wrong, and with 130 after Ctrl-C (merlin restart finishes
     the study). With a broker: publishes the study for workers (merlin run-workers), and returns at once.
+
+    With --extend, the number of samples that SPEC says is the one to reach: only the new ones run, in
+    WORKSPACE/extensions, and the data sets of WORKSPACE get their rows. If there are none, exits with 0.
     """
     from merlin.cli.execute import execute
+    from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for, publish
     from merlin.study.checking import load_checked
     from merlin.study.prepare import StudyOptions, prepare_study
 
     check_pgen(pgen, pargs)
+    if only_new and study is None:
+        raise UsageError("--new-rows says what the samples file of --extend WORKSPACE has; give both")
     variables = parse_assignments(assignments)
     if output is not None:
         variables["OUTPUT_PATH"] = str(output.absolute())
@@ -63,7 +85,10 @@ def run(
         print(warning.render(), file=sys.stderr)
     is_dry = dry or loaded.document.batch.dry_run
     config = None if is_dry else broker_for(local=local, num_workers=num_workers)
-    workspace = prepare_study(loaded, options)
+    if study is not None:
+        workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
+    else:
+        workspace = prepare_study(loaded, options)
     if is_dry:
         from merlin.cli.dry import write_scripts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,26 +35,36 @@ def status(
 ) -> None:
     """Show how far a study is, step by step.
 
-    For a spec, the newest workspace of its study is shown. Takes well under a second for a million tasks and
-    never disturbs the run.
+    For a spec, the newest workspace of its study is shown; extensions are shown below their study. Takes well under
+    a second for a million tasks and never disturbs the run.
     """
     from merlin.cli.find import find_workspace
     from merlin.cli.live import live_snapshot
-    from merlin.cli.output import check_dump, dump_file, print_json
+    from merlin.cli.output import check_dump, dump_file, jsonable, print_json
+    from merlin.study.workspace import shown_together
 
     check_dump(dump)
-    snapshot, note = live_snapshot(
+    study, *extensions = shown_together(
         find_workspace(spec_or_workspace, output=output, ask=not (no_prompts or as_json))
     )
+    snapshot, note = live_snapshot(study)
+    added = [live_snapshot(extension)[0] for extension in extensions]
     if note:
         print(note, file=sys.stderr)
+    document = {**jsonable(snapshot), "extensions": added} if added else snapshot
     if dump is not None:
-        dump_file(dump, [_flat(step) for step in snapshot.steps], snapshot)
+        names = [study.member, *(extension.member for extension in extensions)]
+        rows = [
+            {"extension": name, **_flat(step)} if added else _flat(step)
+            for name, each in zip(names, [snapshot, *added], strict=True)
+            for step in each.steps
+        ]
+        dump_file(dump, rows, document)
         print(f"status written to {dump}")
     elif as_json:
-        print_json(snapshot)
+        print_json(document)
     else:
-        show(snapshot, cb_help=cb_help)
+        show(snapshot, added, cb_help=cb_help)
 
 
 def _flat(step: StepStatus) -> dict[str, object]:
@@ -73,16 +84,32 @@ def bar(step: StepStatus, fills: dict[str, str], width: int = BAR_WIDTH) -> list
     return [(kind, fills[kind] * num) for kind, num in cells.items()]
 
 
-def show(snapshot: Snapshot, *, cb_help: bool = False) -> None:
-    """Print a snapshot for people."""
+def show(snapshot: Snapshot, added: Sequence[Snapshot] = (), *, cb_help: bool = False) -> None:
+    """Print a snapshot for people, and those of the study's extensions below it."""
+    from merlin.cli.execute import reconciled
+
+    print(f"{snapshot.name}  {snapshot.state}  {snapshot.workspace}\n")
+    width = max((len(s.step) for each in (snapshot, *added) for s in each.steps), default=4)
+    _show_steps(snapshot, width, cb_help)
+    for extension in added:
+        print(f"\n{Path(extension.workspace).relative_to(snapshot.workspace)}  {extension.state}\n")
+        _show_steps(extension, width, cb_help)
+    if cb_help:
+        print("\n" + "  ".join(f"{fill} {kind}" for kind, fill in _CB_FILLS.items()))
+    totals = {
+        kind: sum(getattr(step, kind) for each in (snapshot, *added) for step in each.steps)
+        for kind in ("planned", "ok", "failed", "skipped", "missing")
+    }
+    print(f"\n{reconciled(totals)}")
+    _show_advice([snapshot, *added], totals)
+
+
+def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:
     from rich.text import Text
 
-    from merlin.cli.execute import reconciled
-    from merlin.cli.output import console, count, duration, rate
+    from merlin.cli.output import console, rate
 
     out = console()
-    print(f"{snapshot.name}  {snapshot.state}  {snapshot.workspace}\n")
-    width = max((len(s.step) for s in snapshot.steps), default=4)
     for step in snapshot.steps:
         line = Text(f"{step.step:<{width}}  ")
         for kind, piece in bar(step, _CB_FILLS if cb_help else _FILLS):
@@ -94,19 +121,19 @@ def show(snapshot: Snapshot, *, cb_help: bool = False) -> None:
         line.append(f" of {step.planned:,}")
         line.append(f"  {rate(step.rate)}" if step.missing and step.rate else "")
         out.print(line)
-    if cb_help:
-        print("\n" + "  ".join(f"{fill} {kind}" for kind, fill in _CB_FILLS.items()))
-    totals = {
-        k: sum(getattr(s, k) for s in snapshot.steps)
-        for k in ("planned", "ok", "failed", "skipped", "missing")
-    }
-    print(f"\n{reconciled(totals)}")
-    if snapshot.state == "running":
+
+
+def _show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> None:
+    """Who is at work, how long it takes, and the next command."""
+    from merlin.cli.output import count, duration
+
+    running = [snapshot for snapshot in snapshots if snapshot.state == "running"]
+    for snapshot in running:
         at_work = sum(step.running for step in snapshot.steps)
         print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}, {at_work:,} at work")
-    if snapshot.state == "running" and snapshot.eta_s:
-        print(f"about {duration(snapshot.eta_s)} to go")
-    if totals["missing"] and snapshot.state != "running":
-        print(f"resume with: merlin restart {snapshot.workspace}")
+        if snapshot.eta_s:
+            print(f"about {duration(snapshot.eta_s)} to go")
+    if totals["missing"] and not running:
+        print(f"resume with: merlin restart {snapshots[0].workspace}")
     if totals["failed"]:
-        print(f"why they failed: merlin failures {snapshot.workspace}")
+        print(f"why they failed: merlin failures {snapshots[0].workspace}")

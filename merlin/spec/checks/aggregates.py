@@ -1,34 +1,77 @@
-"""Aggregate steps: where they collect from, and whether each field can be what it says."""
+"""Aggregate steps: where they collect from, their splits and their clean-up."""
 
 from __future__ import annotations
 
+from merlin.spec.checks.expressions import ExpressionChecker
+from merlin.spec.checks.fields import DTYPES, FieldChecker, check_level, is_true
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import funnel_base
-from merlin.spec.findings import Findings, allowed
+from merlin.spec.findings import Findings, Source, allowed
 from merlin.spec.scalars import Problem, to_float
+from merlin.spec.tokens import find_tokens
 from merlin.spec.tree import Entry, to_data
 
-DTYPES = (
-    *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
-    *("uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128"),
-)
-_AXES = {"scalar": (0, 0), "text": (0, 0), "series": (1, 2), "image": (2, 3), "volume": (3, 4)}
-_SHAPES = {"series": "[128]", "image": "[64, 64] or [64, 64, 4]", "volume": "[32, 32, 32]"}
+__all__ = ["DTYPES", "check_aggregates"]
 
 
-def check_aggregates(tree: Entry, graph: StepGraph, findings: Findings) -> None:
+def check_aggregates(source: Source, tree: Entry, graph: StepGraph, findings: Findings) -> None:
     """Everything about aggregate steps that needs more than one value."""
+    labels = tuple(item.text for item in tree.get("merlin", "samples", "column_labels").items)
+    parameters = tuple(tree.get("global.parameters").mapping)
     for name, step in graph.steps.items():
         block = step.get("run", "aggregate")
         if not block.mapping:
             continue
-        source = _check_source(name, step, graph, findings)
+        collected = _check_source(name, step, graph, findings)
         fields = block.get("fields")
         if isinstance(fields.content, dict) and not fields.content:
             findings.error(fields.key_place, f"aggregate of step {name!r} has no fields", code="empty")
+        checker = FieldChecker(collected, graph.kind(collected), findings)
         for field_name, field in fields.mapping.items():
-            _check_field(field_name, field, graph.kind(source), source, findings)
+            checker.check(field_name, field)
+        _check_taken_names(fields, findings)
+        ExpressionChecker(source, findings, labels, parameters).check(block)
+        check_level(f"aggregate of step {name!r}", block, findings)
         _check_splits(block.get("splits"), findings)
+        if is_true(block.get("cleanup")):
+            _check_cleanup(name, block.get("cleanup"), collected, graph, findings)
+
+
+def _check_taken_names(fields: Entry, findings: Findings) -> None:
+    """The members of a graph are known as graph.member, which no other field may be called."""
+    for graph, block in fields.mapping.items():
+        for role in block.get("members").mapping:
+            taken = fields.get(f"{graph}.{role}")
+            if not taken.is_null:
+                findings.error(
+                    taken.key_place,
+                    f"{graph}.{role} is a member of the graph {graph}",
+                    text=f"{graph}.{role}",
+                    hint="give the field another name",
+                    code="bad-name",
+                )
+
+
+def _check_cleanup(name: str, entry: Entry, collected: str, graph: StepGraph, findings: Findings) -> None:
+    """Clean-up removes files of shell steps, and keeps those that a step after the aggregate reads."""
+    if graph.kind(collected) == "function":
+        findings.warning(
+            entry.key_place,
+            f"step {collected!r} is a function and leaves no files, so there is nothing to clean up",
+            text="cleanup",
+            code="cleanup",
+        )
+    for other, step in graph.steps.items():
+        texts = [step.get("run", key).text for key in ("cmd", "restart")]
+        reads = any(t.name == f"{collected}.workspace" for text in texts for t in find_tokens(text))
+        if reads and name in graph.ancestors(other):
+            findings.warning(
+                entry.key_place,
+                f"step {other!r} reads the files of {collected!r} after {name!r}, so none of them will be cleaned up",
+                text="cleanup",
+                hint=f"read the data set in step {other!r}, or leave cleanup out",
+                code="cleanup",
+            )
 
 
 def _check_source(name: str, step: Entry, graph: StepGraph, findings: Findings) -> str:
@@ -65,92 +108,6 @@ def _check_source(name: str, step: Entry, graph: StepGraph, findings: Findings) 
             code="aggregate-from",
         )
     return source
-
-
-def _check_field(name: str, field: Entry, source_kind: str, source: str, findings: Findings) -> None:
-    if "/" in name or name in (".", "..", ""):
-        findings.error(field.key_place, f"{name!r} cannot name a field", text=name, code="bad-name")
-    _check_origin(name, field, source_kind, source, findings)
-    dtype = field.get("dtype")
-    if dtype.text and dtype.text not in DTYPES:
-        findings.error(
-            dtype.place,
-            f"field {name}: {dtype.text!r} is no type of a field",
-            text=dtype.text,
-            hint=allowed(dtype.text, DTYPES, "types"),
-            code="dtype",
-        )
-    _check_shape(name, field, findings)
-
-
-def _check_origin(name: str, field: Entry, source_kind: str, source: str, findings: Findings) -> None:
-    file, output, regex = field.get("file"), field.get("output"), field.get("regex")
-    key = next((field.get(word) for word in ("key", "path", "column") if word in field.mapping), None)
-    if not file.is_null and not output.is_null:
-        findings.error(
-            output.key_place,
-            f"field {name} has both file and output",
-            text="output",
-            hint="file is for cmd steps, output for function steps",
-            code="field-source",
-        )
-    elif source_kind == "cmd" and file.is_null:
-        findings.error(
-            field.key_place,
-            f"field {name} does not say which file of step {source!r} holds it",
-            text=name,
-            hint="e.g. file: out.json with key: energy",
-            code="field-source",
-        )
-    elif source_kind == "function" and not file.is_null:
-        findings.error(
-            file.key_place,
-            f"field {name} names a file, but {source!r} is a function step, which returns arrays",
-            text="file",
-            hint=f"e.g. output: {name}",
-            code="field-source",
-        )
-    for entry, word in ((regex, "regex"), (key, "key")):
-        if entry is not None and not entry.is_null and file.is_null:
-            findings.error(
-                entry.key_place,
-                f"field {name}: {word} needs a file to look in",
-                text=word,
-                code="field-source",
-            )
-    if key is not None and not key.is_null and not regex.is_null:
-        findings.error(
-            regex.key_place,
-            f"field {name} has both regex and a key",
-            text="regex",
-            hint="regex is for text files; key for JSON, .npz, CSV and HDF5",
-            code="field-source",
-        )
-
-
-def _check_shape(name: str, field: Entry, findings: Findings) -> None:
-    kind = field.get("kind").text or "scalar"
-    if kind not in _AXES:
-        return  # the model says so
-    shape, axes = field.get("shape"), field.get("axes")
-    num = len(shape.items) if not shape.is_null else 0
-    low, high = _AXES[kind]
-    if not low <= num <= high:
-        wanted = f"e.g. shape: {_SHAPES[kind]}" if kind in _SHAPES else f"leave shape out for {kind}"
-        findings.error(
-            shape.place if num else field.key_place,
-            f"field {name} is of kind {kind}, and its shape has {num} axes",
-            text=name,
-            hint=wanted,
-            code="shape",
-        )
-    if not axes.is_null and len(axes.items) != num:
-        findings.error(
-            axes.place,
-            f"field {name} names {len(axes.items)} axes, but its shape has {num}",
-            text=name,
-            code="shape",
-        )
 
 
 def _check_splits(splits: Entry, findings: Findings) -> None:

@@ -66,7 +66,9 @@ def test_every_command_and_option_is_in_the_commands_page() -> None:
     for name, command in commands.items():
         assert command is not None
         section = text.split(f"## merlin {name}\n")[1].split("\n## ")[0]
-        inner = command.commands.values() if isinstance(command, click.Group) else [command]
+        inner = [command]
+        if isinstance(command, click.Group):
+            inner = [c for n in command.list_commands(context) if (c := command.get_command(context, n))]
         options = [p for c in inner for p in c.params if isinstance(p, click.Option) and not p.hidden]
         missing = [option.opts for option in options if not any(f"`{o}" in section for o in option.opts)]
         assert not missing, f"docs/commands.md does not mention {missing} of {name}"

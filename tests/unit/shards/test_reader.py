@@ -1,29 +1,34 @@
-"""Reading: NumPy's indexing over many files."""
+"""Reading: NumPy's indexing over many files, several columns at once, and readers that cross processes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import pickle
+import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading_data import NUM, PRESENT, make_reading_study
 from shard_study import make_study, values_of
 
 import merlin
-from merlin.errors import MissingExtraError, NotADataSetError, ShardError
+from merlin.errors import NotADataSetError
+from merlin.shards.reader import Selection
 
-NUM = 50
-PRESENT = [t for t in range(NUM) if t not in (0, 21, 22)]
+SIZE = len(PRESENT)
 
 
-@pytest.fixture(scope="module", params=["none", "zstd"])
+@pytest.fixture(scope="module", params=["none", "gzip", "zstd", "blosc2", "bit"])
 def ens(request, tmp_path_factory):
-    study = make_study(tmp_path_factory.mktemp("read") / "w", num=NUM, compression=request.param)
-    study.not_run = {(0, 0), (0, 21), (0, 22)}
-    study.collect_all()
-    with merlin.open_shards(study.finish()) as ensemble:
+    more = (
+        {"compression": "zstd", "shuffle": "bit"}
+        if request.param == "bit"
+        else {"compression": request.param}
+    )
+    path = tmp_path_factory.mktemp("read") / "w"
+    with merlin.open_shards(make_reading_study(path, **more).finish()) as ensemble:
         yield ensemble
 
 
@@ -32,21 +37,34 @@ def truth():
     return values_of(np.array(PRESENT))
 
 
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_every_index_gives_what_numpy_gives(ens, truth, data):
-    size = len(PRESENT)
+def keys(size):
+    """What NumPy takes for the first axis."""
     bound = st.none() | st.integers(-size - 3, size + 3)
-    key = data.draw(
+    return (
         st.integers(-size, size - 1)
         | st.builds(slice, bound, bound, st.sampled_from([None, 1, 2, -1, 5]))
-        | st.lists(st.integers(-size, size - 1), max_size=20)
-        | st.lists(st.booleans(), min_size=size, max_size=size)
+        | st.lists(st.integers(-size, size - 1), max_size=20).map(lambda v: np.array(v, np.int64))
+        | st.lists(st.booleans(), min_size=size, max_size=size).map(np.array)
     )
-    if isinstance(key, list):
-        key = np.array(key, dtype=bool if key and isinstance(key[0], bool) else np.int64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(key=keys(SIZE))
+def test_every_index_gives_what_numpy_gives(ens, truth, key):
     for name in ("image", "energy", "note", "history"):
         np.testing.assert_array_equal(ens[name][key], truth[name][key])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    positions=st.lists(st.integers(-SIZE, SIZE - 1), min_size=1, max_size=30),
+    data=st.data(),
+)
+def test_a_selection_is_indexed_as_the_data_set_is(ens, truth, positions, data):
+    selection = ens.take(positions)
+    key = data.draw(keys(len(positions)))
+    for name in ("image", "energy", "note"):
+        np.testing.assert_array_equal(selection[name][key], truth[name][positions][key])
 
 
 def test_further_indices_apply_to_the_sample(ens, truth):
@@ -57,15 +75,21 @@ def test_further_indices_apply_to_the_sample(ens, truth):
 
 
 def test_shapes_and_dtypes_are_known_without_reading(ens):
-    assert ens["image"].shape == (47, 6, 5, 2)
+    assert ens["image"].shape == (SIZE, 6, 5, 2)
     assert ens["image"].dtype == np.float32
     assert ens.fields["energy"].units == "J"
-    assert len(ens) == 47
+    assert len(ens) == SIZE
 
 
-@pytest.mark.parametrize("key", [47, -48, [0, 47]])
+@pytest.mark.parametrize("key", [SIZE, -SIZE - 1, [0, SIZE]])
 def test_an_index_outside_is_an_error(ens, key):
-    with pytest.raises(IndexError, match="outside the data set of 47 samples"):
+    with pytest.raises(IndexError, match=f"outside the data set of {SIZE} samples"):
+        ens["image"][key]
+
+
+@pytest.mark.parametrize("key", [[0.5], [[1, 2]], "yield"])
+def test_an_index_of_another_kind_is_an_error(ens, key):
+    with pytest.raises(IndexError, match="one-dimensional integers or a mask"):
         ens["image"][key]
 
 
@@ -74,50 +98,150 @@ def test_an_unknown_name_is_told_what_there_is(ens):
         ens["imag"]
 
 
-def test_batches_come_in_the_order_asked_for_and_fill_arrays_given(ens, truth):
-    where = np.random.default_rng(0).integers(0, 47, 128)
-    batch = ens.batch(where, ["image", "energy", "x"])
-    np.testing.assert_array_equal(batch["image"], truth["image"][where])
+def test_batches_come_in_the_order_asked_for(ens, truth):
+    where = np.random.default_rng(0).integers(-SIZE, SIZE, 128)
+    batch = ens.batch(where, ["image", "energy", "x", "note", "history"])
+    assert list(batch) == ["image", "energy", "x", "note", "history"]
+    for name in ("image", "energy", "note", "history"):
+        np.testing.assert_array_equal(batch[name], truth[name][where])
+        assert batch[name].flags.c_contiguous
     np.testing.assert_array_equal(batch["x"], 2.0 * np.array(PRESENT)[where])
-    out = {"image": np.empty((128, 6, 5, 2), np.float32), "energy": np.empty(128)}
-    again = ens.batch(where, ["image", "energy"], out=out)
-    assert again["image"] is out["image"]
-    np.testing.assert_array_equal(out["energy"], truth["energy"][where])
-    with pytest.raises(ValueError, match="out has to be"):
-        ens.batch(where, ["image"], out={"image": np.empty((3, 6, 5, 2), np.float32)})
+
+
+@pytest.mark.parametrize("num", [1, 7, 128])
+def test_allocated_arrays_are_filled_again_and_again(ens, truth, num):
+    names = ["x", "image", "energy", "y", "count", "history", "note"]
+    out = ens.allocate(num, names)
+    for seed in range(3):
+        where = np.random.default_rng(seed).integers(0, SIZE, num)
+        batch = ens.batch(where, names, out=out)
+        assert list(batch) == names
+        for name in ("image", "energy", "count", "history", "note"):
+            assert batch[name] is out[name]
+            np.testing.assert_array_equal(out[name], truth[name][where])
+        np.testing.assert_array_equal(out["y"], 2.0 * np.array(PRESENT)[where] + 1)
+
+
+def test_arrays_of_the_callers_are_filled(ens, truth):
+    where = np.arange(SIZE)[::-1]
+    unaligned = np.empty(SIZE * 60 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(SIZE, 6, 5, 2)
+    out = {"image": unaligned, "energy": np.empty(SIZE)}
+    batch = ens.batch(where, ["image", "energy", "count"], out=out)
+    assert batch["image"] is out["image"] and batch["energy"] is out["energy"]
+    np.testing.assert_array_equal(out["image"], truth["image"][::-1])
+    np.testing.assert_array_equal(out["energy"], truth["energy"][::-1])
+    np.testing.assert_array_equal(batch["count"], truth["count"][::-1])
+    for wrong in (
+        np.empty((3, 6, 5, 2), np.float32),
+        np.empty((SIZE, 6, 5, 2)),
+        np.empty((SIZE, 6, 5, 4), np.float32)[..., ::2],
+    ):
+        with pytest.raises(ValueError, match="out has to be"):
+            ens.batch(where, ["image"], out={"image": wrong})
+
+
+def test_by_default_a_batch_has_all_fields_but_text(ens):
+    batch = ens.batch([3, 4])
+    assert list(batch) == ["energy", "count", "history", "image", "track", "hits", "mesh"]
+    assert list(ens.allocate(2)) == ["energy", "count", "history", "image"]
+    assert list(ens.batch([3, 4], out=ens.allocate(2))) == ["energy", "count", "history", "image"]
+
+
+def test_no_rows_make_an_empty_batch(ens):
+    batch = ens.batch([])
+    assert batch["image"].shape == (0, 6, 5, 2)
+    assert len(batch["track"]) == 0
+    assert ens["image"][4:4].shape == (0, 6, 5, 2)
+    assert ens.take([]).batch([])["energy"].shape == (0,)
+
+
+def test_batches_in_order_cover_every_sample(ens, truth):
+    found = list(ens.batches(20, ["energy"]))
+    assert [len(batch["energy"]) for batch in found] == [20, 20, 3]
+    np.testing.assert_array_equal(np.concatenate([batch["energy"] for batch in found]), truth["energy"])
+
+
+def test_iterating_gives_the_samples(ens, truth):
+    for i, sample in zip(range(3), ens, strict=False):
+        assert sample["note"] == truth["note"][i]
+        np.testing.assert_array_equal(sample["image"], truth["image"][i])
+        assert list(sample["mesh"]) == ["nodes", "edges", "targets"]
 
 
 def test_splits_cover_every_sample_once(ens):
     parts = [ens.splits[name] for name in ("train", "validation", "test")]
-    assert np.sort(np.concatenate(parts)).tolist() == list(range(47))
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(SIZE))
+    backwards = ens.take(slice(None, None, -1))
+    again = np.concatenate([ens.positions[::-1][backwards.splits[name]] for name in ens.splits])
+    np.testing.assert_array_equal(again, np.concatenate([np.sort(p)[::-1] for p in parts]))
 
 
 def test_inputs_are_columns_and_a_matrix(ens):
     assert list(ens.inputs) == ["x", "y"]
     np.testing.assert_array_equal(ens.inputs.array(10, 12), [[2.0 * t, 2.0 * t + 1] for t in PRESENT[10:12]])
+    assert ens.inputs.array().shape == (SIZE, 2)
+    assert ens.provenance["attempt"][:3].tolist() == [1, 1, 1]
 
 
-def test_an_ensemble_can_be_pickled_and_cross_a_fork(ens, truth):
+# other processes and threads
+
+
+def _hold(*ensembles):
+    global HELD
+    HELD = ensembles
+
+
+def _read(task):
+    which, start = task
+    batch = HELD[which].batch(np.arange(start, start + 5), ["image", "energy", "note"])
+    return which, start, batch["image"].copy(), batch["note"].tolist(), len(HELD[which]["track"][start])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_ensemble_crosses_to_other_processes(ens, truth, method):
+    ens.batch([0, 30], ["image", "note"])
+    selection = ens.take(np.arange(SIZE)[::-1])
+    context = multiprocessing.get_context(method)
+    with context.Pool(2, initializer=_hold, initargs=(ens, selection)) as pool:
+        tasks = [(which, start) for which in (0, 1) for start in (0, 15, 30)]
+        for which, start, image, note, num in pool.map(_read, tasks):
+            order = slice(None, None, -1 if which else 1)
+            np.testing.assert_array_equal(image, truth["image"][order][start : start + 5])
+            assert note == truth["note"][order][start : start + 5].tolist()
+            assert num == PRESENT[order][start] % 7
+    np.testing.assert_array_equal(ens["image"][:], truth["image"])
+
+
+def test_an_ensemble_can_be_pickled(ens, truth):
     again = pickle.loads(pickle.dumps(ens))
     np.testing.assert_array_equal(again["image"][40:], truth["image"][40:])
-    ens["image"][0]
-    context = multiprocessing.get_context("fork")
-    with context.Pool(2, initializer=_take, initargs=(ens,)) as pool:
-        for start, values in pool.map(_read, [0, 15, 30, 40]):
-            np.testing.assert_array_equal(values, truth["image"][start : start + 5])
+    selection = pickle.loads(pickle.dumps(ens.take([5, 3])))
+    assert isinstance(selection, Selection)
+    np.testing.assert_array_equal(selection["image"][:], truth["image"][[5, 3]])
 
 
-def _take(ensemble):
-    global HELD
-    HELD = ensemble
+def test_threads_share_an_ensemble(ens, truth):
+    ens.close()
+    wrong = []
+
+    def read(seed):
+        for where in np.random.default_rng(seed).integers(0, SIZE, (20, 32)):
+            batch = ens.batch(where, ["image", "energy", "note"])
+            wrong.extend(name for name in batch if not np.array_equal(batch[name], truth[name][where]))
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
-def _read(start):
-    return start, np.array(HELD["image"][start : start + 5])
+# views
 
 
-def test_slices_inside_one_uncompressed_shard_are_views_that_cannot_be_written(tmp_path):
-    study = make_study(tmp_path, num=30)
+def test_slices_of_uncompressed_rows_are_views_that_cannot_be_written(tmp_path):
+    study = make_study(tmp_path / "w", num=30)
     study.collect_all()
     ens = merlin.open_shards(study.finish())
     view = ens["image"][2:9]
@@ -126,17 +250,22 @@ def test_slices_inside_one_uncompressed_shard_are_views_that_cannot_be_written(t
     assert np.shares_memory(view, ens["image"][5:6])
     ens.close()
     assert view[0, 0, 0, 0] == 2
+    del ens
+    assert view[-1, 0, 0, 0] == 8
 
 
-def test_a_damaged_shard_is_an_error_of_ours(tmp_path):
-    study = make_study(tmp_path, num=30)
-    study.collect_all()
-    path = study.finish() / "shard_00001.h5"
-    path.write_bytes(b"junk")
-    ens = merlin.open_shards(study.directory)
-    assert ens["energy"][3] == 1e6 + 1.5
-    with pytest.raises(ShardError, match="run verify"):
-        ens["energy"][25]
+def test_a_slice_over_shards_is_a_view_if_they_end_at_pages(tmp_path):
+    """Rows of 1024 float32 are a page each."""
+    from merlin.study.plan import Field
+
+    field = Field(name="page", kind="series", dtype="float32", shape=(1024,))
+    study = make_study(tmp_path / "w", num=30, per_shard=7, fields=(field,))
+    values = np.arange(30 * 1024, dtype=np.float32).reshape(30, 1024)
+    study.collect(0, 30, outputs={"page": values})
+    ens = merlin.open_shards(study.finish())
+    np.testing.assert_array_equal(ens["page"][:], values)
+    assert not ens["page"][:].flags.owndata and np.shares_memory(ens["page"][:], ens["page"][20])
+    np.testing.assert_array_equal(ens["page"][[29, 0, 15]], values[[29, 0, 15]])
 
 
 def test_a_directory_without_manifest_is_not_a_data_set(tmp_path):
@@ -144,17 +273,6 @@ def test_a_directory_without_manifest_is_not_a_data_set(tmp_path):
         merlin.open_shards(tmp_path)
 
 
-def test_a_contact_sheet_is_drawn(ens, tmp_path):
-    pytest.importorskip("matplotlib")
-    from merlin.shards.plot import contact_sheet
-
-    path = contact_sheet(ens, tmp_path / "sheet.png", num=6)
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_without_matplotlib_the_extra_is_named(ens, tmp_path, monkeypatch):
-    from merlin.shards.plot import contact_sheet
-
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match="plot"):
-        contact_sheet(ens, tmp_path / "sheet.png")
+def test_every_row_is_planned_or_absent(ens):
+    assert ens.row.tolist() == PRESENT
+    assert ens.manifest.counts.planned == NUM

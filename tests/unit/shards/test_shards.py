@@ -29,7 +29,7 @@ def test_a_study_ends_in_a_data_set_that_verifies(tmp_path):
     report = verify(study.finish())
     assert report.ok, report.problems
     assert (report.num_rows, report.num_shards) == (50, 3)
-    assert str(report.counts) == "planned 50 = ok 50 + failed 0 + skipped 0 + missing 0"
+    assert str(report.counts) == "planned 50 = ok 50 + failed 0 + filtered 0 + skipped 0 + missing 0"
 
 
 def test_what_was_collected_is_what_is_read(tmp_path):
@@ -137,7 +137,7 @@ def test_failed_skipped_and_missing_samples_are_counted_and_listed(tmp_path):
     study.collect(0, 50, outputs=outputs)
     report = verify(study.finish())
     assert report.ok, report.problems
-    assert str(report.counts) == "planned 50 = ok 44 + failed 3 + skipped 2 + missing 1"
+    assert str(report.counts) == "planned 50 = ok 44 + failed 3 + filtered 0 + skipped 2 + missing 1"
     data = read_manifest(study.directory)
     assert data.sources[0].failed == ((7, 9), (30, 31))
     assert [(g.cause, g.num, g.tasks) for g in data.failures] == [

@@ -95,3 +95,44 @@ def test_text_files_hold_the_same_values(tmp_path):
 def test_a_design_that_cannot_be_made_says_what_to_change(wrong, words):
     with pytest.raises(UsageError, match=words):
         check_design(wrong, list(BOUNDS))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["sobol", "halton", "uniform", "normal"]), st.integers(1, 300), st.integers(1, 300))
+def test_a_design_that_gets_more_rows_goes_on_where_it_ended(method, first, more):
+    old = generate_samples(design(method, first), list(BOUNDS))
+    new = generate_samples(design(method, first + more), list(BOUNDS), first)
+    at_once = generate_samples(design(method, first + more), list(BOUNDS))
+    assert np.array_equal(np.concatenate([old, new]), at_once)
+
+
+def test_a_design_goes_on_across_blocks(monkeypatch):
+    monkeypatch.setattr(sampling, "_BLOCK_ROWS", 16)
+    for method in ("sobol", "halton", "uniform", "normal"):
+        new = generate_samples(design(method, 100), list(BOUNDS), 41)
+        assert np.array_equal(new, generate_samples(design(method, 100), list(BOUNDS))[41:])
+
+
+def test_more_rows_of_a_latin_hypercube_are_another_one():
+    new = generate_samples(design("latin_hypercube", 80), list(BOUNDS), 30)
+    assert sorted(np.floor(new[:, 0] * 50).astype(int)) == list(range(50))
+    assert not np.array_equal(new, generate_samples(design("latin_hypercube", 50), list(BOUNDS)))
+    assert np.array_equal(new, generate_samples(design("latin_hypercube", 80), list(BOUNDS), 30))
+
+
+def test_a_grid_cannot_go_on():
+    with pytest.raises(UsageError, match="grid cannot get more points"):
+        generate_samples(design("grid", 16), list(BOUNDS), 4)
+
+
+def test_a_sobol_design_does_not_go_on_into_the_longer_sequence():
+    with pytest.raises(UsageError, match="another sequence"):
+        sampling.check_continuation(design("sobol", (1 << 30) + 1), 1000)
+
+
+def test_the_new_rows_alone_are_written(tmp_path):
+    for name in ("a.npy", "a.csv"):
+        assert write_samples(tmp_path / name, design("sobol", 20), list(BOUNDS), 12) == 8
+        table = open_samples(tmp_path / name, list(BOUNDS))
+        whole = generate_samples(design("sobol", 20), list(BOUNDS))
+        assert np.array_equal(table.rows(0, 8)["B"], whole[12:, 1])

@@ -1,0 +1,45 @@
+"""The data sets that a path on the command line means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from merlin.errors import NotADataSetError
+
+path_argument = click.argument("path", type=click.Path(exists=True, path_type=Path))
+
+
+def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:
+    """The directories of the data sets that `path` means; with `lost`, also of those whose manifest is not there.
+
+    Raises NotADataSetError if there is none.
+    """
+    if path.name == "manifest.json":
+        path = path.parent
+    if (path / "manifest.json").is_file():
+        return [path]
+    if (path / "merlin_info").is_dir():
+        return _in_workspace(path, lost)
+    if lost and any(path.glob("shard_*.json")):
+        return [path]
+    raise NotADataSetError(f"{path} is no data set: it has no manifest.json")
+
+
+def _in_workspace(path: Path, lost: bool) -> list[Path]:
+    from merlin.shards.whereabouts import has_manifest_outcome
+    from merlin.study.plan import StepKind
+    from merlin.study.workspace import open_workspace
+
+    workspace = open_workspace(path)
+    aggregates = [i for i in workspace.plan.instances if i.kind is StepKind.AGGREGATE]
+    found = []
+    for instance in aggregates:
+        directory = workspace.data_set_dir(instance)
+        if (directory / "manifest.json").is_file() or (lost and has_manifest_outcome(workspace, instance)):
+            found.append(directory)
+    if found:
+        return found
+    what = "its aggregate steps have not finished" if aggregates else "no step of its study is an aggregate"
+    raise NotADataSetError(f"no data set in the workspace {path}: {what}")

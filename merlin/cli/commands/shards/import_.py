@@ -1,0 +1,88 @@
+"""`merlin shards import`: make a data set of files that Merlin did not write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from merlin.cli.options import json_option
+from merlin.errors import UsageError
+
+if TYPE_CHECKING:
+    from merlin.spec.import_schema import ImportSchema
+
+
+@click.command("import")
+@click.argument(
+    "sources", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--schema",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="YAML: what the columns of the files mean.",
+)
+@click.option("--infer", is_flag=True, help="Guess the schema and print it; with --out, import by it.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Directory of the data set; a killed import goes on there.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a data set that is in DIR.")
+@json_option
+def import_(
+    sources: tuple[Path, ...],
+    schema: Path | None,
+    infer: bool,
+    out: Path | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Make a data set of HDF5, .npz, .npy, CSV or Parquet files.
+
+    Files of one kind follow each other in the order given; columns in different kinds of files belong together row
+    by row. The data set can be described, verified, queried, exported and trained on as any other.
+    """
+    if infer == (schema is not None):
+        raise UsageError("name a schema with --schema FILE, or let it be guessed with --infer")
+    if out is None and not infer:
+        raise UsageError("--out DIR is missing: where the data set goes")
+    found = _schema(sources, schema, shown=out is None or not as_json)
+    if out is not None:
+        _import(sources, found, out, overwrite, as_json)
+
+
+def _schema(sources: tuple[Path, ...], path: Path | None, *, shown: bool) -> ImportSchema:
+    from merlin.spec.findings import Findings
+    from merlin.spec.import_schema import parse_import_schema, read_import_schema
+
+    if path is not None:
+        return read_import_schema(path)
+    from merlin.shards.importing.infer import infer_schema
+
+    text = infer_schema(sources)
+    if shown:
+        print(text, end="")
+    return parse_import_schema(text, Findings("inferred schema"))
+
+
+def _import(
+    sources: tuple[Path, ...], schema: ImportSchema, out: Path, overwrite: bool, as_json: bool
+) -> None:
+    from merlin.cli.bar import progress_bar
+    from merlin.cli.output import count, print_json
+    from merlin.shards.describe import describe
+    from merlin.shards.importing.run import import_data
+
+    with progress_bar("import", "samples", quiet=as_json) as tell:
+        data = import_data(sources, schema, out, overwrite=overwrite, progress=tell)
+    if as_json:
+        print_json(describe(out).to_json())
+        return
+    print(f"{describe(out).line}\n{data.counts}")
+    for group in data.failures:
+        print(f"{count(group.num, 'sample')} left out: {group.cause}")

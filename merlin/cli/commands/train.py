@@ -1,0 +1,57 @@
+"""`merlin train`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from merlin.cli.options import json_option
+
+
+@click.command()
+@click.argument("config", type=click.Path(exists=True, path_type=Path))
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]…")
+@click.option(
+    "--check", is_flag=True, help="Check configuration, data and model; train nothing, write nothing."
+)
+@click.option(
+    "--trainer",
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Be trainer K alone; the others are started elsewhere, with the same directory.",
+)
+@click.option(
+    "--under-launcher",
+    is_flag=True,
+    help="This command is started once per rank by srun, flux run, jsrun or mpirun; torchrun is noticed anyway.",
+)
+@json_option
+def train(
+    config: Path,
+    words: tuple[str, ...],
+    check: bool,
+    trainer: int | None,
+    under_launcher: bool,
+    as_json: bool,
+) -> None:
+    """Train the model that CONFIG describes, on the data set that it names.
+
+    CONFIG is a YAML file, whose values KEY=VALUE words override (training.epochs=20), or a run directory, which is
+    resumed. Several trainers run as processes of this machine. Exits with 0 when all trainers finished, 1 if one
+    failed, 2 if the configuration is wrong (nothing was written), and 128 + the signal's number if it was stopped, in
+    which case the same run can be resumed.
+    """
+    try:
+        from merlin.cli.training import TrainRequest, check_only, train_command
+
+        request = TrainRequest(config, words, trainer, under_launcher, as_json)
+        code = check_only(request) if check else train_command(request)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from merlin.errors import MissingExtraError
+
+        raise MissingExtraError("torch", "train", "training") from error
+    sys.exit(code)

@@ -1,0 +1,128 @@
+"""`merlin shards verify --repair`: finds the study of a data set, repairs it, and says what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.cli.output import count
+from merlin.errors import ShardError, WorkspaceError
+
+if TYPE_CHECKING:
+    from merlin.execution.repair import Repaired
+    from merlin.shards.verify import Report
+    from merlin.study.workspace import Workspace
+
+Verify = Callable[[Path], "Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a data set belongs."""
+
+    place: Path  # its directory in the workspace, or its own if it has none
+    study: Workspace | None
+    aggregate: str  # id of its step; "" without a study
+
+
+def find_home(directory: Path, workspace: Path | None) -> Home:
+    """The study that made a data set: around it, or in `workspace` if it is a copy.
+
+    Raises WorkspaceError if the workspace is not the one.
+    """
+    from merlin.shards.manifest_file import read_manifest
+    from merlin.shards.whereabouts import find_aggregate
+    from merlin.study.workspace import open_workspace
+
+    found = find_aggregate(directory)
+    if found is not None and workspace is None:
+        return Home(directory, found[0], found[1].id)
+    if workspace is None:
+        return Home(directory, None, "")
+    study = open_workspace(open_workspace(workspace).root)
+    try:
+        data = read_manifest(directory)
+    except ShardError as e:
+        raise WorkspaceError(
+            f"{directory} cannot be told to be a copy of a data set of {study.path}: {e}; copy its manifest again"
+        ) from e
+    known = {instance.id: instance for instance in study.plan.instances}
+    if data.study.get("study_id") != study.plan.study_id or data.aggregate not in known:
+        raise WorkspaceError(
+            f"{directory} is step '{data.aggregate}' of study {data.study.get('study_id')}, and "
+            f"{study.path} is the workspace of study {study.plan.study_id}"
+        )
+    return Home(study.data_set_dir(known[data.aggregate]), study, data.aggregate)
+
+
+def repair(
+    directory: Path, report: Report, *, workspace: Path | None, verify: Verify, workers: int | None
+) -> tuple[Report, Repaired]:
+    """Repair one data set after a full check; returns the last check, and what was done.
+
+    Raises:
+        WorkspaceError: the study runs just now, or its workspace is not known.
+        ShardError, ExecutionError, LedgerError: it could not be finished; run the command again to go on.
+    """
+    from merlin.cli.progress import choose_display
+    from merlin.cli.publishing import refuse_published
+    from merlin.execution.repair import Repair
+    from merlin.shards.take_over import lend, take_over
+    from merlin.study.workspace import members
+
+    home = find_home(directory, workspace)
+    for member in [] if home.study is None else members(home.study):
+        refuse_published(member)
+    is_copy = home.place.resolve() != directory.resolve()
+    if is_copy:
+        lend(directory, home.place)
+    work = Repair(
+        home.place,
+        home.study,
+        home.aggregate,
+        verify=lambda: verify(home.place),
+        watch=choose_display,
+        workers=workers,
+    )
+    first = verify(home.place) if is_copy else report
+    last = work.run(first)
+    if is_copy and last.ok:
+        work.done.rebuilt |= set(take_over(home.place, directory))
+        last = verify(directory)
+    return last, work.done
+
+
+def show_repair(report: Report, done: Repaired) -> None:
+    """Print what a repair did, for people."""
+    from merlin.shards.rows import format_ranges, to_ranges
+
+    def told(samples: Any) -> str:
+        return f"{count(len(samples), 'sample')} ({format_ranges(to_ranges(samples))})"
+
+    if done.was_interrupted:
+        print(f"{report.path}: the repair was interrupted; run it again to go on")
+        return
+    print(f"{report.path}: {'repaired' if report.ok else 'STILL DAMAGED'}")
+    for samples, what in (
+        (done.ran_again, "ran again"),
+        (done.collected_again, "collected again from the files that they had left"),
+        (done.failed, "ran again and did not end ok; merlin failures says why"),
+    ):
+        if len(samples):
+            print(f"  {told(samples)} {what}")
+    if done.repacked:
+        print(f"  packed again: {', '.join(sorted(done.repacked))}")
+    if done.rebuilt:
+        print(f"  rebuilt: {', '.join(sorted(done.rebuilt))}")
+    if len(done.changed):
+        print(
+            f"  WARNING: {told(done.changed)} gave other values than before; their simulation is not deterministic"
+        )
+    if not done.digest_before:
+        print(f"  content {done.digest_after}")
+    elif done.digest_before == done.digest_after:
+        print(f"  content as before: {done.digest_after}")
+    else:
+        print(f"  content has changed: {done.digest_before}\n                  now: {done.digest_after}")

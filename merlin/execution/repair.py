@@ -1,0 +1,353 @@
+"""Repair a data set: run again exactly the samples whose values are lost, and rebuild the rest from what proves itself.
+
+Running again is an ordinary run of a part of the study: the lost tasks are reset in the ledger, and with them the
+shards that hold their rows and the manifest. So a repair may be killed at any moment, and the next one, or
+`merlin restart`, finishes it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError, WorkspaceError
+from merlin.execution.embedded import INTERRUPTED, RunOptions, run_embedded
+from merlin.execution.events import Observer
+from merlin.execution.task_files import is_finished, unmark_finished
+from merlin.ledger.replay import replay
+from merlin.shards import bundle
+from merlin.shards import repair as rebuild
+from merlin.shards.damage import NO_ROWS
+from merlin.shards.expected import sample_ids, tasks_of
+from merlin.shards.manifest import write_manifest
+from merlin.shards.manifest_file import DataSet, read_manifest
+from merlin.shards.repair import RepairPlan, plan_repair
+from merlin.shards.rows import row_map, to_ranges
+from merlin.shards.shard_info import ShardInfo, info_name, read_info
+from merlin.shards.verify import Report
+from merlin.shards.whereabouts import has_manifest_outcome, manifest_instance
+from merlin.study.plan import StepInstance, StepKind
+from merlin.study.restrict import with_upstream
+from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.study.workspace import Workspace, lock, members
+
+Array = np.ndarray[Any, Any]
+Range = tuple[int, int]
+Watch = Callable[[], AbstractContextManager[Observer]]
+
+MAX_ROUNDS = 4
+_OPEN = (Outcome.INTERRUPTED, NO_OUTCOME)
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair did; samples are ids."""
+
+    ran_again: Array = field(default_factory=lambda: NO_ROWS)
+    collected_again: Array = field(
+        default_factory=lambda: NO_ROWS
+    )  # from the files that their tasks had left
+    failed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, and did not end ok
+    changed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, and gave other values
+    repacked: set[str] = field(default_factory=set)  # shards
+    rebuilt: set[str] = field(default_factory=set)  # other files
+    was_interrupted: bool = False
+    digest_before: str = ""  # of the content; "" if no manifest could tell
+    digest_after: str = ""
+
+    @property
+    def is_something(self) -> bool:
+        """Whether there was anything to do."""
+        samples = (self.ran_again, self.collected_again, self.failed)
+        return self.was_interrupted or bool(self.repacked or self.rebuilt) or any(len(s) for s in samples)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs; samples as ranges [lo, hi)."""
+        samples = ("ran_again", "collected_again", "failed", "changed")
+        return {
+            **{name: to_ranges(np.unique(getattr(self, name))) for name in samples},
+            "repacked": sorted(self.repacked),
+            "rebuilt": sorted(self.rebuilt),
+            "digest_before": self.digest_before,
+            "digest_after": self.digest_after,
+            "same_content": bool(self.digest_before) and self.digest_before == self.digest_after,
+        }
+
+
+class Repair:
+    """The repair of one data set in its place. `verify` checks it fully; `watch` gives an observer of a run."""
+
+    def __init__(
+        self,
+        directory: Path,
+        study: Workspace | None,
+        aggregate: str,
+        *,
+        verify: Callable[[], Report],
+        watch: Watch,
+        workers: int | None,
+    ) -> None:
+        """`study` is the workspace that the data set is in, if it is in one, and `aggregate` the id of its step."""
+        self._directory, self._aggregate = directory, aggregate
+        self._studies = {} if study is None else {member.member: member for member in members(study)}
+        self._verify, self._watch, self._workers = verify, watch, workers
+        self._forced = NO_ROWS  # rows whose files on disk are not to be believed
+        self._executed = NO_ROWS
+        self._original: dict[int, tuple[str, ShardInfo | None]] = {}  # content digest and sidecar, by shard
+        self.done = Repaired()
+
+    def run(self, report: Report) -> Report:
+        """Repair what a full check has found; returns the last check.
+
+        Raises:
+            WorkspaceError: a run is under way, or there is no workspace to run samples in.
+            ShardError, ExecutionError, LedgerError: it could not be finished; a second repair goes on from there.
+        """
+        self._require_idle()
+        self.done.digest_before = report.content_digest
+        if self._finish_what_was_begun() and not self.done.was_interrupted:
+            report = self._verify()
+        for _ in range(MAX_ROUNDS):
+            if self.done.was_interrupted or (report.ok and not len(self._forced)):
+                break
+            self._round(report)
+            if not self.done.was_interrupted:
+                report = self._verify()
+        self.done.digest_after = report.content_digest
+        return report
+
+    # ------------------------------------------------------------------ rounds
+
+    def _round(self, report: Report) -> None:
+        if report.counts is None:
+            self._rebuild_manifest()
+            return
+        data = read_manifest(self._directory)
+        plan = plan_repair(data, report.problems)
+        if plan.needs_workspace:
+            self._require_workspace(data)
+        with self._locked():
+            self._rebuild(data, plan)
+        rows = np.union1d(plan.rows, self._forced)
+        if len(rows):
+            self._run_again(data, rows, plan)
+
+    def _rebuild(self, data: DataSet, plan: RepairPlan) -> None:
+        """Everything that runs no task."""
+        names = {entry.shard: entry.file for entry in data.shards}
+        if plan.sidecars:
+            rebuild.rebuild_sidecars(data, plan.sidecars)
+            self.done.rebuilt |= {info_name(shard) for shard in plan.sidecars}
+        if plan.repack:
+            rebuild.repack(read_manifest(self._directory), plan.repack, self._studies)
+            self.done.repacked |= {names[shard] for shard in plan.repack}
+        if plan.manifest:
+            for study, instance in self._finished_manifests():
+                write_manifest(study, instance)
+            self.done.rebuilt.add("manifest.json")
+        elif plan.virtual:
+            rebuild.note_shards(self._directory, {}, virtual=True)
+            self.done.rebuilt.add("ensemble.h5")
+        rebuild.remember_filtered(data, _without_sidecar(data))
+
+    def _rebuild_manifest(self) -> None:
+        """From the ledger and the sidecars; rows that nothing proves run again first."""
+        self._require_workspace(None)
+        self.done.rebuilt.add("manifest.json")
+        again: dict[str, dict[str, list[Range]]] = {}
+        for name, study in self._studies.items():
+            lost = rebuild.lost_without_manifest(study, study.instance(self._aggregate))
+            if len(lost):
+                again[name] = _tasks(study, self._aggregate, lost)
+        if again:
+            for name, tasks in again.items():
+                self._run_part(self._studies[name], tasks)
+            return
+        with self._locked():
+            for study, instance in self._finished_manifests():
+                write_manifest(study, instance)
+
+    def _finished_manifests(self) -> list[tuple[Workspace, StepInstance]]:
+        found = []
+        for study in self._studies.values():
+            instance = manifest_instance(study, study.instance(self._aggregate))
+            if replay(study.ledger_dir, study.plan).outcomes[instance.id][0] == Outcome.OK:
+                found.append((study, instance))
+        return found
+
+    # ------------------------------------------------------------------ running
+
+    def _run_again(self, data: DataSet, rows: Array, plan: RepairPlan) -> None:
+        """Reset and run the tasks of rows, and look at what came of it."""
+        for entry in data.shards:
+            if _touches(entry, rows):
+                info = None if entry.shard in plan.doubtful else _read(data, entry.shard)
+                self._original.setdefault(entry.shard, (entry.content_digest, info))
+        executed = self._without_files(data, rows)
+        parts: dict[str, dict[str, list[Range]]] = {}
+        for (member, source), tasks in tasks_of(data, rows).items():
+            parts.setdefault(member, {})[source] = tasks
+        for member, tasks_by_source in parts.items():
+            self._run_part(self._studies[member], tasks_by_source)
+            if self.done.was_interrupted:
+                return
+        self._executed = np.union1d(self._executed, executed)
+        self._take_stock(data, rows)
+
+    def _without_files(self, data: DataSet, rows: Array) -> Array:
+        """Rows whose tasks have to be executed; the others left files that are collected again."""
+        found = [NO_ROWS]
+        for source in data.sources:
+            first, study = source.first_row, self._studies[source.workspace]
+            instance = study.instance(source.id)
+            mine = rows[(rows >= first) & (rows < first + source.num_tasks)]
+            if instance.kind is not StepKind.CMD:
+                found.append(mine)
+                continue
+            for row in mine.tolist():
+                directory = str(study.task_dir(instance, row - first))
+                if row in self._forced:
+                    unmark_finished(directory)
+                if not is_finished(directory):
+                    found.append(np.array([row]))
+        return np.unique(np.concatenate(found))
+
+    def _take_stock(self, data: DataSet, rows: Array) -> None:
+        """Compare the new shards with what the manifest said of the old ones."""
+        now = read_manifest(self._directory)
+        stored, changed, doubted = NO_ROWS, NO_ROWS, NO_ROWS
+        for entry in now.shards:
+            if not _touches(entry, rows):
+                continue
+            self.done.repacked.add(entry.file)
+            held = _held(now, entry.shard)
+            stored = np.union1d(stored, held)
+            digest, info = self._original[entry.shard]
+            if entry.content_digest == digest:
+                continue
+            new = _read(now, entry.shard)
+            is_known = info is not None and new is not None
+            other = rebuild.changed_rows(info, new) if info is not None and new is not None else held
+            ours = np.isin(other, self._executed)
+            changed = np.union1d(changed, other[ours] if is_known or ours.all() else NO_ROWS)
+            doubted = np.union1d(doubted, other[~ours])
+        filtered = np.concatenate([np.arange(a, b) for f in now.filters for a, b in f.rows] or [NO_ROWS])
+        failed = np.setdiff1d(rows, np.union1d(stored, filtered))
+        self._forced = doubted
+        self._note("ran_again", data, np.intersect1d(rows, self._executed))
+        self._note("collected_again", data, np.setdiff1d(rows, self._executed))
+        self._note("failed", data, failed)
+        self._note("changed", data, changed)
+        self.done.collected_again = np.setdiff1d(self.done.collected_again, self.done.ran_again)
+
+    def _note(self, name: str, data: DataSet, rows: Array) -> None:
+        setattr(self.done, name, np.union1d(getattr(self.done, name), sample_ids(data, rows)))
+
+    def _run_part(self, study: Workspace, tasks: Mapping[str, list[Range]]) -> None:
+        """Run tasks of the aggregate's sources again, and what has to run before and after them."""
+
+        def has_files(instance: StepInstance, task: int) -> bool:
+            return is_finished(str(study.task_dir(instance, task)))
+
+        again = with_upstream(study.plan, tasks, has_files)
+        self._embedded(study, again, {*again, *self._of_aggregate(study)})
+        for id in again:  # what other data sets, which are finished, got for a second time
+            for target in study.instance(id).feeds:
+                if target != self._aggregate and has_manifest_outcome(study, study.instance(target)):
+                    shutil.rmtree(study.path / target / bundle.DIRECTORY, ignore_errors=True)
+
+    def _embedded(self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]) -> None:
+        options = RunOptions(workers=self._workers, again=again, only=tuple(sorted(only)))
+        with self._watch() as observer:
+            summary = run_embedded(study, options, observer)
+        self.done.was_interrupted = summary.stop_reason == INTERRUPTED
+
+    def _of_aggregate(self, study: Workspace) -> set[str]:
+        instance = study.instance(self._aggregate)
+        assert instance.aggregate is not None
+        return {instance.id, manifest_instance(study, instance).id, *instance.aggregate.sources}
+
+    def _finish_what_was_begun(self) -> bool:
+        """Run what an earlier repair (or restart) reset and did not finish; whether there was any."""
+        ran = False
+        for study in self._studies.values():
+            ids = self._of_aggregate(study)
+            outcomes = replay(study.ledger_dir, study.plan).outcomes
+            open_ones = {id for id in outcomes if outcomes[id].ranges(_OPEN)}
+            if not open_ones & ids:
+                continue
+            for instance in reversed(study.plan.instances):  # what these wait for, task by task
+                if instance.id in ids:
+                    ids |= {e.source for e in instance.edges if e.kind == "same" and e.source in open_ones}
+            self._embedded(study, None, ids)
+            ran = True
+        return ran
+
+    # ------------------------------------------------------------------ conditions
+
+    def _require_workspace(self, data: DataSet | None) -> None:
+        if not self._studies:
+            raise WorkspaceError(
+                f"{self._directory} is not inside the workspace of its study, which is needed to run samples again: "
+                "say where that is with --workspace WORKSPACE"
+            )
+        known = {study.plan.study_id for study in self._studies.values()}
+        made_by = None if data is None else data.study.get("study_id")
+        if made_by is not None and made_by not in known:
+            raise WorkspaceError(
+                f"{self._directory} was made by study {made_by}; the workspace {self._studies[''].path} "
+                f"belongs to {', '.join(sorted(known))}"
+            )
+
+    def _require_idle(self) -> None:
+        with self._locked():
+            pass
+
+    def _locked(self) -> ExitStack:
+        """Hold all workspaces; raises WorkspaceError if one is in use."""
+        stack = ExitStack()
+        try:
+            for study in self._studies.values():
+                stack.enter_context(lock(study))
+        except BaseException:
+            stack.close()
+            raise
+        return stack
+
+
+def _touches(entry: Any, rows: Array) -> bool:
+    return bool(((rows >= entry.lo) & (rows < entry.hi)).any())
+
+
+def _read(data: DataSet, shard: int) -> ShardInfo | None:
+    """The sidecar that is on disk, if it can be read and has check values."""
+    try:
+        info = read_info(data.directory / info_name(shard))
+    except ShardError:
+        return None
+    return info if info.checks else None
+
+
+def _held(data: DataSet, shard: int) -> Array:
+    info = _read(data, shard)
+    return NO_ROWS if info is None else np.concatenate([np.arange(a, b) for a, b in info.rows] or [NO_ROWS])
+
+
+def _without_sidecar(data: DataSet) -> list[int]:
+    return [entry.shard for entry in data.shards if _read(data, entry.shard) is None]
+
+
+def _tasks(study: Workspace, aggregate: str, rows: Array) -> dict[str, list[Range]]:
+    """Rows of a study as ranges of its sources' tasks."""
+    places = row_map(study, study.instance(aggregate))
+    which, tasks = places.locate(rows)
+    return {
+        places.aggregate.sources[index]: to_ranges(tasks[which == index])
+        for index in np.unique(which).tolist()
+    }

@@ -1,0 +1,171 @@
+"""LBANN: Conduit-style HDF5 bundles with one group for each sample, sample lists and schemas.
+
+``bundles/000/bundle_00000.h5`` holds ``<row>/inputs/<label>``, ``<row>/outputs/scalars/<field>``, ``…/images/…``
+and ``<row>/performance/success``. Arrays are flat, as Conduit reads them, with the channels last, which is what
+LBANN's normalisation needs; the schemas say their dims. A sample that failed has success 0 and no outputs.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.export import lbann_lists, lbann_schemas
+from merlin.shards.export.base import Exporter as Base
+from merlin.shards.export.base import Part
+from merlin.shards.export.view import Array, Block, Column
+
+_COMPACT_BYTES = 1024  # what Conduit keeps beside an object's header
+_FOLDER = 1000  # bundles in one directory
+
+
+class Exporter(Base):
+    format = "lbann"
+    samples_per_file = 1000
+    compressions = ("none", "gzip")
+
+    @cached_property
+    def _failed(self) -> lbann_lists.FailedRows:
+        return lbann_lists.FailedRows(self.view)
+
+    def check(self) -> None:
+        super().check()
+        num = len(lbann_lists.training_positions(self.view))
+        if self.options.trainers > num:
+            raise UsageError(
+                f"--trainers {self.options.trainers} are more than the {num} samples to train on"
+            )
+
+    def refusal(self, column: Column) -> str:
+        if column.ragged:
+            return "LBANN reads the same number of values from every sample, and this field has any number"
+        if column.dtype.kind == "c":
+            return "LBANN has no complex numbers"
+        return ""
+
+    def file_name(self, number: int) -> str:
+        return f"bundles/{number // _FOLDER:03d}/bundle_{number:05d}.h5"
+
+    def prepare(self, directory: Path) -> None:
+        if any(letter.isspace() for letter in str(directory.resolve())):
+            raise UsageError(f"LBANN's sample lists cannot hold a path with blanks: {directory.resolve()}")
+
+    def write(self, path: Path, lo: int, hi: int) -> dict[str, Any]:
+        import h5py
+
+        failed = self._failed.among(lo, hi)
+        with h5py.File(path, "w", libver=("v108", "v110")) as file:
+            bundle = _Bundle(file, self.compression)
+            row_name = self.view.row.name
+            for _, block in self.view.blocks(lo, hi):
+                stored = _flatten(self.view.columns, block)
+                for i, row in enumerate(np.asarray(block[row_name]).tolist()):
+                    bundle.add(row, [(where, values[i : i + 1]) for where, values in stored])
+            for row in failed.tolist():
+                bundle.add(row, None)
+        return {"num_failed": len(failed)}
+
+    def count(self, path: Path) -> int:
+        """Samples with success 1."""
+        import h5py
+
+        success, num = np.empty(1, "<i4"), 0
+        with h5py.File(path, "r") as file:
+            for name in file:
+                dataset = h5py.h5d.open(file.id, f"{name}/performance/success".encode())
+                dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, success)
+                num += int(success[0])
+        return num
+
+    def finish(self, directory: Path, parts: list[Part]) -> list[str]:
+        schemas = lbann_schemas.write_schemas(directory, self.view)
+        return [
+            *schemas,
+            *lbann_lists.write_lists(directory, self.view, self._failed, parts, self.options.trainers),
+        ]
+
+
+def _flatten(columns: tuple[Column, ...], block: Block) -> list[tuple[str, Array]]:
+    """(place inside a sample, rows of flat values) for each column that goes into a sample."""
+    stored = []
+    for column in columns:
+        if column.role == "id":
+            continue
+        values = np.asarray(block[column.name])
+        if column.is_text:
+            values = np.array([text.encode() for text in values.tolist()], dtype=object)
+        else:
+            values = lbann_schemas.channels_last(column, values)
+            values = values.reshape(len(values), -1).astype(lbann_schemas.stored_dtype(column), copy=False)
+        stored.append((lbann_schemas.place(column), values))
+    return stored
+
+
+class _Bundle:
+    """Writes samples past h5py's high-level interface, which takes most of the time for data sets this small."""
+
+    def __init__(self, file: Any, compression: str) -> None:
+        import h5py
+
+        self._file = file
+        self._compression = compression
+        self._spaces: dict[int, Any] = {}
+        self._types: dict[np.dtype[Any], Any] = {}
+        self._compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        self._compact.set_layout(h5py.h5d.COMPACT)
+        self._compact.set_obj_track_times(False)
+        self._timeless = h5py.h5p.create(h5py.h5p.GROUP_CREATE)  # equal data makes equal files
+        self._timeless.set_obj_track_times(False)
+
+    def add(self, row: int, values: list[tuple[str, Array]] | None) -> None:
+        """A sample with its values; None for one that failed."""
+        import h5py
+
+        root = h5py.h5g.create(self._file.id, f"{row:09d}".encode(), None, self._timeless)
+        groups: dict[str, Any] = {}
+        for place, data in values or ():
+            parent, _, name = place.rpartition("/")
+            self._put(self._group(root, parent, groups), name, data)
+        success = np.array([values is not None], dtype="<i4")
+        self._put(self._group(root, "performance", groups), "success", success)
+
+    def _group(self, root: Any, path: str, groups: dict[str, Any]) -> Any:
+        import h5py
+
+        if path not in groups:
+            parent, _, name = path.rpartition("/")
+            above = self._group(root, parent, groups) if parent else root
+            groups[path] = h5py.h5g.create(above, name.encode(), None, self._timeless)
+        return groups[path]
+
+    def _put(self, group: Any, name: str, data: Array) -> None:
+        import h5py
+
+        if data.dtype.kind == "O":  # text: fixed-length characters, as Conduit has them
+            data = np.frombuffer(data[0] + b"\0", "S1").copy()
+        data = data.reshape(-1)
+        if len(data) not in self._spaces:
+            self._spaces[len(data)] = h5py.h5s.create_simple((len(data),))
+        if data.dtype not in self._types:
+            self._types[data.dtype] = h5py.h5t.py_create(data.dtype, logical=True)
+        space, kind = self._spaces[len(data)], self._types[data.dtype]
+        h5py.h5d.create(group, name.encode(), kind, space, self._properties(data)).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, data, kind
+        )
+
+    def _properties(self, data: Array) -> Any:
+        import h5py
+
+        if data.nbytes <= _COMPACT_BYTES:
+            return self._compact
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_obj_track_times(False)
+        if self._compression == "gzip":
+            properties.set_chunk((len(data),))
+            properties.set_shuffle()
+            properties.set_deflate(4)
+        return properties

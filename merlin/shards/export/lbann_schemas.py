@@ -1,0 +1,164 @@
+"""LBANN's data schema (what is in a sample) and experiment schema (what of it is used, and how).
+
+Keys of `metadata`: dims, channels, layout, transpose, scale, bias, ordering, pack, coerce. A value x is read as
+scale * x + bias: inputs, scalars and series between 0 and 1; images and volumes divided by their mean where no
+value is negative, as the JAG data set is, else between 0 and 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.atomic import write_text
+from merlin.shards.export.view import Array, Column, View
+from merlin.shards.statistics import Statistics, channel_axis
+
+DATA, EXPERIMENT = "data_schema.yaml", "experiment_schema.yaml"
+_STEP = 10  # between orderings, so that there is room for others
+_PLACES = {"scalar": "scalars", "series": "series", "image": "images", "volume": "volumes", "text": "text"}
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_HEAD = {
+    DATA: "What a sample holds, and how its values are normalised.",
+    EXPERIMENT: "What is trained on: inputs are packed as datum, outputs as response. Take out what is not wanted.",
+}
+
+
+def place(column: Column) -> str:
+    """Where a column stands inside a sample."""
+    if column.role == "input":
+        return f"inputs/{column.label}"
+    if column.role == "parameter":
+        return f"parameters/{column.label}"
+    return f"outputs/{_PLACES.get(column.kind, 'arrays')}/{column.label}"
+
+
+def stored_dtype(column: Column) -> np.dtype[Any]:
+    """Conduit has neither half precision nor truth values."""
+    if column.dtype.kind == "b":
+        return np.dtype("u1")
+    return np.dtype("<f4") if column.dtype == np.float16 else column.dtype
+
+
+def channels_last(column: Column, values: Array) -> Array:
+    """Rows with their axes as `dims` says, and the channels after them."""
+    order = _axes(column)
+    return values if order is None else values.transpose(0, *(axis + 1 for axis in order))
+
+
+def _axes(column: Column) -> tuple[int, ...] | None:
+    """The order of a sample's axes in the file, None for the one that they have: d h w, then channels."""
+    field = column.field
+    if field is None or column.kind not in ("image", "volume"):
+        return None
+    if field.layout:
+        return tuple(field.layout.index(letter) for letter in "dhwc" if letter in field.layout)
+    channel = channel_axis(field)
+    if channel is None:
+        return None
+    return (*(axis for axis in range(len(column.shape)) if axis != channel), channel)
+
+
+def write_schemas(directory: Path, view: View) -> list[str]:
+    """Write both files; returns their names."""
+    used = [c for c in view.columns if c.role != "id" and not c.is_text]
+    data: dict[str, Any] = {}
+    for number, column in enumerate(sorted(used, key=_group_order), 1):
+        node = data
+        for key in place(column).split("/"):
+            node = node.setdefault(key, {})
+        node["metadata"] = metadata(column, view) | {"ordering": _STEP * number}
+    experiment: dict[str, Any] = {}
+    for group, pack in (("inputs", "datum"), ("parameters", "datum"), ("outputs", "response")):
+        if group in data:
+            inner: dict[str, Any] = {key: {} for key in data[group]} if group == "outputs" else {}
+            experiment[group] = {"metadata": {"pack": pack, "coerce": "float"}, **inner}
+    for name, tree in ((DATA, data), (EXPERIMENT, experiment)):
+        lines = "".join(f"{line}\n" for line in _yaml(tree))
+        write_text(directory / name, f"# {_HEAD[name]}\n{lines}")
+    return [DATA, EXPERIMENT]
+
+
+def _group_order(column: Column) -> int:
+    """Inputs, parameters, scalars, and the rest; each in the data set's order."""
+    roles = {"input": 0, "parameter": 1}
+    return roles.get(column.role, 2 if column.kind == "scalar" else 3)
+
+
+def metadata(column: Column, view: View) -> dict[str, Any]:
+    """dims, channels, layout and normalisation of a column; `ordering` is not among them."""
+    found: dict[str, Any] = {}
+    multiple = False
+    if column.kind in ("image", "volume"):
+        order = _axes(column) or tuple(range(len(column.shape)))
+        channel = channel_axis(column.field) if column.field is not None else None
+        multiple = channel is not None and column.shape[channel] > 1
+        found["dims"] = [column.shape[axis] for axis in order if axis != channel]
+        found["channels"] = 1 if channel is None else column.shape[channel]
+        if multiple:
+            last, first = ("hwc", "chw") if len(found["dims"]) == 2 else ("dhwc", "cdhw")
+            # the reader asks for `hwc` before it normalises several channels, whatever the layout says
+            found |= {"layout": last, "transpose": first, "hwc": 1}
+    statistics = _statistics(column, view)
+    if statistics is not None:
+        pairs = list(_normalisations(column, statistics))
+        scales, biases = [scale for scale, _ in pairs], [bias for _, bias in pairs]
+        per_channel = "channels" in found
+        found["scale"] = scales if per_channel else scales[0]
+        found["bias"] = biases if per_channel else biases[0]
+    return found
+
+
+def _statistics(column: Column, view: View) -> Statistics | None:
+    if column.field is not None:
+        return column.field.statistics
+    return next((c.statistics for c in view.ens.manifest.columns if c.path == column.path), None)
+
+
+def _normalisations(column: Column, statistics: Statistics) -> Iterator[tuple[float, float]]:
+    """(scale, bias) per channel."""
+    for low, high, mean in zip(statistics.min, statistics.max, statistics.mean, strict=True):
+        if not math.isfinite(mean):
+            yield 1.0, 0.0
+        elif column.kind in ("image", "volume") and low >= 0 and mean > 0:
+            yield 1.0 / mean, 0.0
+        elif high > low and math.isfinite(1.0 / (high - low)):
+            yield 1.0 / (high - low), -low / (high - low)
+        else:
+            yield 1.0, -low
+
+
+def _yaml(tree: dict[str, Any], indent: str = "") -> Iterator[str]:
+    """Block style, as LBANN's own schemas are; names that YAML would take for something else are quoted."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield f"{indent}{_key(key)}:"
+            yield from _yaml(value, indent + "  ")
+        else:
+            yield f"{indent}{_key(key)}: {_value(value)}"
+
+
+def _key(text: str) -> str:
+    plain = _PLAIN_KEY.fullmatch(text) and text.lower() not in _YAML_WORDS
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float):
+        return _float(value)
+    return json.dumps(value)
+
+
+def _float(value: float) -> str:
+    """With a point, without which YAML 1.1 takes 1e-05 for text, and the reader 1 for an integer."""
+    mantissa, e, exponent = repr(value).partition("e")
+    return (mantissa if "." in mantissa else f"{mantissa}.0") + e + exponent

@@ -1,0 +1,98 @@
+"""NumPy archives: one ``.npz`` for N samples, one member for each column.
+
+A ragged column is two members, ``<name>.values`` and ``<name>.offsets`` (one more than samples).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.export.base import Exporter as Base
+from merlin.shards.export.view import Array, Column
+from merlin.shards.segments import Ragged
+
+_TEXT_LIMIT = 1 << 30  # bytes of an array of text, which has the width of its longest value
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date of a zip file; equal data makes equal files
+
+
+class Exporter(Base):
+    format = "npz"
+    samples_per_file = 1000
+    compressions = ("none", "deflate")
+
+    def refusal(self, column: Column) -> str:
+        return ""
+
+    def file_name(self, number: int) -> str:
+        return f"samples_{number:05d}.npz"
+
+    def write(self, path: Path, lo: int, hi: int) -> dict[str, Any]:
+        kind = zipfile.ZIP_STORED if self.compression == "none" else zipfile.ZIP_DEFLATED
+        with zipfile.ZipFile(path, "w", kind) as archive:
+            for column in self.view.columns:
+                if column.ragged:
+                    self._write_ragged(archive, column, lo, hi)
+                elif column.is_text:
+                    self._write_text(archive, column, lo, hi)
+                else:
+                    blocks = (block[column.name] for _, block in self.view.blocks(lo, hi, [column]))
+                    _write_member(archive, column.name, column.dtype, (hi - lo, *column.shape), blocks)
+        return {}
+
+    def _write_ragged(self, archive: zipfile.ZipFile, column: Column, lo: int, hi: int) -> None:
+        offsets = np.concatenate(([0], np.cumsum(self.view.lengths(column, lo, hi)))).astype("<i8")
+        shape = (int(offsets[-1]), *column.shape)
+
+        def values() -> Iterator[Array]:
+            for _, block in self.view.blocks(lo, hi, [column]):
+                found = block[column.name]
+                assert isinstance(found, Ragged)
+                yield found.values
+
+        _write_member(archive, f"{column.name}.values", column.dtype, shape, values())
+        _write_member(archive, f"{column.name}.offsets", offsets.dtype, offsets.shape, iter([offsets]))
+
+    def _write_text(self, archive: zipfile.ZipFile, column: Column, lo: int, hi: int) -> None:
+        """Twice through the values: NumPy's text has one width for all."""
+        width = 1
+        for _, block in self.view.blocks(lo, hi, [column]):
+            width = max(width, max((len(text) for text in block[column.name]), default=0))
+        if width * 4 * (hi - lo) > _TEXT_LIMIT:
+            raise UsageError(
+                f"npz: text '{column.name}' of {width:,} characters makes an array of more than a gigabyte; "
+                "use fewer --samples-per-file, or another format"
+            )
+        dtype = np.dtype(f"<U{width}")
+        blocks = (block[column.name].astype(dtype) for _, block in self.view.blocks(lo, hi, [column]))  # type: ignore[union-attr]
+        _write_member(archive, column.name, dtype, (hi - lo,), blocks)
+
+    def count(self, path: Path) -> int:
+        """Of the row numbers; ShardError-free as every member is checked against it by its own header."""
+        with zipfile.ZipFile(path) as archive:
+            return _shape(archive, self.view.row.name)[0]
+
+
+def _write_member(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterator[Any]
+) -> None:
+    """One ``.npy`` member, block after block."""
+    info = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
+    info.compress_type = archive.compression
+    with archive.open(info, "w", force_zip64=True) as member:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(member, header)
+        for block in blocks:
+            member.write(np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8).data)
+
+
+def _shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
+    with archive.open(f"{name}.npy") as member:
+        stream: IO[bytes] = member
+        np.lib.format.read_magic(stream)
+        return tuple(np.lib.format.read_array_header_1_0(stream)[0])

@@ -1,0 +1,195 @@
+"""What is exported: chosen columns of chosen rows, read in blocks of bounded size.
+
+Positions count the exported samples, 0 <= position < num. A block is a dict from column names to arrays
+(rows, …), arrays of str, or `Ragged` whose offsets begin with 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.manifest_file import DataSet, FieldInfo
+from merlin.shards.reader import Ensemble
+from merlin.shards.segments import Ragged
+
+BLOCK_BYTES = 32 << 20
+_TEXT_BYTES = 1024  # what a text value is taken to need
+_MAX_ROWS = 4096
+_IDS = ("sample_id", "row")  # always the last two columns
+
+Array = np.ndarray[Any, Any]
+
+
+Values = Array | Ragged
+Block = dict[str, Values]
+
+
+def sample(values: Values, row: int) -> Any:
+    """One sample of a block's column."""
+    if isinstance(values, Ragged):
+        return values.values[values.offsets[row] : values.offsets[row + 1]]
+    return values[row]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the data set as it leaves."""
+
+    name: str  # in flat formats
+    path: str  # in the shards: "fields/image", "inputs/x", "sample_id"
+    role: str  # field | input | parameter | id
+    kind: str  # of a field; scalar or text for all others
+    dtype: np.dtype[Any]  # object: text
+    shape: tuple[int, ...]  # of one sample, or of one item if ragged
+    ragged: bool = False
+    field: FieldInfo | None = None
+
+    @property
+    def is_text(self) -> bool:
+        return self.dtype.kind == "O"
+
+    @property
+    def is_scalar(self) -> bool:
+        """One number or text for each sample."""
+        return not self.shape and not self.ragged
+
+    @property
+    def label(self) -> str:
+        """The last part of its path: the name of the input, parameter or field."""
+        return self.path.rpartition("/")[2] if self.role != "field" else self.name
+
+    @property
+    def item_bytes(self) -> int:
+        """Of one sample, or of one item if ragged."""
+        size = _TEXT_BYTES if self.is_text else self.dtype.itemsize
+        return size * int(np.prod(self.shape, dtype=np.int64))
+
+    def to_json(self) -> dict[str, Any]:
+        """What is known of it, for files that travel without the manifest."""
+        about = {"name": self.name, "path": self.path, "role": self.role, "kind": self.kind}
+        dtype = "text" if self.is_text else self.dtype.str
+        shape = ["*", *self.shape] if self.ragged else list(self.shape)
+        known = {**about, "dtype": dtype, "shape": shape}
+        if self.field is not None:
+            names = ("units", "description", "layout", "axes", "channels")
+            known |= {name: getattr(self.field, name) for name in names if getattr(self.field, name)}
+        return known
+
+
+class View:
+    """Chosen columns of chosen samples of a data set."""
+
+    def __init__(self, ens: Ensemble, fields: Sequence[str] | None = None, split: str | None = None) -> None:
+        self.ens = ens
+        self.split = split
+        self.columns = choose_columns(ens.manifest, fields)
+        self._chosen = ens if split is None else ens.take(_split(ens, split))
+        self.num = len(self._chosen)
+
+    @property
+    def row(self) -> Column:
+        """The column of row numbers, which name samples: they are unique, and ascend."""
+        return self.columns[-1]
+
+    @property
+    def sample_id(self) -> Column:
+        return self.columns[-2]
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+    def of_role(self, role: str) -> list[Column]:
+        return [column for column in self.columns if column.role == role]
+
+    def read(self, column: Column, lo: int, hi: int) -> Values:
+        """The values of positions [lo, hi); views of mapped files where possible."""
+        found = self._chosen.column_at(column.path)[lo:hi]
+        if not column.ragged:
+            return np.asarray(found)
+        return Ragged(found.items, found.offsets - found.offsets[0])
+
+    def lengths(self, column: Column, lo: int, hi: int) -> Array:
+        """The number of items of each position [lo, hi) of a ragged column."""
+        return np.asarray(self._chosen.column_at(column.path).lengths[lo:hi])
+
+    def blocks(
+        self, lo: int, hi: int, columns: Sequence[Column] | None = None
+    ) -> Iterator[tuple[int, Block]]:
+        """(first position, block) for consecutive blocks of [lo, hi), each of about `BLOCK_BYTES` at most."""
+        wanted = self.columns if columns is None else columns
+        for start, end in self._cut(lo, hi, wanted):
+            yield start, {column.name: self.read(column, start, end) for column in wanted}
+
+    def _cut(self, lo: int, hi: int, columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
+        """Ranges that hold one sample at least, and no more bytes than a block otherwise."""
+        fixed = sum(column.item_bytes for column in columns if not column.ragged)
+        ragged = [column for column in columns if column.ragged]
+        step = max(1, min(_MAX_ROWS, BLOCK_BYTES // max(1, fixed)))
+        for start in range(lo, hi, step):
+            end = min(start + step, hi)
+            if not ragged:
+                yield start, end
+                continue
+            sizes = np.full(end - start, fixed, dtype=np.int64)
+            for column in ragged:
+                sizes += self.lengths(column, start, end) * column.item_bytes
+            at = start
+            for size in group_rows(sizes):
+                yield at, at + size
+                at += size
+
+
+def group_rows(sizes: Array) -> Iterator[int]:
+    """How many of the next rows fit a block, again and again; a row that is larger has one of its own."""
+    total = np.cumsum(sizes)
+    done = 0
+    while done < len(sizes):
+        before = int(total[done - 1]) if done else 0
+        end = max(done + 1, int(np.searchsorted(total, before + BLOCK_BYTES, side="right")))
+        yield end - done
+        done = end
+
+
+def _split(ens: Ensemble, name: str) -> Array:
+    if name not in ens.splits:
+        known = ", ".join(ens.splits) or "none"
+        raise UsageError(f"{ens.path} has no split '{name}'; it has: {known}")
+    return ens.splits[name]
+
+
+def choose_columns(data: DataSet, fields: Sequence[str] | None) -> tuple[Column, ...]:
+    """The fields of these names (all by default; a graph's name stands for its members), and all inputs,
+    parameters, sample ids and row numbers. Raises UsageError for a name that does not exist."""
+    chosen = _choose_fields(data, fields)
+    taken = {field.name for field in chosen}
+    columns = [_field_column(field) for field in chosen]
+    for role, infos in (("input", data.inputs), ("parameter", data.parameters)):
+        for info in infos:
+            name = info.path if info.name in taken or info.name in _IDS else info.name
+            taken.add(name)
+            dtype = np.dtype(object if info.dtype == "text" else info.dtype)
+            kind = "text" if info.dtype == "text" else "scalar"
+            columns.append(Column(name, info.path, role, kind, dtype, info.shape))
+    columns += [Column(f"{'id/' * (p in taken)}{p}", p, "id", "scalar", np.dtype("<i8"), ()) for p in _IDS]
+    return tuple(columns)
+
+
+def _choose_fields(data: DataSet, names: Sequence[str] | None) -> list[FieldInfo]:
+    if names is None:
+        return list(data.fields)
+    graphs = {field.graph for field in data.fields if field.graph}
+    unknown = [name for name in names if name not in graphs and name not in {f.name for f in data.fields}]
+    if unknown:
+        known = ", ".join([*(field.name for field in data.fields), *sorted(graphs)])
+        raise UsageError(f"{data.directory} has no field '{unknown[0]}'; there are: {known}")
+    return [field for field in data.fields if field.name in names or field.graph in names]
+
+
+def _field_column(field: FieldInfo) -> Column:
+    dtype = np.dtype(object if field.dtype == "text" else field.dtype)
+    return Column(field.name, field.path, "field", field.kind, dtype, field.shape, field.ragged, field)

@@ -1,0 +1,232 @@
+"""Zarr, format 3: one group, arranged like a shard, with one array for each column.
+
+``data.zarr/fields/image``, ``data.zarr/inputs/x``, ``data.zarr/sample_id`` …; a ragged field is a group with the
+arrays ``values`` and ``offsets``. An array is cut into files of at most `_FILE_BYTES`, and these into chunks of
+about `_CHUNK_BYTES` (Zarr's sharding), so that a single sample is read without the ones around it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import MissingExtraError
+from merlin.shards.atomic import TEMPORARY_SUFFIX, fsync_path
+from merlin.shards.export.base import Exporter as Base
+from merlin.shards.export.base import Part, file_digest, require_count
+from merlin.shards.export.view import Array, Column
+from merlin.shards.segments import Ragged
+
+NAME = "data.zarr"
+_CHUNK_BYTES = 1 << 18
+_FILE_BYTES = 32 << 20
+
+
+class Exporter(Base):
+    format = "zarr"
+    samples_per_file = 4096
+    compressions = ("zstd", "blosc", "gzip", "none")
+
+    def check(self) -> None:
+        _zarr()
+        super().check()
+
+    def refusal(self, column: Column) -> str:
+        return ""
+
+    def file_name(self, number: int) -> str:
+        return NAME
+
+    def write(self, path: Path, lo: int, hi: int) -> dict[str, Any]:
+        raise NotImplementedError("Zarr's files are written by write_part")
+
+    def count(self, path: Path) -> int:
+        return int(_zarr().open_group(path, mode="r")["row"].shape[0])
+
+    def prepare(self, directory: Path) -> None:
+        """Create the arrays, under a temporary name that only a finished export loses."""
+        final, temporary = directory / NAME, directory / f"{NAME}{TEMPORARY_SUFFIX}"
+        if final.exists() and not temporary.exists():
+            final.rename(temporary)
+        group = _zarr().open_group(temporary, mode="a", zarr_format=3)
+        data = self.view.ens.manifest
+        group.attrs.update({"study": data.study, "content_digest": data.content_digest})
+        for column in self.view.columns:
+            for path, dtype, shape, attributes in self._arrays(column):
+                if path not in group:
+                    self._create(group, path, dtype, shape, attributes)
+
+    def _arrays(self, column: Column) -> Iterator[tuple[str, np.dtype[Any], tuple[int, ...], dict[str, Any]]]:
+        """(path, dtype, shape, attributes) of the arrays that hold a column."""
+        attributes = _attributes(column)
+        if not column.ragged:
+            yield column.path, column.dtype, (self.view.num, *column.shape), attributes
+            return
+        total = int(self._offsets[column.name][-1])
+        yield f"{column.path}/values", column.dtype, (total, *column.shape), attributes
+        yield f"{column.path}/offsets", np.dtype("<i8"), (self.view.num + 1,), {}
+
+    def _create(
+        self, group: Any, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], attributes: dict[str, Any]
+    ) -> None:
+        rows, inner = self._rows(path, dtype, shape)
+        chunks = (inner, *shape[1:])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Zarr warns that text has no final specification yet
+            group.create_array(
+                path,
+                shape=shape,
+                dtype=str if dtype.kind == "O" else dtype,
+                chunks=chunks,
+                shards=(rows, *shape[1:]) if rows > inner else None,
+                compressors=_codec(self.compression),
+                fill_value="" if dtype.kind == "O" else 0,
+                attributes=attributes,
+            )
+
+    def _rows(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int, int]:
+        """Rows of a file and of a chunk. Files end where the exporter's steps do, except those of `values`."""
+        row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        whole = 1 << 20 if path.endswith("/values") else self.step
+        rows = _divisor(whole, _FILE_BYTES // max(1, row_bytes))
+        if dtype.kind == "O":
+            return rows, rows
+        return rows, _divisor(rows, _CHUNK_BYTES // max(1, row_bytes))
+
+    @cached_property
+    def _offsets(self) -> dict[str, Array]:
+        """Where each sample's items begin in `values`: eight bytes for each sample and ragged column."""
+        return {
+            column.name: np.concatenate(([0], np.cumsum(self.view.lengths(column, 0, self.view.num))))
+            for column in self.view.columns
+            if column.ragged
+        }
+
+    def write_part(self, directory: Path, number: int) -> Part:
+        root = self._root(directory)
+        lo, hi = self.range_of(number)
+        # files of nothing but zeros are written too, so that each can be told from one that was lost
+        with warnings.catch_warnings(), _zarr().config.set({"array.write_empty_chunks": True}):
+            warnings.simplefilter("ignore")
+            group = _zarr().open_group(root, mode="r+")
+            for column in self.view.columns:
+                if column.ragged:
+                    self._write_ragged(group, column, lo, hi)
+                else:
+                    self._write_rows(group[column.path], column, lo, hi)
+        found = np.asarray(group["row"][lo:hi])
+        rows = np.asarray(self.view.read(self.view.row, lo, hi))
+        require_count(root, hi - lo, int((found == rows).sum()))
+        files = sorted(self._files(root, lo, hi))
+        for path in files:
+            fsync_path(path)
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(f"{path.relative_to(root)} {file_digest(path)}\n".encode())
+        size = sum(path.stat().st_size for path in files)
+        return Part(NAME, lo, hi, size, digest.hexdigest(), {"num_files": len(files)})
+
+    def _write_rows(self, array: Any, column: Column, lo: int, hi: int) -> None:
+        """File by file, as each is encoded as a whole."""
+        step = (array.shards or array.chunks)[0]
+        for start in range(lo, hi, step):
+            end = min(start + step, hi)
+            array[start:end] = self.view.read(column, start, end)
+
+    def _write_ragged(self, group: Any, column: Column, lo: int, hi: int) -> None:
+        """The offsets of samples [lo, hi), and the values of whole files that begin among theirs."""
+        offsets = self._offsets[column.name]
+        last = hi == self.view.num
+        group[f"{column.path}/offsets"][lo : hi + last] = offsets[lo : hi + last]
+        values = group[f"{column.path}/values"]
+        step = (values.shards or values.chunks)[0]
+        first = -(-int(offsets[lo]) // step) * step
+        end = int(offsets[hi]) if last else -(-int(offsets[hi]) // step) * step
+        for start in range(first, end, step):
+            stop = min(start + step, int(offsets[-1]))
+            values[start:stop] = self._values(column, offsets, start, stop)
+
+    def _values(self, column: Column, offsets: Array, start: int, stop: int) -> Array:
+        """Items [start, stop) of all samples put together."""
+        first = int(np.searchsorted(offsets, start, side="right")) - 1
+        end = int(np.searchsorted(offsets, stop, side="left"))
+        found = self.view.read(column, first, end)
+        assert isinstance(found, Ragged)
+        base = int(offsets[first])
+        return found.values[start - base : stop - base]
+
+    def _files(self, root: Path, lo: int, hi: int) -> Iterator[Path]:
+        """The files that `write_part` wrote for samples [lo, hi)."""
+        for column in self.view.columns:
+            for path, dtype, shape, _ in self._arrays(column):
+                step = self._rows(path, dtype, shape)[0]
+                if path.endswith("/values"):
+                    offsets = self._offsets[column.name]
+                    start, stop = -(-int(offsets[lo]) // step), -(-int(offsets[hi]) // step)
+                else:
+                    more = column.ragged and hi == self.view.num
+                    start, stop = lo // step, -(-(hi + more) // step)
+                rest = "/0" * (len(shape) - 1)
+                yield from (root / path / f"c/{index}{rest}" for index in range(start, stop))
+
+    def is_present(self, directory: Path, part: Part) -> bool:
+        root = self._root(directory)
+        try:
+            sizes = [path.stat().st_size for path in self._files(root, part.lo, part.hi)]
+        except FileNotFoundError:
+            return False
+        return sum(sizes) == part.size_bytes
+
+    def finish(self, directory: Path, parts: list[Part]) -> list[str]:
+        for folder, _, names in os.walk(self._root(directory)):
+            if "zarr.json" in names:
+                fsync_path(Path(folder, "zarr.json"))
+        (directory / f"{NAME}{TEMPORARY_SUFFIX}").rename(directory / NAME)
+        fsync_path(directory)
+        return [NAME]
+
+    @staticmethod
+    def _root(directory: Path) -> Path:
+        temporary = directory / f"{NAME}{TEMPORARY_SUFFIX}"
+        return temporary if temporary.exists() else directory / NAME
+
+
+def _zarr() -> Any:
+    try:
+        import zarr
+    except ImportError as error:
+        raise MissingExtraError("zarr", "export", "writing Zarr") from error
+    return zarr
+
+
+def _codec(name: str) -> Any:
+    from zarr import codecs
+
+    match name:
+        case "zstd":
+            return codecs.ZstdCodec(level=3)
+        case "blosc":
+            return codecs.BloscCodec(cname="zstd", clevel=5, shuffle=codecs.BloscShuffle.shuffle)
+        case "gzip":
+            return codecs.GzipCodec(level=4)
+    return None
+
+
+def _attributes(column: Column) -> dict[str, Any]:
+    return {name: value for name, value in column.to_json().items() if name not in ("name", "path", "dtype")}
+
+
+def _divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is at most `limit` (and at least 1)."""
+    best = 1
+    for small in range(1, int(number**0.5) + 1):
+        if number % small == 0:
+            best = max([best, *(d for d in (small, number // small) if d <= limit)])
+    return best

@@ -1,0 +1,184 @@
+"""NumPy files: a ``.npy`` is one column, the members of an ``.npz`` are several.
+
+A ``.npy`` is memory-mapped. Members of archives are read as they are unpacked, forward, and never whole.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.export.view import Array, Values
+from merlin.shards.importing.sources import Facts, SourceFile, as_text
+from merlin.shards.segments import Ragged
+
+_KINDS = "biufcUS"
+
+
+def open_arrays(path: Path) -> SourceFile:
+    return NpyFile(path) if path.suffix.lower() == ".npy" else NpzFile(path)
+
+
+class NpyFile(SourceFile):
+    """One array; its key is the file's name without suffix."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as e:
+            raise ShardError(f"{path}: not a readable .npy file: {e}") from e
+
+    def names(self) -> list[str]:
+        return [self.path.stem]
+
+    def has(self, key: str) -> bool:
+        return key == self.path.stem
+
+    def facts(self, key: str, offsets: str | None = None) -> Facts:
+        return _facts(f"{self.path}", self._array.dtype, self._array.shape)
+
+    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+        return _values(self._array[lo:hi])
+
+    def place(self, key: str, row: int) -> str:
+        return f"{self.path}: row {row}"
+
+
+class NpzFile(SourceFile):
+    """A ragged column `a` is the members ``a.values`` and ``a.offsets``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile) as e:
+            raise ShardError(f"{path}: not a readable .npz file: {e}") from e
+        self._members: dict[str, _Member] = {}
+        self._names = [
+            name.removesuffix(".npy") for name in self._archive.namelist() if name.endswith(".npy")
+        ]
+
+    def names(self) -> list[str]:
+        ragged = [name.removesuffix(".values") for name in self._names if name.endswith(".values")]
+        ragged = [name for name in ragged if f"{name}.offsets" in self._names]
+        hidden = {f"{name}.{part}" for name in ragged for part in ("values", "offsets")}
+        return [*(name for name in self._names if name not in hidden), *ragged]
+
+    def has(self, key: str) -> bool:
+        return key in self._names or f"{key}.values" in self._names
+
+    def facts(self, key: str, offsets: str | None = None) -> Facts:
+        values, cuts = self._parts(key, offsets)
+        found = _facts(values.place, values.dtype, values.shape)
+        if cuts is None:
+            return found
+        return Facts(cuts.shape[0] - 1, found.dtype, found.shape, ragged=True)
+
+    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+        values, cuts = self._parts(key, offsets)
+        if cuts is None:
+            return _values(values.read(lo, hi))
+        where = cuts.read(lo, hi + 1).astype(np.int64)
+        return Ragged(_values(values.read(int(where[0]), int(where[-1]))), where - where[0])
+
+    def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
+        cuts = self._parts(key, offsets)[1]
+        assert cuts is not None
+        return np.diff(cuts.read(lo, hi + 1).astype(np.int64))
+
+    def _parts(self, key: str, offsets: str | None) -> tuple[_Member, _Member | None]:
+        if offsets is not None:
+            return self._member(key), self._member(offsets)
+        if key in self._names:
+            return self._member(key), None
+        return self._member(f"{key}.values"), self._member(f"{key}.offsets")
+
+    def _member(self, key: str) -> _Member:
+        if key not in self._members:
+            if key not in self._names:
+                raise ShardError(f"{self.path} has no member '{key}'")
+            self._members[key] = _Member(self._archive, key, f"{self.path}: '{key}'")
+        return self._members[key]
+
+    def close(self) -> None:
+        for member in self._members.values():
+            member.close()
+        self._archive.close()
+
+
+class _Member:
+    """An array inside an archive, read from streams that are unpacked forward.
+
+    There are two of them, as an import may look at samples before it copies them.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, key: str, place: str) -> None:
+        self.place = place
+        self._archive, self._key = archive, key
+        self._streams: list[tuple[int, Any]] = []  # (next row, stream)
+        self._streams.append((0, self._open()))
+        self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+
+    def _open(self) -> Any:
+        try:
+            stream = self._archive.open(f"{self._key}.npy")
+            version = np.lib.format.read_magic(stream)
+            first = version == (1, 0)
+            read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            self.shape, fortran, self.dtype = read(stream)
+        except (OSError, ValueError, zipfile.BadZipFile) as e:
+            raise ShardError(f"{self.place} cannot be read: {e}") from e
+        if fortran and len(self.shape) > 1:
+            raise ShardError(
+                f"{self.place} is stored column by column; save it with numpy.ascontiguousarray(array)"
+            )
+        return stream
+
+    def read(self, lo: int, hi: int) -> Array:
+        """Rows [lo, hi)."""
+        at, stream = self._take(lo)
+        size = (hi - lo) * self._row_bytes
+        try:
+            if lo > at:
+                stream.seek((lo - at) * self._row_bytes, 1)
+            data = stream.read(size)
+        except (OSError, zipfile.BadZipFile, EOFError) as e:
+            raise ShardError(f"{self.place} cannot be read: {e}") from e
+        if len(data) != size:
+            raise ShardError(f"{self.place} ends early")
+        self._streams.append((hi, stream))
+        return np.frombuffer(data, self.dtype).reshape(hi - lo, *self.shape[1:])
+
+    def _take(self, row: int) -> tuple[int, Any]:
+        """The stream that is nearest before a row, out of the list; a new one if all are beyond it."""
+        before = [item for item in self._streams if item[0] <= row]
+        if before:
+            best = max(before, key=lambda item: item[0])
+            self._streams.remove(best)
+            return best
+        if len(self._streams) > 1:
+            self._streams.pop(0)[1].close()
+        return 0, self._open()
+
+    def close(self) -> None:
+        for _, stream in self._streams:
+            stream.close()
+
+
+def _facts(place: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Facts:
+    if dtype.kind not in _KINDS:
+        what = "Python objects, which are not read" if dtype.kind == "O" else f"{dtype}"
+        raise ShardError(f"{place} holds {what}; save numbers or text, e.g. array.astype(str)")
+    if not shape:
+        raise ShardError(f"{place} is a single value; a column has one for each sample")
+    kind = np.dtype(object) if dtype.kind in "US" else dtype
+    return Facts(shape[0], kind, tuple(shape[1:]))
+
+
+def _values(array: Array) -> Array:
+    return as_text(array.tolist()) if array.dtype.kind in "US" else array

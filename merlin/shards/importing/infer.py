@@ -1,0 +1,191 @@
+"""A schema for files that say enough about themselves: names, types and shapes, and what an export wrote beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from merlin.errors import ShardError, UsageError
+from merlin.shards.importing.resolve import guess_kind
+from merlin.shards.importing.sources import Facts, SourceFile, open_source
+from merlin.spec.import_schema import ROLES
+
+_GROUPS = {"inputs": "input", "parameters": "parameter", "fields": "field"}
+_SUCCESS = "performance/success"
+_TOLD = ("units", "description", "layout", "axes", "channels")  # what a file may say of a column
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A column of the first file of its kind."""
+
+    name: str  # of a member of a graph: "<graph>.<role>"
+    key: str
+    role: str
+    facts: Facts
+    about: dict[str, Any]
+    file: str  # glob, if the column needs one
+
+
+def infer_schema(paths: Sequence[Path]) -> str:
+    """The schema, as YAML, by which files would be imported. Raises UsageError if they hold no columns."""
+    groups = any(is_grouped(path) for path in paths)
+    sources = [
+        open_source(path, "groups" if groups else "rows", _SUCCESS if groups else None) for path in paths
+    ]
+    try:
+        found, left_out = _look(sources)
+        if not any(column.role == "field" for column in found):
+            raise UsageError(
+                f"{paths[0]} holds no column that could be a field; write a schema, and name it with --schema"
+            )
+        return "\n".join(_yaml(found, left_out, groups)) + "\n"
+    finally:
+        for source in sources:
+            source.close()
+
+
+def is_grouped(path: Path) -> bool:
+    """Whether each group at the root of an HDF5 file is a sample: many of them, alike, and nothing else."""
+    if path.suffix.lower() not in (".h5", ".hdf5"):
+        return False
+    import h5py
+
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            names = list(file)
+            if not names or any(name in _GROUPS for name in names):
+                return False
+            if not all(isinstance(file.get(name), h5py.Group) for name in (names[0], names[-1])):
+                return False
+            return all(_SUCCESS in file[name] for name in (names[0], names[-1])) or (
+                len(names) > 1 and set(file[names[0]]) == set(file[names[-1]])
+            )
+    except OSError as e:
+        raise ShardError(f"{path}: not a readable HDF5 file: {e}") from e
+
+
+def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
+    """All columns, each under a name of its own, and what is left out and why."""
+    found: dict[tuple[str, str], _Found] = {}
+    left_out = []
+    first_of_kind: dict[str, SourceFile] = {}
+    for source in sources:
+        suffix = source.path.suffix
+        first_of_kind.setdefault(f"{source.path.stem}{suffix}" if suffix == ".npy" else suffix, source)
+    several = len({source.path.suffix for source in sources}) < len(first_of_kind)
+    for source in first_of_kind.values():
+        said = _said_by_export(source.path)
+        for key in source.names():
+            try:
+                facts = source.facts(key)
+            except ShardError as e:
+                left_out.append(str(e))
+                continue
+            about = {**said.get(key, {}), **source.about(key)}
+            role, name = _role(key, about)
+            if role and (role, name) not in found:
+                glob = source.path.name if several and source.path.suffix == ".npy" else ""
+                found[role, name] = _Found(name, key, role, facts, about, glob)
+    return list(found.values()), left_out
+
+
+def _said_by_export(path: Path) -> dict[str, dict[str, Any]]:
+    """What the ``export.json`` beside a file, or above it, says of its columns."""
+    for folder in (path.parent, path.parent.parent):
+        try:
+            told = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+            if path.relative_to(folder).as_posix() in {entry["file"] for entry in told["files"]}:
+                return {column["name"]: column for column in told["columns"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return {}
+
+
+def _role(key: str, about: dict[str, Any]) -> tuple[str, str]:
+    """(role, name); no role for a column that belongs to no data set."""
+    path = str(about.get("path", key))
+    head, _, rest = path.partition("/")
+    name = rest if head in _GROUPS and rest else path.rpartition("/")[2]
+    if head == "provenance" or path == "row":
+        return "", name
+    if path == "sample_id":
+        return "id", name
+    if head in _GROUPS and rest:
+        return _GROUPS[head], rest.replace("/", ".")
+    return "field", name
+
+
+def _yaml(found: Sequence[_Found], left_out: Sequence[str], groups: bool) -> Iterator[str]:
+    yield from (f"# left out: {line}" for line in left_out)
+    if groups:
+        yield "samples: groups"
+        yield f"success: {_SUCCESS}"
+    for role, block in (("input", "inputs"), ("parameter", "parameters")):
+        columns = [column for column in found if column.role == role]
+        if columns:
+            yield f"{block}:"
+            for column in columns:
+                file = f", file: {_quoted(column.file)}" if column.file else ""
+                yield f"  {_quoted(column.name)}: {{key: {_quoted(column.key)}{file}}}"
+    if not any(column.role == "input" for column in found):
+        yield "# inputs: [names of what went in, out of the fields below]"
+    yield "fields:"
+    fields = [column for column in found if column.role == "field"]
+    for column in fields:
+        if not _graph(column):
+            yield f"  {_quoted(column.name)}: {_field(column)}"
+    for graph in dict.fromkeys(filter(None, map(_graph, fields))):
+        yield f"  {_quoted(graph)}:"
+        yield "    kind: graph"
+        yield "    members:"
+        for column in fields:
+            if _graph(column) == graph:
+                yield f"      {column.name.rpartition('.')[2]}: {_field(column)}"
+    ids = [column for column in found if column.role == "id"]
+    if ids and ids[0].facts.dtype.kind in "iu":
+        yield f"sample_id: {_quoted(ids[0].key)}"
+
+
+def _graph(column: _Found) -> str:
+    """The graph that a field is a member of, or nothing."""
+    graph, _, role = column.name.rpartition(".")
+    return graph if role in ROLES else ""
+
+
+def _field(column: _Found) -> str:
+    facts = column.facts
+    said = str(column.about.get("kind", ""))
+    entry: dict[str, Any] = {}
+    if not _graph(column):
+        entry["kind"] = guess_kind(column.name, facts, facts.shape, facts.ragged, said)
+    if not facts.is_text:
+        entry["dtype"] = facts.dtype.name
+    if facts.ragged or facts.shape:
+        entry["shape"] = [*(["*"] if facts.ragged else []), *facts.shape]
+    if column.key != column.name:
+        entry["key"] = column.key
+    if column.file:
+        entry["file"] = column.file
+    entry |= {name: column.about[name] for name in _TOLD if column.about.get(name)}
+    return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in entry.items()) + "}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """JSON strings are YAML; plain words stay plain."""
+    plain = text.replace("_", "").isalnum() and text[:1].isalpha() and len(text) > 1
+    words = ("yes", "no", "on", "off", "true", "false", "null")
+    return (
+        text
+        if plain and text.isascii() and text.lower() not in words
+        else json.dumps(text, ensure_ascii=False)
+    )

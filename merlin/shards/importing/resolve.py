@@ -1,0 +1,183 @@
+"""Which columns of which files a schema means, and what fields they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError, UsageError
+from merlin.shards import check
+from merlin.shards.importing.sources import Facts, SourceFile, list_some
+from merlin.shards.importing.streams import Part, Stream
+from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema
+from merlin.study.plan import Field
+
+_SMALL = 4  # a first or last axis up to here is taken for channels
+
+
+def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[Stream]:
+    """All columns of the schema, found in the files.
+
+    Raises:
+        UsageError: the files do not have a column, or do not agree on it or on the number of samples.
+        ShardError: a column cannot be read, or cannot be in a data set.
+    """
+    streams = []
+    for name, field in schema.fields.items():
+        if field.kind == "graph":
+            for role, member in field.members.items():
+                streams.append(_field_stream(f"{name}.{role}", member, sources, graph=name, role=role))
+        else:
+            streams.append(_field_stream(name, field, sources))
+    for group, columns in (("inputs", schema.inputs), ("parameters", schema.parameters)):
+        streams += [_plain_stream(group, name, column, sources) for name, column in columns.items()]
+    other = next((stream for stream in streams if stream.num != streams[0].num), None)
+    if other is not None:
+        raise UsageError(
+            f"the files do not agree on the number of samples: {streams[0].num:,} in '{streams[0].path}', "
+            f"{other.num:,} in '{other.path}'"
+        )
+    return streams
+
+
+def find_parts(
+    what: str, keys: Sequence[str], column: ImportColumn, sources: Sequence[SourceFile]
+) -> list[Part]:
+    """The files that have a column under one of these keys, in their order; without `file:`, those of the kind
+    of file that has it. Raises UsageError if one of them, or all, do not."""
+    chosen = [s for s in sources if column.file is None or _matches(s.path, column.file)]
+    if not chosen:
+        known = list_some(source.path.name for source in sources)
+        raise UsageError(f"{what}: no file is called {column.file}; there are: {known}")
+    named = column.file is not None
+    having = [s for s in chosen if _key_in(s, keys, named)]
+    if not having:
+        raise UsageError(
+            f"{what}: no file has '{keys[0]}'; {chosen[0].path} has {list_some(chosen[0].names())}. "
+            "Say where it is with key:"
+        )
+    kinds = {source.path.suffix for source in having}
+    lacking = [s for s in chosen if s not in having and (named or s.path.suffix in kinds - {".npy"})]
+    if lacking:
+        raise UsageError(
+            f"{what}: {having[0].path} has '{keys[0]}', and {lacking[0].path} does not; "
+            "name the files that do with file:"
+        )
+    offsets = column.offsets if isinstance(column, ImportField) else None
+    found = ((source, _key_in(source, keys, named)) for source in having)
+    return [Part(source, key, offsets, source.facts(key, offsets)) for source, key in found]
+
+
+def _key_in(source: SourceFile, keys: Sequence[str], named: bool) -> str:
+    """The key under which a file has the column, or nothing; a named .npy has no other column."""
+    only = source.names()[0] if named and source.path.suffix.lower() == ".npy" else ""
+    return next((key for key in keys if source.has(key)), only)
+
+
+def _matches(path: PurePath, pattern: str) -> bool:
+    return fnmatchcase(path.name, pattern) or fnmatchcase(str(path), pattern)
+
+
+def _keys(column: ImportColumn, name: str, *groups: str) -> list[str]:
+    return [column.key] if column.key else [name, *(f"{group}/{name}" for group in groups)]
+
+
+def _plain_stream(group: str, name: str, column: ImportColumn, sources: Sequence[SourceFile]) -> Stream:
+    """An input or a parameter: float64 or text; whole numbers stay so in parameters."""
+    what = f"{group}.{name}"
+    parts = find_parts(what, _keys(column, name, group), column, sources)
+    if any(part.facts.shape or part.facts.ragged for part in parts):
+        raise UsageError(f"{what}: expected a value for each sample, found shape {parts[0].facts.shape}")
+    if any(part.facts.is_text for part in parts):
+        return Stream(f"{group}/{name}", Field(name=name, kind="text"), parts)
+    whole = group == "parameters" and all(part.facts.dtype.kind in "iu" for part in parts)
+    return Stream(f"{group}/{name}", Field(name=name, dtype="int64" if whole else "float64"), parts)
+
+
+def _field_stream(
+    name: str, field: ImportField, sources: Sequence[SourceFile], graph: str = "", role: Any = ""
+) -> Stream:
+    path = f"fields/{graph}/{role}" if graph else f"fields/{name}"
+    keys = [*_keys(field, name, "fields"), *([] if field.key else [path, f"{graph}/{role}"])]
+    parts = find_parts(f"fields.{name}", keys, field, sources)
+    facts = _agree(name, parts)
+    shape, ragged = _shape(name, field, facts)
+    about = parts[0].source.about(parts[0].key)
+    known = replace(facts, dtype=np.dtype(field.dtype)) if field.dtype else facts
+    kind: Any = field.kind or guess_kind(name, known, shape, ragged, about.get("kind", ""))
+    made = Field(
+        name=name,
+        kind=kind,
+        dtype=field.dtype or ("float64" if facts.is_text else facts.dtype.name),
+        shape=shape,
+        ragged=ragged,
+        finite=field.finite,
+        units=field.units or about.get("units", ""),
+        description=field.description or about.get("description", ""),
+        compression=field.compression,
+        axes=field.axes,
+        layout=field.layout or about.get("layout", ""),
+        channels=field.channels,
+        graph=graph,
+        role=role,
+    )
+    if kind != "text" and facts.is_text and not field.dtype:
+        raise UsageError(f"fields.{name} holds text; say kind: text, or a dtype that it can be read as")
+    if kind != "text" and not facts.is_text and not check.castable(facts.dtype, check.field_dtype(made)):
+        raise UsageError(f"fields.{name}: {facts.dtype.name} in the files does not become {made.dtype}")
+    return Stream(path, made, parts)
+
+
+def _agree(name: str, parts: Sequence[Part]) -> Facts:
+    """What the files say of a column: the same, but for the width of numbers."""
+    first = parts[0].facts
+    for part in parts[1:]:
+        if (part.facts.shape, part.facts.ragged, part.facts.is_text) != (
+            first.shape,
+            first.ragged,
+            first.is_text,
+        ):
+            raise UsageError(
+                f"fields.{name}: samples have shape {first.shape} in {parts[0].source.path}, "
+                f"and {part.facts.shape} in {part.source.path}"
+            )
+    if first.is_text:
+        return first
+    return replace(first, dtype=np.result_type(*(part.facts.dtype for part in parts)))
+
+
+def _shape(name: str, field: ImportField, facts: Facts) -> tuple[tuple[int, ...], bool]:
+    """The field's shape of a sample, or of an item, and whether it is ragged."""
+    if field.shape is None:
+        return facts.shape, facts.ragged
+    wanted = tuple(size for size in field.shape if size is not None)
+    ragged = None in field.shape
+    sizes_agree = np.prod(wanted, dtype=int) == np.prod(facts.shape, dtype=int)
+    if ragged != facts.ragged and ragged:
+        raise UsageError(
+            f"fields.{name}: expected any number of items in a sample, found shape {facts.shape}"
+        )
+    if not sizes_agree and not (facts.ragged and not ragged):
+        raise UsageError(f"fields.{name}: expected shape {list(field.shape)}, found {list(facts.shape)}")
+    return wanted, ragged
+
+
+def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, said: str) -> Any:
+    """What a column is, by what is `said` of it, and by its shape. Raises ShardError for too many axes."""
+    if ragged:
+        return "ragged"
+    if facts.is_text:
+        return "text"
+    if said and said not in ("ragged", "graph"):
+        return said
+    kinds = {0: "scalar", 1: "series", 2: "image", 4: "volume"}
+    if len(shape) == 3:
+        return "image" if shape[-1] <= _SMALL or shape[0] <= _SMALL else "volume"
+    if len(shape) not in kinds:
+        raise ShardError(f"fields.{name}: {len(shape)} axes are more than a field may have")
+    return kinds[len(shape)]

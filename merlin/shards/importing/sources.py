@@ -1,0 +1,130 @@
+"""The files that an import reads: each holds columns by key, and a column's first axis counts samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.export.view import Array, Values
+from merlin.shards.segments import Ragged
+
+SUFFIXES = {
+    ".npy": "arrays",
+    ".npz": "arrays",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".csv": "table",
+    ".tab": "table",
+    ".tsv": "table",
+    ".parquet": "parquet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a column holds."""
+
+    num: int  # samples
+    dtype: np.dtype[Any]  # object: text
+    shape: tuple[int, ...]  # of one sample, or of one item if ragged
+    ragged: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        return self.dtype.kind == "O"
+
+
+class SourceFile(ABC):
+    """One file. Reading is fastest forward, sample by sample, as an import does it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The keys of all columns, in the order of the file."""
+
+    @abstractmethod
+    def has(self, key: str) -> bool:
+        """Whether there is such a column."""
+
+    @abstractmethod
+    def facts(self, key: str, offsets: str | None = None) -> Facts:
+        """What the column holds; `offsets` is the column that cuts it into samples.
+
+        Raises ShardError if it cannot be the column of a data set.
+        """
+
+    @abstractmethod
+    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+        """Samples [lo, hi) of the column; `facts` says what they are taken for."""
+
+    def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
+        """(hi - lo,) how many items each of these samples of a ragged column has."""
+        found = self.read(key, lo, hi, facts, offsets)
+        assert isinstance(found, Ragged)
+        return found.lengths
+
+    def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
+        """Samples in [lo, hi) that have no value, or one of another type, and what is there instead."""
+        return {}
+
+    def expect(self, lo: int, hi: int) -> None:
+        """Samples [lo, hi) of several columns are read next."""
+        return
+
+    def place(self, key: str, row: int) -> str:
+        """Where a value is, for people: file, row and column; line and column of text."""
+        return f"{self.path}: row {row}, '{key}'"
+
+    def about(self, key: str) -> dict[str, Any]:
+        """What the file says about the column: units, description, kind, axes, role."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what is open."""
+        return
+
+
+def open_source(path: Path, samples: str, success: str | None) -> SourceFile:
+    """Open a file of a kind that its suffix names. Raises UsageError for any other."""
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    match SUFFIXES.get(path.suffix.lower()):
+        case "arrays":
+            from merlin.shards.importing.arrays import open_arrays
+
+            return open_arrays(path)
+        case "hdf5":
+            from merlin.shards.importing.hdf5 import GroupsFile, RowsFile
+
+            return GroupsFile(path, success) if samples == "groups" else RowsFile(path)
+        case "table":
+            from merlin.shards.importing.table import TableFile
+
+            return TableFile(path)
+        case "parquet":
+            from merlin.shards.importing.parquet import ParquetFile
+
+            return ParquetFile(path)
+    raise UsageError(f"{path}: files to import end in {', '.join(SUFFIXES)}")
+
+
+def list_some(names: Iterable[str], limit: int = 12) -> str:
+    """Names for a message."""
+    listed = list(names)
+    return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "") if listed else "nothing"
+
+
+def as_text(values: Iterable[Any]) -> Array:
+    """An array of str; bytes are taken for UTF-8."""
+    found = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
+    out = np.empty(len(found), dtype=object)
+    out[:] = found
+    return out

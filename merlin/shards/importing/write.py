@@ -1,0 +1,245 @@
+"""What an import leaves: shards with their sidecars, ``ensemble.h5`` and a manifest, as after an aggregate step."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin import __version__
+from merlin.errors import ShardError
+from merlin.shards import check
+from merlin.shards.columns import Around, ColumnSpec
+from merlin.shards.digest import ALGORITHM
+from merlin.shards.export.view import Array, Values
+from merlin.shards.gather import Place, field_columns, group_attributes, memory_column, store_shard
+from merlin.shards.growing import write_manifest_file
+from merlin.shards.importing.state import Done, study_id
+from merlin.shards.importing.streams import Stream
+from merlin.shards.manifest import MAX_CAUSES, Summary
+from merlin.shards.manifest_file import OUTCOMES, Counts
+from merlin.shards.rows import RowMap, to_ranges
+from merlin.shards.segments import Ragged
+from merlin.shards.shard_info import (
+    ATTEMPT,
+    SHARD_FORMAT,
+    SHARD_VERSION,
+    info_name,
+    read_info,
+)
+from merlin.shards.virtual import write_virtual
+
+if TYPE_CHECKING:
+    from merlin.shards.importing.run import Import
+
+SOURCE = "import"  # the id of the source in the manifest, and of the aggregate
+
+
+class ImportedRows:
+    """The samples of one shard, as they come out of the files; those that are dropped are left out."""
+
+    def __init__(self, what: Import, lo: int, hi: int, dropped: Iterable[int]) -> None:
+        keep = np.ones(hi - lo, dtype=bool)
+        keep[np.array(sorted(dropped), dtype=np.int64) - lo] = False
+        self._positions = lo + np.flatnonzero(keep)
+        self._streams = {stream.path: stream for stream in what.streams}
+        self._offsets: dict[str, Array] = {}
+        self._checked = what.schema.bad_values == "drop"
+        self.rows: Array = what.rows[self._positions]
+
+    def read(self, path: str, lo: int, hi: int, out: Array) -> None:
+        """Put rows number [lo, hi) of a column into `out`. Raises ShardError for a value that does not fit."""
+        stream = self._streams[path]
+        for a, b in to_ranges(self._positions[lo:hi]):
+            for start, end in stream.blocks(a, b):
+                values = self._values(stream, start, end)
+                assert not isinstance(values, Ragged)
+                out[: end - start] = values
+                out = out[end - start :]
+
+    def _values(self, stream: Stream, lo: int, hi: int) -> Values:
+        values = stream.read(lo, hi)
+        problems = {} if self._checked else stream.problems(lo, hi, values)
+        if problems:
+            position, why = min(problems.items())
+            more = (
+                f" (and in {len(problems) - 1} more samples of the next {hi - lo})"
+                if len(problems) > 1
+                else ""
+            )
+            raise ShardError(
+                f"{stream.place(position)}: {why}{more}; mend it, or leave such samples out with bad_values: drop"
+            )
+        return values
+
+    def offsets(self, path: str) -> Array:
+        """(n + 1,) where each row's items begin."""
+        if path not in self._offsets:
+            stream = self._streams[path]
+            lengths = [stream.lengths(a, b) for a, b in to_ranges(self._positions)]
+            self._offsets[path] = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+        return self._offsets[path]
+
+    def read_items(self, path: str, lo: int, hi: int, out: Array) -> None:
+        """Put items [lo, hi) of all rows into `out`."""
+        offsets = self.offsets(path)
+        first = int(np.searchsorted(offsets, lo, side="right")) - 1
+        last = int(np.searchsorted(offsets, hi, side="left"))
+        for a, b in to_ranges(self._positions[first:last]):
+            for start, end in self._streams[path].blocks(a, b):
+                values = self._values(self._streams[path], start, end)
+                assert isinstance(values, Ragged)
+                begin = int(offsets[first])
+                mine = values.items[max(0, lo - begin) : max(0, hi - begin)]
+                out[: len(mine)] = mine
+                out = out[len(mine) :]
+                first += end - start
+
+
+def write_shard(out: Path, what: Import, shard: int, lo: int, hi: int, dropped: dict[int, str]) -> Done:
+    """Write the shard of positions [lo, hi) without those that are dropped."""
+    content = ImportedRows(what, lo, hi, dropped)
+    fields = what.aggregate.fields
+    columns = [
+        *(column for field in fields for column in field_columns(field, what.aggregate, content)),
+        *(_plain_column(stream, content) for stream in what.streams if not stream.path.startswith("fields/")),
+        memory_column("sample_id", content.rows + what.first_sample),
+        memory_column("row", content.rows),
+        memory_column(ATTEMPT, np.zeros(len(content.rows), "<i4")),
+    ]
+    per_shard = what.aggregate.samples_per_shard
+    place = Place(out, shard, shard * per_shard, min((shard + 1) * per_shard, what.planned))
+    around = Around(attributes=_attributes(what, place), groups=group_attributes(fields))
+    info = store_shard(place, content, fields, columns, around, {})
+    by_cause = defaultdict(list)
+    for position, why in sorted(dropped.items()):
+        by_cause[why].append(int(what.rows[position]))
+    causes = {why: to_ranges(np.array(rows, dtype=np.int64)) for why, rows in by_cause.items()}
+    return Done(shard, info.info_digest, causes)
+
+
+def _plain_column(stream: Stream, content: ImportedRows) -> ColumnSpec:
+    """An input or a parameter, in memory: a number or a text for each row."""
+    values = np.empty(len(content.rows), check.field_dtype(stream.field))
+    content.read(stream.path, 0, len(values), values)
+    return memory_column(stream.path, values)
+
+
+def _about(what: Import) -> dict[str, Any]:
+    return {
+        "study_id": study_id(what.identity),
+        "spec_digest": what.schema_digest,
+        "code_version": __version__,
+        "seed": what.schema.seed,
+    }
+
+
+def _attributes(what: Import, place: Place) -> dict[str, Any]:
+    return {
+        "format": SHARD_FORMAT,
+        "version": SHARD_VERSION,
+        "study": what.schema.name,
+        **_about(what),
+        "aggregate": SOURCE,
+        "shard": place.shard,
+        "row_lo": place.lo,
+        "row_hi": place.hi,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "created": _now(),
+    }
+
+
+def write_manifest(out: Path, what: Import, done: dict[int, Done]) -> None:
+    """Put the shards together: ``ensemble.h5`` and, last, ``manifest.json``."""
+    rows = RowMap(what.aggregate, what.planned, per_sample=True, first_sample=what.first_sample)
+    summary = Summary(rows)
+    failed = _failed_rows(done)
+    per_shard = what.aggregate.samples_per_shard
+    for shard in range(what.num_shards):
+        lo, hi = np.searchsorted(what.rows, [shard * per_shard, (shard + 1) * per_shard])
+        present = np.setdiff1d(what.rows[lo:hi], failed, assume_unique=True)
+        summary.add(read_info(out / info_name(shard)), present)
+    now = _now()
+    study = {"name": what.schema.name, **_about(what), "created": now, "finished": now}
+    if what.schema.description:
+        study["description"] = what.schema.description
+    write_manifest_file(
+        out,
+        {
+            "digest_algorithm": ALGORITHM,
+            "study": study,
+            "aggregate": SOURCE,
+            "per_sample": True,
+            "samples_per_shard": per_shard,
+            **_fates(what, failed, done),
+            **summary.to_json(),
+        },
+        write_virtual,
+    )
+
+
+def _failed_rows(done: dict[int, Done]) -> Array:
+    """Rows that were dropped, ascending."""
+    ranges = [r for shard in sorted(done) for found in done[shard].dropped.values() for r in found]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in ranges)]))
+
+
+def _fates(what: Import, failed: Array, done: dict[int, Done]) -> dict[str, Any]:
+    """Counts, the one source, and the samples that were left out by cause. Ids that nothing has are missing."""
+    missing = to_ranges(np.setdiff1d(np.arange(what.planned), what.rows, assume_unique=True))
+    num_missing = what.planned - what.num
+    counts = asdict(
+        Counts(
+            planned=what.planned,
+            ok=what.num - len(failed),
+            failed=len(failed),
+            skipped=0,
+            missing=num_missing,
+        )
+    )
+    source = {
+        "id": SOURCE,
+        "workspace": "",
+        "first_row": 0,
+        "first_sample": what.first_sample,
+        "num_tasks": what.planned,
+        "params": {},
+        "counts": counts,
+        "failed": to_ranges(failed),
+        "filtered": [],
+        "skipped": [],
+        "missing": missing,
+    }
+    return {
+        "counts": {key: counts[key] for key in ("planned", *OUTCOMES)},
+        "sources": [source],
+        "failures": _failures(done),
+    }
+
+
+def _failures(done: dict[int, Done]) -> list[dict[str, Any]]:
+    """Groups by cause, most frequent first; what is beyond `MAX_CAUSES` shares one."""
+    groups: dict[str, list[Array]] = {}
+    for shard in sorted(done):
+        for cause, ranges in done[shard].dropped.items():
+            known = cause in groups or len(groups) < MAX_CAUSES
+            listed = groups.setdefault(cause if known else "other causes", [])
+            listed.extend(np.arange(a, b) for a, b in ranges)
+    found: list[dict[str, Any]] = []
+    for cause, parts in groups.items():
+        rows = np.sort(np.concatenate(parts))
+        of = {"source": SOURCE, "workspace": "", "cause": cause}
+        found.append({**of, "num": len(rows), "tasks": to_ranges(rows)})
+    return sorted(found, key=lambda group: -int(group["num"]))
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

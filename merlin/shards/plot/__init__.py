@@ -1,0 +1,107 @@
+"""Pictures of a data set: for notebooks, as files, and as one page to send to somebody.
+
+ens = merlin.open_shards("study_20260101-120000/collect")
+ens.plot()                           # a matplotlib Figure with everything
+ens.plot("inputs", split="train")    # one kind of chart
+merlin.shards.plot.write_plot(ens, "icf.html")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.errors import UsageError
+from merlin.shards.atomic import replacing
+from merlin.shards.describe import describe_data_set
+from merlin.shards.plot.canvas import require_matplotlib
+from merlin.shards.plot.choice import CHART_KINDS
+
+if TYPE_CHECKING:
+    from merlin.shards.plot.sections import Request
+    from merlin.shards.reader import Ensemble
+
+SUFFIXES = (".png", ".html", ".pdf", ".svg")
+
+
+def plot(
+    ensemble: Ensemble,
+    kind: str = "all",
+    *,
+    fields: Sequence[str] = (),
+    num: int = 12,
+    split: str = "",
+    query: str = "",
+) -> Any:
+    """Draw a data set as a matplotlib Figure, 10 inches wide.
+
+    `kind` is one of `CHART_KINDS` or "all"; `fields` name fields, inputs and graphs; `num` samples are shown in contact
+    sheets; `split` and `query` (see `Ensemble.query`) select samples.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        UsageError: a name does not exist, or nothing can be drawn.
+    """
+    require_matplotlib()
+    from merlin.shards.plot.figure import make_figure
+    from merlin.shards.plot.sections import make_sections
+
+    sections = make_sections(ensemble, request(kind, fields=fields, num=num, split=split, query=query))
+    return make_figure(sections, *_heading(ensemble))
+
+
+def request(
+    kind: str = "all", *, fields: Sequence[str] = (), num: int = 12, split: str = "", query: str = ""
+) -> Request:
+    """What `plot` and `write_plot` are to draw. Raises UsageError for an unknown kind."""
+    from merlin.shards.plot.sections import Request
+
+    if kind != "all" and kind not in CHART_KINDS:
+        raise UsageError(f"no charts of kind '{kind}'; there are: all, {', '.join(CHART_KINDS)}")
+    kinds = CHART_KINDS if kind == "all" else (kind,)
+    return Request(kinds, tuple(fields), num, split, query)
+
+
+def write_plot(
+    ensemble: Ensemble,
+    out_path: str | os.PathLike[str],
+    wanted: Request | None = None,
+    on_section: Callable[[str], None] = lambda kind: None,
+) -> Path:
+    """Write a picture (.png, .pdf, .svg) or a page (.html), as the suffix says; returns its path.
+
+    `on_section` hears the kind of each chart before its data is read. Raises as `plot`, and UsageError for another
+    suffix.
+    """
+    path = Path(out_path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path}: pictures are written as {', '.join(SUFFIXES)}, as the file's name ends")
+    require_matplotlib()
+    from merlin.shards.plot.figure import make_figure, picture
+    from merlin.shards.plot.page import make_page
+    from merlin.shards.plot.sections import make_sections
+
+    sections = make_sections(ensemble, wanted or request(), on_section)
+    on_section("drawing")
+    if path.suffix.lower() == ".html":
+        content = make_page(describe_data_set(ensemble.manifest), sections).encode()
+    else:
+        content = picture(make_figure(sections, *_heading(ensemble)), path.suffix.lower()[1:])
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return path
+
+
+def summary_html(ensemble: Ensemble) -> str:
+    """A data set in a few lines of HTML, as a notebook shows it."""
+    from merlin.shards.plot.tables import summary
+
+    return summary(describe_data_set(ensemble.manifest), len(ensemble))
+
+
+def _heading(ensemble: Ensemble) -> tuple[str, str]:
+    data = ensemble.manifest
+    finished = str(data.study.get("finished", ""))[:10]
+    return str(data.study.get("name", "")), ", ".join(word for word in (str(data.counts), finished) if word)

@@ -1,0 +1,109 @@
+"""Which samples a chart draws: all of them, or a subset that is the same every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.splits import split_indices
+
+if TYPE_CHECKING:
+    from merlin.shards.reader import Ensemble
+
+Array = np.ndarray[Any, Any]
+
+CHART_KINDS = ("inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
+MAX_ROWS = 100_000  # of scalars and inputs; what a histogram of them looks like no longer changes beyond
+_MAX_SHARDS = 200  # that are opened for them
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rows that are drawn, ascending, and the samples that they stand for."""
+
+    ensemble: Ensemble  # or the selection that a query made of it
+    rows: Array  # (n,) indices into the ensemble
+    split: Array  # (n,) index into `split_names`; len(split_names) for none
+    split_names: tuple[str, ...]
+    total: int  # samples they were chosen from; -1 if that would have to be counted
+    condition: str  # "", or "split train", "samples with yield > 1e14"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def note(self) -> str:
+        """ "12,000 samples" or "a fixed subset of 100,000 of 1,000,000 samples"."""
+        return self.note_of(len(self))
+
+    def note_of(self, num: int) -> str:
+        """The same for a chart that draws `num` of the rows."""
+        where = f" ({self.condition})" if self.condition else ""
+        if num == self.total:
+            return f"{num:,} samples{where}"
+        of = f" of {self.total:,}" if self.total > 0 else ""
+        return f"a fixed subset of {num:,}{of} samples{where}"
+
+    def some(self, num: int) -> Array:
+        """At most `num` of the rows, spread evenly."""
+        return self.rows[_spread(len(self.rows), num)]
+
+
+def choose(ensemble: Ensemble, *, split: str = "", query: str = "", max_rows: int = MAX_ROWS) -> Choice:
+    """Choose the rows to draw. Raises UsageError for an unknown split, or if nothing is left."""
+    from merlin.shards.reader import Selection
+
+    splits = ensemble.manifest.splits
+    names = tuple(splits.fractions)
+    if split and split not in names:
+        raise UsageError(f"no split '{split}' in {ensemble.path}; there are: {', '.join(names) or 'none'}")
+    condition = [f"split {split}"] if split else []
+    condition += [f"selected from {ensemble.manifest.num_rows:,}"] if isinstance(ensemble, Selection) else []
+    condition += [f"where {query}"] if query else []
+    if query:
+        ensemble = ensemble.query(query)
+    num = len(ensemble)
+    share = splits.fractions[split] if split else 1.0
+    wanted = min(num, int(max_rows / max(share, 1e-3) * 1.05))
+    if isinstance(ensemble, Selection):
+        rows = _spread(num, wanted)
+    else:
+        rows = _rows([shard.num_rows for shard in ensemble.manifest.shards], wanted)
+    member = split_indices(sample_ids(ensemble, rows), splits.fractions, splits.seed)
+    total = num
+    if split:
+        inside = np.flatnonzero(member == names.index(split))
+        total = len(inside) if len(rows) == num else -1 if query else splits.counts.get(split, -1)
+        inside = inside[_spread(len(inside), max_rows)]
+        rows, member = rows[inside], member[inside]
+    words = " and ".join(condition)
+    if not len(rows):
+        raise UsageError(f"{ensemble.path} has no samples to draw" + (f": {words}" if words else ""))
+    return Choice(ensemble, rows, member, names, total, words)
+
+
+def sample_ids(ensemble: Ensemble, rows: Array) -> Array:
+    """The sample of each of some rows, without reading those of all others."""
+    return np.asarray(ensemble.column_at("sample_id")[rows])
+
+
+def _rows(sizes: list[int], num: int) -> Array:
+    """`num` rows of shards of these sizes, from evenly spaced shards if there are very many."""
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    if starts[-1] <= num:
+        return np.arange(starts[-1])
+    shards = np.arange(len(sizes))[_spread(len(sizes), _MAX_SHARDS)]
+    pool = np.concatenate([np.arange(starts[k], starts[k + 1]) for k in shards])
+    return np.asarray(pool[_spread(len(pool), num)])
+
+
+def _spread(size: int, num: int) -> Array:
+    """`num` of `size` positions, ascending: one at random from each of `num` equal parts, so that neither the
+    order of the samples nor its period shows."""
+    if size <= num:
+        return np.arange(size)
+    edges = np.arange(num + 1) * size // num
+    return np.asarray(edges[:-1] + (np.random.default_rng(0).random(num) * np.diff(edges)).astype(np.int64))

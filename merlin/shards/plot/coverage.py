@@ -1,0 +1,185 @@
+"""Where the inputs have been sampled: every pair of them, and where samples were lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.plot import canvas as look
+from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
+from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label
+
+_MAX_POINTS = 4000  # in a panel; more would hide each other
+_ENOUGH_FOR_DENSITY = 1000
+MAX_INPUTS = 8  # that are paired
+_TICKS = 0.06  # of a panel's height
+_LEFT, _TOP, _BOTTOM, _GAP = 0.75, 0.34, 0.5, 0.09
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Inputs of the samples in the data set, and of those that are not, by their fate."""
+
+    labels: tuple[str, ...]
+    units: tuple[str, ...]
+    values: Array  # (n, d)
+    lost: dict[str, Array] = field(default_factory=dict)  # fate -> (m, d)
+
+    @property
+    def num_paired(self) -> int:
+        return min(len(self.labels), MAX_INPUTS)
+
+    @property
+    def panel(self) -> float:
+        """Side of a panel, inches."""
+        return min(2.4, (WIDTH - _LEFT - MARGIN) / self.num_paired - _GAP)
+
+    @property
+    def height(self) -> float:
+        return _TOP + self.num_paired * (self.panel + _GAP) + _BOTTOM
+
+
+def draw(data: Coverage, canvas: Canvas) -> None:
+    """Scatter below the diagonal, density (or, of few samples, correlation) above, histograms on it."""
+    _legend(data, canvas)
+    scales = [choose_scale(_all(data, i)) for i in range(data.num_paired)]
+    step = data.panel + _GAP
+    for row in range(data.num_paired):
+        for column in range(data.num_paired):
+            axes = canvas.axes(_LEFT + column * step, _TOP + row * step, data.panel, data.panel)
+            if row == column:
+                _histogram(axes, data, row, scales[row])
+            elif row > column:
+                _scatter(axes, data, column, row)
+            elif len(data.values) >= _ENOUGH_FOR_DENSITY:
+                _density(axes, data, column, row, scales)
+            else:
+                _correlation(axes, data, column, row)
+            _label(axes, data, row, column, scales)
+
+
+def _legend(data: Coverage, canvas: Canvas) -> None:
+    points = len(data.values[:: _stride(len(data.values))])
+    entries = [("o", look.BLUE, f"in the data set ({points:,} as points)")]
+    for fate, values in data.lost.items():
+        entries.append(
+            (look.FATE_MARKERS[fate], look.FATE_COLOURS[fate], f"{fate} ({len(values):,} as points)")
+        )
+    canvas.legend(_LEFT, 0.04, entries)
+
+
+def _all(data: Coverage, i: int) -> Array:
+    return np.concatenate([data.values[:, i], *(values[:, i] for values in data.lost.values())])
+
+
+def _histogram(axes: Any, data: Coverage, i: int, scale: Scale) -> None:
+    """Of the samples in the data set; the others are ticks along the upper edge, a line for each fate."""
+    edges = scale.edges(len(data.values))
+    counts, _ = np.histogram(data.values[:, i], edges)
+    axes.stairs(counts, edges, fill=True, color=look.BLUE, alpha=0.35, linewidth=0)
+    axes.stairs(counts, edges, color=look.BLUE, linewidth=1.0)
+    top = 0.98 - _TICKS * len(data.lost)
+    axes.set_ylim(0, max(1, counts.max(initial=0)) / (top - 0.05))
+    axes.spines["left"].set_visible(False)
+    for line, (fate, values) in enumerate(data.lost.items()):
+        y = top + _TICKS * line
+        axes.vlines(values[:, i], y, y + 0.8 * _TICKS, transform=axes.get_xaxis_transform(),
+                    colors=look.FATE_COLOURS[fate], linewidth=0.8, alpha=0.8)  # fmt: skip
+
+
+def _stride(num: int) -> int:
+    return -(-num // _MAX_POINTS) or 1
+
+
+def _scatter(axes: Any, data: Coverage, x: int, y: int) -> None:
+    points = data.values[:: _stride(len(data.values))]
+    alpha = float(np.clip(1000 / max(len(points), 1), 0.3, 0.8))
+    size = 1.8 if len(points) > 300 else 3.0
+    axes.set_gid(look.TINTED)
+    axes.plot(
+        points[:, x], points[:, y], "o", color=look.BLUE, markersize=size, alpha=alpha, mew=0, rasterized=True
+    )
+    for fate, values in data.lost.items():
+        axes.plot(
+            values[:, x],
+            values[:, y],
+            look.FATE_MARKERS[fate],
+            color=look.FATE_COLOURS[fate],
+            markersize=3.0,
+            mew=0.8,
+            alpha=0.9,
+            rasterized=True,
+        )
+
+
+def _density(axes: Any, data: Coverage, x: int, y: int, scales: list[Scale]) -> None:
+    """Samples per cell; a cell as dark as in an even coverage would be half as dark as the darkest."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
+    axes.set_gid(look.TINTED)
+    cells = int(np.clip(np.sqrt(len(data.values) / 25), 8, 40))
+    edges = [_cells(scales[i], cells) for i in (x, y)]
+    counts, _, _ = np.histogram2d(data.values[:, x], data.values[:, y], bins=edges)
+    red, green, blue = to_rgb(look.BLUE)
+    ramp = LinearSegmentedColormap.from_list("ramp", [(red, green, blue, 0.0), (red, green, blue, 1.0)])
+    top = max(2 * len(data.values) / cells**2, float(np.quantile(counts, 0.995)))
+    axes.pcolormesh(*edges, counts.T, cmap=ramp, vmin=0, vmax=top, rasterized=True, linewidth=0)
+    value = _correlation_of(data, x, y)
+    if abs(value) >= 0.1:
+        axes.text(0.04, 0.95, f"ρ {value:+.2f}".replace("-", "−"), transform=axes.transAxes, va="top",
+                  fontsize=look.SMALL, color=look.INK)  # fmt: skip
+
+
+def _cells(scale: Scale, num: int) -> Array:
+    if scale.is_log:
+        return np.geomspace(scale.lo, scale.hi, num + 1)
+    return np.linspace(scale.lo, scale.hi, num + 1)
+
+
+def _correlation(axes: Any, data: Coverage, x: int, y: int) -> None:
+    value = _correlation_of(data, x, y)
+    axes.set_axis_off()
+    words = "–" if np.isnan(value) else f"{value:+.2f}".replace("-", "−")
+    size = look.NORMAL + 5 * (0 if np.isnan(value) else abs(value))
+    axes.text(0.5, 0.5, f"ρ {words}", transform=axes.transAxes, ha="center", va="center",
+              fontsize=size, color=look.INK)  # fmt: skip
+
+
+def _correlation_of(data: Coverage, x: int, y: int) -> float:
+    return rank_correlation(data.values[:, x], data.values[:, y])
+
+
+def rank_correlation(x: Array, y: Array) -> float:
+    """Spearman's coefficient over the pairs that are finite; NaN if either does not vary."""
+    known = np.isfinite(x) & np.isfinite(y)
+    if known.sum() < 3:
+        return float("nan")
+    a, b = _ranks(x[known]), _ranks(y[known])
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm else float("nan")
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[inverse])
+
+
+def _label(axes: Any, data: Coverage, row: int, column: int, scales: list[Scale]) -> None:
+    """Ticks and names at the outer edge alone."""
+    last = data.num_paired - 1
+    apply(axes.xaxis, scales[column], ticks=3)
+    if row != column:
+        apply(axes.yaxis, scales[row], ticks=3)
+    axes.tick_params(labelbottom=row == last, left=column == 0 < row, labelleft=column == 0 < row)
+    if row == last:
+        axes.set_xlabel(
+            label(data.labels[column], data.units[column], scales[column], data.panel), labelpad=2
+        )
+    if column == 0:
+        axes.set_ylabel(label(data.labels[row], data.units[row], scales[row], data.panel))
+        axes.yaxis.set_label_coords(-0.48 / data.panel, 0.5)

@@ -1,0 +1,91 @@
+"""Sections on one figure (for notebooks, PNG and PDF), or each as a drawing of its own (for the page)."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+from merlin.shards.plot import canvas as look
+from merlin.shards.plot.canvas import LARGE, MARGIN, PAPER, SOFT, WIDTH, Canvas, Section, settings
+
+_HEADING, _SPACE, _TITLE = 0.55, 0.25, 0.75
+DPI = 150
+
+
+def make_figure(sections: list[Section], title: str, subtitle: str) -> Any:
+    """All sections, one below the other, as a matplotlib Figure; it shows itself in a notebook."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    head = _TITLE if title else 0.0
+    height = head + sum(section.height + _HEADING + _SPACE for section in sections)
+    with settings():
+        figure: Any = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor=PAPER)
+        FigureCanvasAgg(figure)
+        if title:
+            whole = Canvas(figure, WIDTH, height)
+            whole.text(MARGIN, 0.16, title, fontsize=LARGE + 4, weight="bold")
+            whole.text(MARGIN, 0.47, subtitle, color=SOFT)
+        top = head
+        for section in sections:
+            above = Canvas(figure, WIDTH, _HEADING, top, height)
+            above.text(MARGIN, 0.12, section.title, fontsize=LARGE, weight="bold")
+            above.text(MARGIN, 0.34, section.note, color=SOFT)
+            top += _HEADING
+            section.draw(Canvas(figure, WIDTH, section.height, top, height))
+            top += section.height + _SPACE
+    figure._repr_png_ = lambda: picture(figure, "png", dpi=100)
+    return figure
+
+
+def picture(figure: Any, format: str, dpi: int = DPI) -> bytes:
+    """The figure as a file of this format; the same every time."""
+    out = io.BytesIO()
+    metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[format]
+    with settings():
+        figure.savefig(out, format=format, dpi=dpi, metadata=metadata)
+    return out.getvalue()
+
+
+def drawing(section: Section) -> str:
+    """The section as an <svg> element for an HTML page: no references to anything outside, and colours as
+    variables of the page."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    out = io.StringIO()
+    with settings():
+        import matplotlib
+
+        matplotlib.rcParams["svg.hashsalt"] = section.key + section.title
+        figure = Figure(figsize=(WIDTH, section.height), dpi=200, facecolor="none")
+        FigureCanvasSVG(figure)
+        section.draw(Canvas(figure, WIDTH, section.height, is_vector=True))
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return _inline(out.getvalue(), section.title)
+
+
+VARIABLES = {
+    look.PAPER: "paper", look.INK: "ink", look.SOFT: "soft", look.RULE: "rule", look.BLUE: "blue",
+    look.ORANGE: "orange", look.GREEN: "green", look.RED: "red", look.PURPLE: "purple",
+}  # fmt: skip
+
+
+def _inline(svg: str, title: str) -> str:
+    from html import escape
+
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = svg.replace(f'<g id="{look.TINTED}">', f'<g class="{look.TINTED}">')
+    svg = re.sub(r'<g id="[A-Za-z]\w*">', "<g>", svg)
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _head(escape(title)), svg, count=1)
+    for colour, name in VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{name})")
+    return svg
+
+
+def _head(title: str) -> str:
+    return rf'<svg role="img" aria-label="{title}" viewBox="\1">'

@@ -1,0 +1,135 @@
+"""A few graphs, drawn where their nodes are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.plot import canvas as look
+from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
+from merlin.shards.plot.colours import mark_colours
+from merlin.shards.plot.ticks import Array, number
+
+MAX_GRAPHS = 6
+MAX_EDGES = 20_000  # of one graph that are drawn
+_PER_LINE = 3
+_HEAD, _SIDE, _GAP = 0.3, 3.0, 0.3
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One sample's graph."""
+
+    title: str
+    positions: Array  # (nodes, 2)
+    edges: Array  # (edges, 2)
+    colours: Array | None  # (nodes,): the first node feature or target
+
+
+@dataclass(frozen=True)
+class Graphs:
+    name: str
+    coloured_by: str
+    drawings: tuple[Drawing, ...]
+
+    @property
+    def height(self) -> float:
+        return -(-len(self.drawings) // _PER_LINE) * (_HEAD + _SIDE + _GAP)
+
+
+def lay_out(title: str, graph: dict[str, Array]) -> tuple[Drawing, str, str]:
+    """A graph's members as a drawing, in what plane it is, and what its nodes are coloured by."""
+    edges = np.asarray(graph["edges"], dtype=np.int64).reshape(-1, 2)
+    members = [np.asarray(graph[role]) for role in ("nodes", "positions", "node_targets") if role in graph]
+    num = len(members[0]) if members else int(edges.max(initial=-1)) + 1
+    if "positions" in graph:
+        positions, how = plane(np.asarray(graph["positions"], dtype=np.float64))
+    else:
+        positions, how = circle(num), "nodes in a circle"
+    colours, coloured_by = None, ""
+    for role in ("node_targets", "nodes"):
+        if role in graph and graph[role].ndim == 2 and graph[role].shape[1]:
+            colours, coloured_by = np.asarray(graph[role][:, 0], dtype=np.float64), f"{role}[0]"
+            break
+    words = f"{title}: {num:,} nodes, {len(edges):,} edges"
+    return Drawing(words, positions, edges, colours), how, coloured_by
+
+
+def plane(positions: Array) -> tuple[Array, str]:
+    """Positions (n, D) in the plane, and how they got there."""
+    dimensions = positions.shape[1]
+    if dimensions == 1:
+        return np.column_stack([positions[:, 0], np.zeros(len(positions))]), "drawn along their only axis"
+    if dimensions == 2:
+        return positions, "drawn where their nodes are"
+    widest = np.sort(np.argsort(np.ptp(positions, axis=0))[::-1][:2])
+    names = " and ".join("xyzw"[i] if i < 4 else str(i) for i in widest)
+    return positions[:, widest], f"drawn along their widest axes, {names}"
+
+
+def circle(num: int) -> Array:
+    angle = 2 * np.pi * np.arange(num) / max(1, num)
+    return np.column_stack([np.cos(angle), np.sin(angle)])
+
+
+def draw(data: Graphs, canvas: Canvas) -> None:
+    known = [d.colours for d in data.drawings if d.colours is not None and d.colours.size]
+    limits = None
+    if known:
+        values = np.concatenate(known)
+        values = values[np.isfinite(values)]
+        limits = (float(values.min()), float(values.max())) if values.size else None
+    step = (WIDTH - MARGIN) / _PER_LINE
+    image = None
+    for i, drawing in enumerate(data.drawings):
+        line, place = divmod(i, _PER_LINE)
+        left, top = MARGIN + place * step, line * (_HEAD + _SIDE + _GAP)
+        canvas.text(left, top + 0.06, drawing.title, color=look.INK)
+        axes = canvas.axes(left, top + _HEAD, step - 0.25, _SIDE)
+        image = _graph(axes, drawing, limits) or image
+    if image is not None and limits is not None:
+        _bar(canvas, data, image, limits)
+
+
+def _graph(axes: Any, drawing: Drawing, limits: tuple[float, float] | None) -> Any:
+    from matplotlib.collections import LineCollection
+
+    look.without_box(axes)
+    axes.set_gid(look.TINTED)
+    edges = drawing.edges[:: -(-len(drawing.edges) // MAX_EDGES) or 1]
+    lines = LineCollection(
+        list(drawing.positions[edges]),
+        colors=look.SOFT,
+        linewidths=0.5,
+        alpha=0.5,
+        rasterized=len(edges) > 1000,
+    )
+    axes.add_collection(lines)
+    num = max(1, len(drawing.positions))
+    size = float(np.clip(2500 / num, 1.5, 40))
+    many = num > 500
+    x, y = drawing.positions.T
+    out = None
+    if drawing.colours is not None and limits is not None:
+        lo, hi = limits
+        out = axes.scatter(x, y, s=size, c=drawing.colours, cmap=mark_colours(), vmin=lo, vmax=hi, linewidths=0,
+                           zorder=3, rasterized=many)  # fmt: skip
+    else:
+        axes.scatter(x, y, s=size, color=look.BLUE, linewidths=0, zorder=3, rasterized=many)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.margins(0.05)
+    axes.autoscale_view()
+    return out
+
+
+def _bar(canvas: Canvas, data: Graphs, image: Any, limits: tuple[float, float]) -> None:
+    left = WIDTH - MARGIN - 1.9
+    axes = canvas.axes(left, canvas.height - 0.2, 1.2, 0.07)
+    bar = canvas.figure.colorbar(image, cax=axes, orientation="horizontal", ticks=[])
+    bar.outline.set_visible(False)
+    canvas.text(left - 0.06, canvas.height - 0.165, f"{data.coloured_by}  {number(limits[0])}", ha="right",
+                va="center", fontsize=look.SMALL, color=look.SOFT)  # fmt: skip
+    canvas.text(left + 1.26, canvas.height - 0.165, number(limits[1]), va="center", fontsize=look.SMALL,
+                color=look.SOFT)  # fmt: skip

@@ -1,0 +1,90 @@
+"""One HTML file with the figures and the tables of a data set, to open anywhere and to attach to a mail.
+
+It refers to nothing outside itself and has no scripts. Figures are drawings inside the page, so they stay sharp, their
+words can be searched, and their colours follow the reader's light or dark theme.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from merlin.shards.describe import Description, size_text
+from merlin.shards.plot import tables
+from merlin.shards.plot.canvas import Section
+from merlin.shards.plot.figure import drawing
+from merlin.shards.plot.page_style import CSS
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def make_page(facts: Description, sections: list[Section]) -> str:
+    """The page's HTML."""
+    name = escape(str(facts.study.get("name", "")) or facts.path.name)
+    parts = [(f"figure-{i}", s.title, _figure(s)) for i, s in enumerate(sections)]
+    left_out = tables.left_out_table(facts)
+    if left_out:
+        parts.insert(0, ("left-out", "Samples that are left out", left_out))
+    parts.append(("fields", "Fields", tables.fields_table(facts)))
+    inputs = tables.inputs_table(facts)
+    if inputs:
+        parts.append(("inputs", "Inputs", inputs))
+    if facts.split_fractions:
+        parts.append(("splits", "Splits", tables.splits_table(facts)))
+    parts.append(("provenance", "Provenance", tables.provenance_table(facts)))
+    links = "".join(f'<a href="#{id}">{escape(title)}</a> ' for id, title, _ in parts)
+    body = "\n".join(
+        f'<section id="{id}"><h2>{escape(title)}</h2>\n{html}</section>' for id, title, html in parts
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{name}</title>
+<style>{CSS}</style>
+</head>
+<body>
+<header><h1>{name}</h1>
+<p class="sub">{_subtitle(facts)}</p>
+{_cards(facts)}
+{tables.fate_bar(facts)}
+<nav>{links}</nav>
+</header>
+<main>
+{body}
+</main>
+<footer>Made by <code>merlin shards plot</code>. Everything is inside this file.</footer>
+</body>
+</html>
+"""
+
+
+def _figure(section: Section) -> str:
+    return f'<p class="note">{escape(section.note)}</p>\n<figure>{drawing(section)}</figure>'
+
+
+def _subtitle(facts: Description) -> str:
+    finished = str(facts.study.get("finished", ""))[:16].replace("T", " ")
+    return f"data set <code>{escape(facts.aggregate)}</code>" + (
+        f", finished {escape(finished)} UTC" if finished else ""
+    )
+
+
+def _cards(facts: Description) -> str:
+    num_fields = len({field.info.graph or field.info.name for field in facts.fields})
+    cards = [
+        (f"{facts.num_rows:,}", "samples"),
+        (
+            size_text(facts.size_bytes),
+            f"in {facts.num_shards:,} " + ("shard" if facts.num_shards == 1 else "shards"),
+        ),
+        (size_text(facts.bytes_per_sample), "a sample"),
+        (f"{num_fields:,}", "field" if num_fields == 1 else "fields"),
+        (f"{len(facts.inputs) + len(facts.parameters):,}", "inputs"),
+    ]
+    return (
+        '<div class="cards">'
+        + "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in cards)
+        + "</div>"
+    )

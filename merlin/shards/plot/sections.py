@@ -1,0 +1,365 @@
+"""From a data set to the charts that are worth drawing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.plot import coverage, graphs, histograms, images, lengths, series
+from merlin.shards.plot.canvas import Section
+from merlin.shards.plot.choice import CHART_KINDS, Choice, choose, sample_ids
+from merlin.shards.plot.histograms import Quantity
+from merlin.shards.plot.lost import lost_inputs
+from merlin.shards.plot.pictures import make_rows, most_samples, views_of
+from merlin.shards.plot.ticks import label, number
+
+if TYPE_CHECKING:
+    from merlin.shards.manifest_file import FieldInfo
+    from merlin.shards.reader import Ensemble
+
+Array = np.ndarray[Any, Any]
+
+MAX_FANS = 12
+_MAX_LINES = 10
+_MOST_BYTES = 32 << 20  # read for one chart
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be drawn. `kinds` are some of `CHART_KINDS`; empty `fields` are all."""
+
+    kinds: tuple[str, ...] = CHART_KINDS
+    fields: tuple[str, ...] = ()
+    num: int = 12
+    split: str = ""
+    query: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What sections are made from."""
+
+    request: Request
+    choice: Choice
+
+    @property
+    def ensemble(self) -> Ensemble:
+        return self.choice.ensemble
+
+    def wants(self, name: str, graph: str = "") -> bool:
+        named = self.request.fields
+        return not named or name in named or (bool(graph) and graph in named)
+
+    def fields(self, *kinds: str) -> list[FieldInfo]:
+        """The fields of these kinds that are to be drawn."""
+        return [
+            info
+            for info in self.ensemble.fields.values()
+            if info.kind in kinds and info.dtype != "text" and self.wants(info.name, info.graph)
+        ]
+
+
+def make_sections(
+    ensemble: Ensemble, request: Request, on_section: Callable[[str], None] = lambda kind: None
+) -> list[Section]:
+    """The charts of a data set, in the order of `CHART_KINDS`; `on_section` hears of each before its data is read.
+
+    Raises UsageError for names that the data set does not have, and if nothing can be drawn.
+    """
+    known = [*ensemble.fields, *ensemble.inputs, *ensemble.parameters]
+    known += sorted({info.graph for info in ensemble.fields.values() if info.graph})
+    for name in request.fields:
+        if name not in known:
+            raise UsageError(f"no field or input '{name}' in {ensemble.path}; there are: {', '.join(known)}")
+    source = Source(request, choose(ensemble, split=request.split, query=request.query))
+    made: list[Section] = []
+    for kind in CHART_KINDS:
+        if kind in request.kinds:
+            on_section(kind)
+            made += _MAKERS[kind](source)
+    if not made:
+        what = (
+            "nothing that can be drawn"
+            if request.kinds == CHART_KINDS
+            else f"no {' or '.join(request.kinds)} to draw"
+        )
+        raise UsageError(
+            f"{ensemble.path} has {what}" + (" among the fields named" if request.fields else "")
+        )
+    return made
+
+
+def _inputs(source: Source) -> Iterator[Section]:
+    """Where the inputs were sampled, and which samples were lost where."""
+    inputs = [q for q in _input_quantities(source, source.choice.rows) if _varies(q.values)]
+    if not inputs:
+        return
+    data = source.ensemble.manifest
+    labels = tuple(q.name for q in inputs if q.name in source.ensemble.inputs)
+    parameters = tuple(q.name for q in inputs if q.name not in labels)
+    lost = {} if source.choice.condition else lost_inputs(data, labels, parameters)
+    paired = inputs[: coverage.MAX_INPUTS]
+    chart = coverage.Coverage(
+        labels=tuple(q.name for q in paired),
+        units=tuple(q.units for q in paired),
+        values=np.column_stack([q.values for q in paired]),
+        lost={fate: values[:, : len(paired)] for fate, values in lost.items()},
+    )
+    note = source.choice.note
+    if len(inputs) > len(paired):
+        note += f"; the first {len(paired)} of {len(inputs)} inputs"
+    yield Section("inputs", "Coverage of the inputs", note, chart.height, partial(coverage.draw, chart))
+
+
+def _input_quantities(source: Source, rows: Array) -> list[Quantity]:
+    """The numeric inputs and parameters."""
+    found = []
+    for group, columns in (
+        (source.ensemble.inputs, source.ensemble.manifest.inputs),
+        (source.ensemble.parameters, source.ensemble.manifest.parameters),
+    ):
+        for column in columns:
+            if column.dtype != "text" and source.wants(column.name):
+                found.append(Quantity(column.name, "", np.asarray(group[column.name][rows], np.float64)))
+    return found
+
+
+def _varies(values: Array) -> bool:
+    return bool(len(values)) and float(np.nanmax(values)) > float(np.nanmin(values))
+
+
+def _scalars(source: Source) -> Iterator[Section]:
+    quantities = _scalar_quantities(source)
+    shown = tuple(quantities[: histograms.MAX_PANELS])
+    if not shown:
+        return
+    note = source.choice.note
+    if len(quantities) > len(shown):
+        note += f"; the first {len(shown)} of {len(quantities)} scalars"
+    chart = histograms.Histograms(shown, source.choice.split, source.choice.split_names)
+    yield Section("scalars", "Scalars", note, chart.height, partial(histograms.draw, chart))
+    inputs = tuple(q for q in _input_quantities(source, source.choice.rows) if _varies(q.values))
+    if inputs:
+        table = histograms.drivers(inputs, shown)
+        note = f"Spearman’s rank correlation, {source.choice.note}; numbers from 0.1 on"
+        title = "Scalars against inputs"
+        yield Section("scalars", title, note, table.height, partial(histograms.draw_drivers, table))
+
+
+def _scalar_quantities(source: Source) -> list[Quantity]:
+    found = []
+    for info in source.fields("scalar", "series"):
+        if info.ragged or len(info.shape) > 1 or (info.kind == "series" and info.role != "targets"):
+            continue
+        values = np.asarray(source.ensemble[info.name][source.choice.rows], dtype=np.float64)
+        if not info.shape:
+            found.append(Quantity(info.name, info.units, values))
+        else:
+            names = info.channels or tuple(str(i) for i in range(info.shape[0]))
+            found += [
+                Quantity(f"{info.name}[{n}]", info.units, values[:, i]) for i, n in enumerate(names[:8])
+            ]
+    return found
+
+
+def _series(source: Source) -> Iterator[Section]:
+    fans: list[series.Fan] = []
+    most = 0
+    infos = [info for info in source.fields("series", "ragged") if _is_series(info)]
+    used_as_x = {_coordinate_name(source, info) for info in infos}
+    for info in infos:
+        if info.name in used_as_x and not source.request.fields:
+            continue
+        mean = info.lengths.mean[0] if info.lengths is not None and info.lengths.count[0] else 1.0
+        row_bytes = mean * float(np.prod(info.shape)) * np.dtype(info.dtype).itemsize
+        rows = source.choice.some(int(np.clip(_MOST_BYTES / max(1.0, row_bytes), 16, series.MAX_SAMPLES)))
+        fans += [_ragged_fan(source, info, rows)] if info.ragged else _fans_of(source, info, rows)
+        most = max(most, len(rows))
+    if not fans:
+        return
+    note = source.choice.note_of(most)
+    if len(fans) > MAX_FANS:
+        note += f"; the first {MAX_FANS} of {len(fans)} series"
+    chart = series.Fans(tuple(fans[:MAX_FANS]))
+    yield Section("series", "Series", note, chart.height, partial(series.draw, chart))
+
+
+def _is_series(info: FieldInfo) -> bool:
+    """One or two axes; of a ragged field, numbers along an axis that has a name (others may be in any order)."""
+    if info.ragged:
+        return not info.graph and not info.shape and bool(info.axes or info.kind == "series")
+    return info.kind == "series" and not info.graph and len(info.shape) in (1, 2)
+
+
+def _fans_of(source: Source, info: FieldInfo, rows: Array) -> Iterator[series.Fan]:
+    channel = _channel_axis(info)
+    along = 0 if channel is None else 1 - channel
+    at = series.thin(info.shape[along])
+    x, x_label = _coordinates(source, info, along)
+    values = np.asarray(source.ensemble[info.name][rows], dtype=np.float64)
+    shown = _lines(source, len(rows))
+    if channel is None:
+        yield series.Fan(info.name, info.units, x_label, x[at], values[:, at], shown)
+        return
+    values = np.moveaxis(values, channel + 1, 0)
+    for i, part in enumerate(values):
+        name = info.channels[i] if info.channels else str(i)
+        yield series.Fan(f"{info.name}[{name}]", info.units, x_label, x[at], part[:, at], shown)
+
+
+def _ragged_fan(source: Source, info: FieldInfo, rows: Array) -> series.Fan:
+    """Up to the length that nineteen of twenty samples do not exceed; shorter ones end where they end."""
+    items = source.ensemble.column_at(info.path)[rows]
+    length = max(1, int(np.quantile(items.lengths, 0.95)))
+    at = series.thin(length)
+    values = np.full((len(rows), len(at)), np.nan)
+    for line, sample in zip(values, items, strict=True):
+        inside = at < len(sample)
+        line[inside] = sample[at[inside]]
+    name = info.axes[0] if info.axes else ""
+    x_label = f"{name} (index)" if name else "index"
+    return series.Fan(
+        info.name, info.units, x_label, at.astype(np.float64), values, _lines(source, len(rows))
+    )
+
+
+def _lines(source: Source, num: int) -> Array:
+    """The samples of a fan that are drawn as lines."""
+    return np.unique(np.linspace(0, num - 1, min(num, source.request.num, _MAX_LINES)).astype(np.int64))
+
+
+def _channel_axis(info: FieldInfo) -> int | None:
+    """Which of the two axes of a series tells channels apart."""
+    if len(info.shape) == 1:
+        return None
+    if "channel" in info.axes and len(info.axes) == 2:
+        return info.axes.index("channel")
+    return 1
+
+
+def _coordinates(source: Source, info: FieldInfo, along: int) -> tuple[Array, str]:
+    """Where along its axis the values of a series lie, and what to call that."""
+    name = info.axes[along] if along < len(info.axes) else ""
+    known = _coordinate_name(source, info)
+    if known:
+        x = np.asarray(source.ensemble[known][int(source.choice.rows[0])], dtype=np.float64)
+        return x, label(known, source.ensemble.fields[known].units)
+    return np.arange(info.shape[along], dtype=np.float64), f"{name} (index)" if name else "index"
+
+
+def _coordinate_name(source: Source, info: FieldInfo) -> str:
+    """The series field that the axis is named after, if it ascends and is the same for all samples; else ""."""
+    if info.ragged:
+        return ""
+    channel = _channel_axis(info)
+    along = 0 if channel is None else 1 - channel
+    name = info.axes[along] if along < len(info.axes) else ""
+    known = source.ensemble.fields.get(name)
+    if known is None or known.shape != (info.shape[along],) or known.ragged or known.name == info.name:
+        return ""
+    some = np.asarray(source.ensemble[name][source.choice.some(20)], dtype=np.float64)
+    return name if bool((some == some[0]).all() and (np.diff(some[0]) > 0).all()) else ""
+
+
+def _images(source: Source) -> Iterator[Section]:
+    yield from _sheet(source, "image", "Images")
+
+
+def _volumes(source: Source) -> Iterator[Section]:
+    yield from _sheet(source, "volume", "Volumes, middle planes")
+
+
+def _sheet(source: Source, kind: str, title: str) -> Iterator[Section]:
+    infos = [info for info in source.fields(kind) if views_of(info)]
+    if not infos:
+        return
+    leading = _leading(source.ensemble)
+    num = min(source.request.num, len(source.choice), most_samples(infos))
+    samples, values = _ordered(source, leading, num)
+    rows, left_out = make_rows(source.ensemble, infos, samples)
+    titles = tuple(f"#{number}" for number in sample_ids(source.ensemble, samples))
+    chart = images.Sheet(titles, "" if leading is None else leading.name, values, rows)
+    note = source.choice.note_of(num).removeprefix("a fixed subset of ")
+    if leading is not None:
+        note += f" at even quantiles of {leading.name}"
+    yield Section(f"{kind}s", title, note + left_out, chart.height, partial(images.draw, chart))
+
+
+def _leading(ensemble: Ensemble) -> FieldInfo | None:
+    """The scalar that varies most for its mean; it tells samples apart best."""
+
+    def spread(info: FieldInfo) -> float:
+        known = info.statistics
+        return known.std[0] / abs(known.mean[0]) if known and known.count[0] and known.mean[0] else 0.0
+
+    scalars = [
+        f for f in ensemble.fields.values() if f.kind == "scalar" and f.dtype != "text" and not f.shape
+    ]
+    return max(scalars, key=spread, default=None)
+
+
+def _ordered(source: Source, leading: FieldInfo | None, num: int) -> tuple[Array, tuple[str, ...]]:
+    """`num` samples at even quantiles of the leading scalar, and their values of it."""
+    if leading is None:
+        return source.choice.some(num), ("",) * num
+    values = np.asarray(source.ensemble[leading.name][source.choice.rows], dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    picked = order[((np.arange(num) + 0.5) * len(order) / num).astype(np.int64)]
+    units = "" if leading.units in ("", "1") else f" {leading.units}"
+    return source.choice.rows[picked], tuple(number(value, 2) + units for value in values[picked])
+
+
+def _graphs(source: Source) -> Iterator[Section]:
+    """A few samples of each graph field."""
+    for name, members in source.ensemble.graphs.items():
+        if not any(source.wants(info.name, name) for info in members.values()) or "edges" not in members:
+            continue
+        rows = source.choice.some(min(graphs.MAX_GRAPHS, source.request.num))
+        column = source.ensemble[name]
+        found = [column[int(row)] for row in rows]
+        how, coloured_by = "", ""
+        drawings = []
+        for sample, graph in zip(sample_ids(source.ensemble, rows), found, strict=True):
+            drawing, how, coloured_by = graphs.lay_out(f"#{sample}", graph)
+            drawings.append(drawing)
+        chart = graphs.Graphs(name, coloured_by, tuple(drawings))
+        note = source.choice.note_of(len(rows)).removeprefix("a fixed subset of ") + f", {how}"
+        yield Section("graphs", f"Graphs: {name}", note, chart.height, partial(graphs.draw, chart))
+
+
+def _ragged(source: Source) -> Iterator[Section]:
+    """How long the ragged fields are; of a graph, how many nodes and edges."""
+    counts: dict[str, Array] = {}
+    chosen = source.ensemble.take(source.choice.rows)
+    for info in source.ensemble.fields.values():
+        name = info.name
+        if not info.ragged or not source.wants(name, info.graph):
+            continue
+        if info.graph:
+            name = f"{info.graph}: {'edges' if info.role in ('edges', 'edge_features') else 'nodes'}"
+        if name not in counts:
+            counts[name] = chosen.column_at(info.path).lengths
+    if not counts:
+        return
+    shown = list(counts.items())[: lengths.MAX_PANELS]
+    chart = lengths.Lengths(tuple(shown))
+    note = source.choice.note
+    if len(counts) > len(shown):
+        note += f"; the first {len(shown)} of {len(counts)} fields"
+    yield Section("ragged", "Items per sample", note, chart.height, partial(lengths.draw, chart))
+
+
+_MAKERS: dict[str, Callable[[Source], Iterator[Section]]] = {
+    "inputs": _inputs,
+    "scalars": _scalars,
+    "series": _series,
+    "images": _images,
+    "volumes": _volumes,
+    "graphs": _graphs,
+    "ragged": _ragged,
+}

@@ -1,0 +1,74 @@
+"""What threads share and a forked child gets anew: a lock, and a cache with a limit in bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class ForkLock:
+    """A reentrant lock. In a forked child it is free, whichever thread of the parent held it."""
+
+    def __init__(self) -> None:
+        self._renew()
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        if self._pid != os.getpid():
+            self._renew()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Cache:
+    """Arrays by key, `limit` bytes of them at most: what was used longest ago goes first."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._kept: OrderedDict[Hashable, tuple[Array, int]] = OrderedDict()
+        self._lock = ForkLock()
+
+    def get(self, key: Hashable) -> Array | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, values: Array) -> None:
+        """Keep an array, which nobody changes from now on."""
+        size = _size(values)
+        if size > self.limit:
+            return
+        with self._lock:
+            before = self._kept.pop(key, None)
+            self.size += size - (before[1] if before else 0)
+            self._kept[key] = values, size
+            while self.size > self.limit:
+                self.size -= self._kept.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self.size = 0
+
+
+def _size(values: Array) -> int:
+    if values.dtype.kind != "O":
+        return values.nbytes
+    return values.nbytes + sum(map(sys.getsizeof, values.ravel().tolist()))

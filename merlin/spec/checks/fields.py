@@ -1,0 +1,299 @@
+"""The fields of an aggregate: whether each can be what it says, and comes from somewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from merlin.spec.findings import Findings, allowed
+from merlin.spec.layouts import SPATIAL
+from merlin.spec.scalars import Problem, to_bool, to_int
+from merlin.spec.tree import MISSING, Entry, to_data
+
+DTYPES = (
+    *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
+    *("uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128"),
+)
+MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10}
+LEVELS = {"gzip": (0, 9), "zstd": (1, 22), "blosc2": (0, 9)}
+# number of axes of a sample (of a ragged field: of an item), the least and the greatest
+_AXES = {
+    "scalar": (0, 0),
+    "text": (0, 0),
+    "series": (1, 2),
+    "image": (2, 3),
+    "volume": (3, 4),
+    "ragged": (0, 8),
+}
+_SHAPES = {
+    "series": "[128]",
+    "image": "[64, 64] or [64, 64, 4]",
+    "volume": "[32, 32, 32]",
+    "ragged": '["*"] or ["*", 3]',
+}
+ROLES = ("nodes", "positions", "edges", "edge_features", "node_targets", "targets")
+_OF_SHAPE_ALONE = ("layout", "channels", "axes")
+_SOURCES = ("file", "output", "expression")
+
+
+@dataclass(frozen=True)
+class FieldChecker:
+    """Checks the fields of one aggregate step."""
+
+    source: str  # the step that it collects from
+    source_kind: str  # cmd, function, or "" if it is not known
+    findings: Findings
+
+    def check(self, name: str, field: Entry) -> None:
+        if "/" in name or name in (".", "..", ""):
+            self._error(field.key_place, f"{name!r} cannot name a field", name, code="bad-name")
+        if field.get("kind").text == "graph":
+            self._graph(name, field)
+            return
+        if not field.get("members").is_null:
+            message = f"field {name} has members, which only a graph has"
+            self._error(field.get("members").key_place, message, "members", "kind: graph", "graph")
+        self._origin(name, field)
+        self._dtype(name, field)
+        self._shape(name, field)
+        self._layout(name, field)
+        self._storage(name, field)
+
+    def _error(self, place: tuple[int, int], message: str, text: str, hint: str = "", code: str = "") -> None:
+        self.findings.error(place, message, text=text, hint=hint, code=code)
+
+    # ------------------------------------------------------------------ origin
+
+    def _origin(self, name: str, field: Entry, inherited: Entry = MISSING) -> None:
+        given = [word for word in _SOURCES if not field.get(word).is_null]
+        regex = field.get("regex")
+        key = next((field.get(word) for word in ("key", "path", "column") if word in field.mapping), MISSING)
+        if len(given) > 1:
+            hint = "file is for cmd steps, output for function steps, expression for neither"
+            message = f"field {name} has both {given[0]} and {given[1]}"
+            self._error(field.get(given[1]).key_place, message, given[1], hint, "field-source")
+            return
+        file = field.get("file") if given else inherited
+        if self.source_kind == "cmd" and file.is_null and given != ["expression"]:
+            message = f"field {name} does not say which file of step {self.source!r} holds it"
+            self._error(
+                field.key_place, message, name, "e.g. file: out.json with key: energy", "field-source"
+            )
+        elif self.source_kind == "function" and not file.is_null:
+            message = (
+                f"field {name} names a file, but {self.source!r} is a function step, which returns arrays"
+            )
+            self._error(file.place, message, "file", f"e.g. output: {name}", "field-source")
+        for entry, word in ((regex, "regex"), (key, "key")):
+            if not entry.is_null and file.is_null:
+                message = f"field {name}: {word} needs a file to look in"
+                self._error(entry.key_place, message, word, code="field-source")
+        if not key.is_null and not regex.is_null:
+            message = f"field {name} has both regex and a key"
+            hint = "regex is for text files; key for JSON, .npz, CSV and HDF5"
+            self._error(regex.key_place, message, "regex", hint, "field-source")
+
+    # ------------------------------------------------------------- dtype, shape
+
+    def _dtype(self, name: str, field: Entry) -> None:
+        dtype = field.get("dtype")
+        if dtype.text and dtype.text not in DTYPES:
+            message = f"field {name}: {dtype.text!r} is no type of a field"
+            self._error(dtype.place, message, dtype.text, allowed(dtype.text, DTYPES, "types"), "dtype")
+
+    def _shape(self, name: str, field: Entry) -> None:
+        shape, axes = field.get("shape"), field.get("axes")
+        ragged, num = shape_of(field)
+        kind = field.get("kind").text or ("ragged" if ragged else "scalar")
+        if kind not in _AXES:
+            return  # the model says so
+        low, high = _AXES[kind]
+        if kind == "ragged" and not ragged:
+            message = f'field {name} is ragged, so its shape has to begin with "*"'
+            hint = f"e.g. shape: {_SHAPES['ragged']}"
+            self._error(shape.place if not shape.is_null else field.key_place, message, name, hint, "shape")
+        elif kind == "text" and ragged:
+            hint = "leave shape out, and join the texts"
+            self._error(shape.place, f"field {name}: a text cannot be ragged", name, hint, "shape")
+        elif not low <= num <= high:
+            wanted = f"e.g. shape: {_SHAPES[kind]}" if kind in _SHAPES else f"leave shape out for {kind}"
+            what = "an item has" if ragged else "its shape has"
+            place = shape.place if not shape.is_null else field.key_place
+            self._error(
+                place, f"field {name} is of kind {kind}, and {what} {num} axes", name, wanted, "shape"
+            )
+        if not axes.is_null and len(axes.items) != num + ragged:
+            message = f"field {name} names {len(axes.items)} axes, but its shape has {num + ragged}"
+            self._error(axes.place, message, name, code="shape")
+
+    def _layout(self, name: str, field: Entry) -> None:
+        kind = field.get("kind").text or "scalar"
+        layout, channels = field.get("layout"), field.get("channels")
+        spatial = SPATIAL.get(kind)
+        for entry, word in ((layout, "layout"), (channels, "channels")):
+            if not entry.is_null and spatial is None:
+                message = f"field {name}: {word} is for images and volumes"
+                self._error(entry.key_place, message, word, "name its axes with axes: [...]", "layout")
+                return
+        if spatial is None:
+            return
+        _, num = shape_of(field)
+        letters = layout.text
+        if letters and sorted(letters) not in (sorted(spatial), sorted(spatial + "c")):
+            hint = f"each letter of {spatial} once, and c if it has channels, e.g. {spatial}c or c{spatial}"
+            self._error(
+                layout.place,
+                f"field {name}: {letters!r} is no layout for kind {kind}",
+                letters,
+                hint,
+                "layout",
+            )
+        elif letters and len(letters) != num:
+            message = f"field {name}: the layout {letters} has {len(letters)} axes, its shape has {num}"
+            self._error(layout.place, message, letters, code="layout")
+        elif not channels.is_null:
+            self._channels(name, field, letters or spatial + "c" * (num - len(spatial)))
+
+    def _channels(self, name: str, field: Entry, letters: str) -> None:
+        channels, num = field.get("channels"), len(field.get("channels").items)
+        names = [item.text for item in channels.items]
+        if "c" not in letters:
+            message = f"field {name} names {num} channels, but its shape has no axis for them"
+            self._error(channels.place, message, "channels", f"e.g. layout: {letters}c", "layout")
+            return
+        axes = [axis.text for axis in field.get("axes").items]
+        at = (
+            axes.index("channel")
+            if not field.get("layout").text and "channel" in axes
+            else letters.index("c")
+        )
+        sizes = field.get("shape").items[shape_of(field)[0] :]
+        if at < len(sizes) and sizes[at].text.isdigit() and int(sizes[at].text) != num:
+            message = f"field {name} names {num} channels, but its shape has {sizes[at].text}"
+            self._error(channels.place, message, "channels", code="layout")
+        if len(set(names)) != len(names):
+            self._error(channels.place, f"field {name} names a channel twice", "channels", code="layout")
+
+    # ----------------------------------------------------------------- storage
+
+    def _storage(self, name: str, field: Entry, inherited_dtype: str = "float64") -> None:
+        bits, dtype = field.get("keep_bits"), field.get("dtype").text or inherited_dtype
+        if not bits.is_null and dtype in DTYPES:
+            num = _number(bits)
+            if field.get("kind").text == "text" or dtype not in MANTISSA_BITS:
+                what = "text" if field.get("kind").text == "text" else dtype
+                message = f"field {name}: keep_bits is for floats, not for {what}"
+                self._error(bits.key_place, message, "keep_bits", code="keep-bits")
+            elif num is not None and num > MANTISSA_BITS[dtype]:
+                message = f"field {name}: {dtype} has {MANTISSA_BITS[dtype]} bits of mantissa, not {num}"
+                self._error(bits.place, message, bits.text, "leave keep_bits out to keep all", "keep-bits")
+        check_level(f"field {name}", field, self.findings)
+
+    # ------------------------------------------------------------------ graphs
+
+    def _graph(self, name: str, field: Entry) -> None:
+        members = field.get("members")
+        for word in (
+            *_OF_SHAPE_ALONE,
+            "shape",
+            "key",
+            "path",
+            "column",
+            "regex",
+            "output",
+            "expression",
+            "keep_bits",
+        ):
+            entry = field.get(word)
+            if not entry.is_null:
+                message = f"graph {name}: {word} belongs to its members"
+                self._error(
+                    entry.key_place, message, word, "e.g. members: {nodes: {" + word + ": …}}", "graph"
+                )
+        if not members.mapping:
+            hint = 'e.g. members: {nodes: {shape: ["*", 8]}, edges: }'
+            self._error(field.key_place, f"graph {name} has no members", name, hint, "graph")
+            return
+        if not {"nodes", "positions"} & members.mapping.keys():
+            self._error(
+                members.key_place, f"graph {name} has neither nodes nor positions", name, code="graph"
+            )
+        if "edge_features" in members.mapping and "edges" not in members.mapping:
+            self._error(
+                members.get("edge_features").key_place,
+                f"graph {name} has edge_features, and no edges",
+                "edge_features",
+                code="graph",
+            )
+        self._dtype(name, field)
+        check_level(f"graph {name}", field, self.findings)
+        for role, member in members.mapping.items():
+            if role in ROLES:  # the model refuses others
+                self._member(f"{name}.{role}", role, member, field)
+
+    def _member(self, name: str, role: str, member: Entry, graph: Entry) -> None:
+        self._origin(name, member, graph.get("file"))
+        self._dtype(name, member)
+        default = "int64" if role == "edges" else graph.get("dtype").text or "float64"
+        self._storage(name, member, default)
+        ragged, num = shape_of(member)
+        shape = member.get("shape")
+        place = shape.place if not shape.is_null else member.key_place
+        if role == "edges":
+            if not shape.is_null and not (ragged and num == 1 and shape.items[1].text == "2"):
+                hint = "one row per edge: source and target; transpose [2, *]"
+                self._error(place, f'{name}: the shape of edges is ["*", 2]', name, hint, "shape")
+            dtype = member.get("dtype").text or default
+            if dtype in DTYPES and "int" not in dtype:
+                self._error(
+                    member.get("dtype").place, f"{name}: edges are whole numbers", dtype, "int64", "dtype"
+                )
+        elif role == "targets":
+            if ragged:
+                hint = "what belongs to each node is in node_targets"
+                self._error(place, f"{name}: the targets of a graph have a fixed shape", name, hint, "shape")
+        elif not ragged or num > 1:
+            hint = f'e.g. shape: ["*", {3 if role == "positions" else 8}]'
+            message = f'{name}: its shape has to be ["*"] or ["*", n], a row for each {_item_of(role)}'
+            self._error(place, message, name, hint, "shape")
+        axes = member.get("axes")
+        if not axes.is_null and len(axes.items) != num + ragged:
+            message = f"{name} names {len(axes.items)} axes, but its shape has {num + ragged}"
+            self._error(axes.place, message, name, code="shape")
+
+
+def _item_of(role: str) -> str:
+    return "edge" if role.startswith("edge") else "node"
+
+
+def shape_of(field: Entry) -> tuple[bool, int]:
+    """Whether the shape begins with any number of items, and how many other axes it has."""
+    items = field.get("shape").items
+    ragged = bool(items) and (items[0].is_null or items[0].text == "*")
+    return ragged, len(items) - ragged
+
+
+def check_level(what: str, block: Entry, findings: Findings) -> None:
+    """Whether the codec has the level of compression that the block asks for."""
+    level, codec = block.get("level"), block.get("compression").text
+    num = _number(level)
+    if num is None or codec not in LEVELS:
+        return
+    low, high = LEVELS[codec]
+    if not low <= num <= high:
+        message = f"{what}: {codec} has levels {low} to {high}, not {num}"
+        findings.error(level.place, message, text=level.text, code="level")
+
+
+def _number(entry: Entry) -> int | None:
+    try:
+        return None if entry.is_null else to_int(to_data(entry))
+    except Problem:
+        return None  # the model says so
+
+
+def is_true(entry: Entry) -> bool:
+    """Whether a flag is set; a malformed one is not, and the model says so."""
+    try:
+        return not entry.is_null and to_bool(to_data(entry))
+    except Problem:
+        return False

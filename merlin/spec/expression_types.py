@@ -1,0 +1,254 @@
+"""What an expression's value is, told from what its names are: a kind of number, and the shape for one sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from merlin.spec.expression import (
+    CONSTANTS,
+    ELEMENTWISE,
+    REDUCTIONS,
+    Binary,
+    Call,
+    Compare,
+    Constant,
+    Expression,
+    ExpressionError,
+    Index,
+    Logic,
+    Name,
+    Node,
+    Slice,
+    Unary,
+)
+from merlin.spec.findings import allowed
+
+# any: known only when the samples are read
+Kind = Literal["bool", "int", "float", "complex", "text", "any"]
+
+Shape = tuple[int | None, ...]  # None comes first: as many items as the sample has
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """`items` names what is counted by an axis of variable length; only values that count the same combine."""
+
+    kind: Kind
+    shape: Shape = ()
+    items: str = ""
+
+    @property
+    def ragged(self) -> bool:
+        return bool(self.shape) and self.shape[0] is None
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind != "text"
+
+    def __str__(self) -> str:
+        words = {"bool": "true or false", "int": "a whole number", "float": "a number", "any": "a value"}
+        if not self.shape:
+            return words.get(self.kind, "a text")
+        shape = ", ".join("*" if n is None else str(n) for n in self.shape)
+        return f"values of shape [{shape}]"
+
+
+_ANY = ValueType("any")
+_INT, _FLOAT = ValueType("int"), ValueType("float")
+
+
+def type_of(expression: Expression, names: Mapping[str, ValueType]) -> ValueType:
+    """The type of the value. Raises ExpressionError for unknown names and for operands that do not fit."""
+    return _Typer(names).of(expression.root)
+
+
+def expect_condition(expression: Expression, found: ValueType) -> None:
+    """Raise unless the value can be true or false for a sample."""
+    if found.shape:
+        hint = "say how many have to be: all(…) or any(…)"
+        raise ExpressionError(f"has to be true or false for a sample, not {found}", 1, hint)
+    if found.kind != "bool":
+        hint = f"compare it, e.g. {expression.text} > 0" if found.is_number else "compare it with =="
+        raise ExpressionError(f"has to be true or false for a sample, not {found}", 1, hint)
+
+
+class _Typer:
+    def __init__(self, names: Mapping[str, ValueType]) -> None:
+        self._names = names
+
+    def of(self, node: Node) -> ValueType:
+        match node:
+            case Constant():
+                return _constant(node.value)
+            case Name():
+                return self._name(node)
+            case Unary():
+                return self._unary(node)
+            case Binary():
+                return self._binary(node)
+            case Compare():
+                return self._compare(node)
+            case Logic():
+                return self._logic(node)
+            case Index():
+                return _indexed(node, self.of(node.operand))
+            case Call():
+                return self._call(node)
+
+    def _name(self, node: Name) -> ValueType:
+        found = self._names.get(node.name)
+        if found is not None:
+            if found.kind == "complex":
+                message = f"{node.name!r} is complex, and expressions are about real numbers"
+                raise ExpressionError(message, node.col, text=node.name)
+            return found
+        if node.name in CONSTANTS:
+            return _constant(CONSTANTS[node.name])
+        hint = allowed(node.name, self._names, "known names")
+        raise ExpressionError(f"{node.name!r} is no field, input or parameter", node.col, hint, node.name)
+
+    def _unary(self, node: Unary) -> ValueType:
+        inner = self.of(node.operand)
+        if node.op == "not":
+            return _truth(inner, node.operand)
+        inner = _number(inner, node)
+        return replace(inner, kind="float" if inner.kind in ("float", "any") else "int")
+
+    def _binary(self, node: Binary) -> ValueType:
+        a, b = (_number(self.of(side), node) for side in (node.left, node.right))
+        whole = node.op in "+-*" and {a.kind, b.kind} <= {"int", "bool"}
+        return replace(_together(a, b, node.col, node.op), kind="int" if whole else "float")
+
+    def _compare(self, node: Compare) -> ValueType:
+        found = [self.of(operand) for operand in node.operands]
+        both = found[0]
+        for op, a, b in zip(node.ops, found, found[1:], strict=False):
+            if "text" in (a.kind, b.kind):
+                if not {a.kind, b.kind} <= {"text", "any"}:
+                    raise ExpressionError(f"compares a text with {b if a.kind == 'text' else a}", node.col)
+                if op not in ("==", "!="):
+                    raise ExpressionError(f"texts have no order, so {op} means nothing", node.col, "", op)
+            both = _together(both, b, node.col, op)
+        return replace(both, kind="bool")
+
+    def _logic(self, node: Logic) -> ValueType:
+        found = [_truth(self.of(operand), operand) for operand in node.operands]
+        both = found[0]
+        for other in found[1:]:
+            both = _together(both, other, node.col, node.op)
+        return replace(both, kind="bool")
+
+    def _call(self, node: Call) -> ValueType:
+        name = node.function
+        found = [self.of(argument) for argument in node.arguments]
+        if name == "len":
+            if not found[0].shape and found[0].kind != "any":
+                raise ExpressionError("len() needs a value with axes", node.col, text="len")
+            return _INT
+        if name in ("any", "all"):
+            _truth(found[0], node.arguments[0])
+            return ValueType("bool")
+        if name == "where":
+            _truth(found[0], node.arguments[0])
+        found = [_number(one, node) for one in found]
+        if name in REDUCTIONS or (name in ("min", "max") and len(found) == 1):
+            return _reduced(name, found[0])
+        if name in ELEMENTWISE:
+            return replace(found[0], kind=_elementwise_kind(name, found[0].kind))
+        both = found[0]
+        for other in found[1:]:
+            both = _together(both, other, node.col, f"{name}()")
+        values = found[1:] if name == "where" else found
+        return replace(both, kind=_common_kind(name, [one.kind for one in values]))
+
+
+def _constant(value: bool | float | str) -> ValueType:
+    kinds: dict[type, Kind] = {bool: "bool", int: "int", str: "text"}
+    return ValueType(kinds.get(type(value), "float"))
+
+
+def _number(found: ValueType, node: Node) -> ValueType:
+    if found.kind == "text":
+        raise ExpressionError("a text can only be compared with == and !=", node.col)
+    return found
+
+
+def _truth(found: ValueType, node: Node) -> ValueType:
+    if found.kind != "bool":
+        raise ExpressionError(f"has to be true or false, not {found}", node.col, "compare it with something")
+    return found
+
+
+def _together(a: ValueType, b: ValueType, col: int, op: str) -> ValueType:
+    """Shape of an operation element by element: as NumPy's, axes counted from the last."""
+    if not a.ragged and not b.ragged:
+        return ValueType("float", _broadcast(a, b, a.shape, b.shape, col, op))
+    if a.ragged and b.ragged:
+        if a.items != b.items:
+            message = (
+                f"{op} needs as many items on both sides, and {a.items!r} and {b.items!r} differ in theirs"
+            )
+            raise ExpressionError(message, col, "reduce them first, e.g. with sum(…) or max(…)", op)
+        if len(a.shape) == len(b.shape):
+            return ValueType("float", (None, *_broadcast(a, b, a.shape[1:], b.shape[1:], col, op)), a.items)
+    many, one = (a, b) if a.ragged else (b, a)
+    if not one.ragged and len(one.shape) < len(many.shape):
+        return ValueType("float", (None, *_broadcast(a, b, many.shape[1:], one.shape, col, op)), many.items)
+    raise ExpressionError(f"{op} cannot combine {a} and {b}", col, text=op)
+
+
+def _broadcast(a: ValueType, b: ValueType, x: Shape, y: Shape, col: int, op: str) -> Shape:
+    longest = max(len(x), len(y))
+    left = (1,) * (longest - len(x)) + x
+    right = (1,) * (longest - len(y)) + y
+    if any(m != n and 1 not in (m, n) for m, n in zip(left, right, strict=True)):
+        raise ExpressionError(f"{op} cannot combine {a} and {b}", col, text=op)
+    return tuple(n if m == 1 else m for m, n in zip(left, right, strict=True))
+
+
+def _reduced(name: str, found: ValueType) -> ValueType:
+    if name == "sum":
+        return _INT if found.kind in ("int", "bool") else _FLOAT
+    if name in ("min", "max"):
+        return ValueType("int" if found.kind == "bool" else found.kind)
+    return _FLOAT
+
+
+def _elementwise_kind(name: str, kind: Kind) -> Kind:
+    if name in ("isfinite", "isnan"):
+        return "bool"
+    return "int" if name in ("abs", "sign") and kind in ("int", "bool") else "float"
+
+
+def _common_kind(name: str, kinds: list[Kind]) -> Kind:
+    if name in ("arctan2", "hypot"):
+        return "float"
+    if set(kinds) == {"bool"}:
+        return "bool" if name == "where" else "int"
+    return "int" if set(kinds) <= {"int", "bool"} else "float"
+
+
+def _indexed(node: Index, found: ValueType) -> ValueType:
+    if not found.shape:
+        raise ExpressionError(f"[…] needs a value with axes, this is {found}", node.col, text="[")
+    if len(node.items) > len(found.shape):
+        raise ExpressionError(f"{len(node.items)} indices for {found}", node.col, text="[")
+    shape: list[int | None] = []
+    for item, size in zip(node.items, found.shape, strict=False):
+        if size is None:
+            if item != (None, None, None):
+                message = "each sample has its own number of items, so they have no common index"
+                raise ExpressionError(message, node.col, "write : for this axis, or reduce, e.g. max(…)", "[")
+            shape.append(None)
+        elif isinstance(item, int):
+            if not -size <= item < size:
+                raise ExpressionError(f"index {item} is outside an axis of {size}", node.col, text="[")
+        else:
+            shape.append(_num_sliced(item, size))
+    return replace(found, shape=(*shape, *found.shape[len(node.items) :]))
+
+
+def _num_sliced(item: Slice, size: int) -> int:
+    return len(range(*slice(*item).indices(size)))

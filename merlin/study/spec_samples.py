@@ -1,0 +1,107 @@
+"""Where the samples that a spec names come from: an existing file, its command, or a built-in method."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import Diagnostic, SamplesError, UsageError
+from merlin.spec.tokens import substitute
+from merlin.study.checking import located
+from merlin.study.samples import SamplesTable, check_samples, open_samples
+from merlin.study.sampling import Design, check_design
+from merlin.study.workspace import absolute_path
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.spec.model import Generate, Samples
+    from merlin.study.prepare import StudyOptions
+
+DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
+_TAIL_BYTES = 2000
+
+
+def finding(spec: Spec, where: Sequence[str | int], message: str, code: str, hint: str = "") -> Diagnostic:
+    """About a place of the spec."""
+    line, col = spec.position(*where)
+    return Diagnostic(file=str(spec.path), line=line, col=col, message=message, hint=hint, code=code)
+
+
+def is_made(samples: Samples, options: StudyOptions, path: Path) -> bool:
+    """Whether the samples are made for this study; existing ones are used as they are."""
+    return options.samples_file is None and samples.generate is not None and not path.exists()
+
+
+def checked_samples(path: Path, labels: Sequence[str]) -> SamplesTable:
+    """The table of a file, after a look at every row."""
+    table = open_samples(path, labels)
+    check_samples(table)
+    return table
+
+
+def samples_path(samples: Samples, options: StudyOptions, variables: Mapping[str, str]) -> Path:
+    """Absolute path of the samples file; a relative one counts from the current directory."""
+    text = options.samples_file or substitute(samples.file or DEFAULT_SAMPLES_FILE, variables)
+    return absolute_path(os.path.expandvars(text))
+
+
+def stored_path(path: Path, workspace: Path) -> str:
+    """Relative if it is inside the workspace, so that the workspace may be moved."""
+    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
+
+
+def located_samples(spec: Spec, options: StudyOptions, opening: Callable[[], SamplesTable]) -> SamplesTable:
+    """Point what is wrong with a file as a whole to the line of the spec that names it."""
+    try:
+        return opening()
+    except SamplesError as error:
+        if options.samples_file is not None:
+            raise
+        place = spec.position("merlin", "samples", "file")
+        raise SamplesError([located(d, str(spec.path), place) for d in error.diagnostics]) from error
+
+
+def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
+    """The number of samples, None if only a command could tell."""
+    if not is_made(samples, options, path):
+        return located_samples(spec, options, lambda: open_samples(path, samples.column_labels)).num
+    if samples.generate is None or samples.generate.cmd is not None:
+        return None
+    return design_of(spec, samples).num_samples
+
+
+def design_of(spec: Spec, samples: Samples) -> Design:
+    """The built-in design that the spec asks for; SamplesError with its place if it cannot be made."""
+    generate: Generate | None = samples.generate
+    where = ("merlin", "samples", "generate")
+    if generate is None or generate.method is None or generate.num is None:
+        message = "generate needs cmd, or method, num and bounds"
+        raise SamplesError([finding(spec, where, message, "samples-generate")])
+    design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
+    try:
+        check_design(design, samples.column_labels)
+    except UsageError as error:
+        raise SamplesError([finding(spec, where, str(error), "samples-generate")]) from error
+    return design
+
+
+def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
+    """Run generate.cmd by /bin/sh in the current directory; cmd.sh, cmd.out, cmd.err go to merlin_info."""
+    (info / "cmd.sh").write_text(command)
+    with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
+        )
+    if done.returncode == 0 and (path.exists() or "*" in path.name):
+        return
+    if done.returncode != 0:
+        message = f"generate.cmd failed with exit code {done.returncode}"
+    else:
+        message = f"generate.cmd ended well, but did not make {path}"
+    tail = (info / "cmd.err").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    indented = "\n".join(f"    {line}" for line in tail.splitlines())
+    message += f"; the end of {info / 'cmd.err'}:\n{indented}" if tail else f"; {info / 'cmd.err'} is empty"
+    raise SamplesError([finding(spec, ("merlin", "samples", "generate", "cmd"), message, "samples-generate")])

@@ -1,0 +1,156 @@
+"""What of a configuration can only be checked beside the data set and the model. Findings point at the value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from merlin.errors import UsageError
+from merlin.shards.reader import Ensemble
+from merlin.spec.findings import allowed
+from merlin.spec.tree import to_data
+from merlin.spec.validation import validate_as
+from merlin.train.columns import Column, Columns
+from merlin.train.config_file import ConfigFile
+from merlin.train.data import Selection, find_bad_values
+
+if TYPE_CHECKING:
+    from merlin.train.models.base import Trainee
+
+GROUPS = ("inputs", "scalars", "images")
+
+
+def check_data(file: ConfigFile, ens: Ensemble) -> Selection:
+    """The columns that the configuration selects; notes what is not there, constant, or not finite."""
+    columns = Columns(ens)
+    numeric = [c for c in columns.fields.values() if not c.is_text and not c.ragged]
+    offered = {
+        "inputs": columns.default_labels(),
+        "scalars": [c for c in numeric if c.kind == "scalar"],
+        "images": [c for c in numeric if c.kind == "image"],
+    }
+    chosen = {group: _choose(file, ens, group, offered[group]) for group in GROUPS}
+    selection = Selection(**chosen)
+    complete = not file.findings.failed  # else what is missing has been told
+    if complete and not selection.inputs:
+        file.error(("fields", "inputs"), f"{ens.path} has no inputs that are numbers and vary")
+    if complete and not selection.scalars and not selection.images:
+        file.error(("fields",), f"nothing to learn is selected of {ens.path}", "name scalars or images")
+    _check_methods(file, selection)
+    _check_splits(file, ens)
+    if not file.findings.failed:
+        splits = (file.config.splits.train, file.config.splits.validation)
+        for found in find_bad_values(ens, selection, splits):
+            group = _group_of(found.column, selection)
+            hint = f"leave it out of fields.{group}, or let the study's aggregate step refuse such samples"
+            file.error(("fields", group), str(found), hint, code="not-finite")
+    return selection
+
+
+def _choose(file: ConfigFile, ens: Ensemble, group: str, offered: Sequence[Column]) -> tuple[Column, ...]:
+    """Those named, or all that vary."""
+    names: tuple[str, ...] | None = getattr(file.config.fields, group)
+    if names is None:
+        return tuple(c for c in offered if not _constant(c))
+    known = {c.name: c for c in offered}
+    found = []
+    for place, name in enumerate(names):
+        path = ("fields", group, place)
+        if name not in known:
+            file.error(
+                path,
+                f"fields.{group}: {ens.path} has no {name!r}",
+                allowed(name, known, "there are"),
+                "field",
+            )
+        elif _constant(known[name]):
+            file.error(
+                path, f"fields.{group}: '{name}' is the same in all samples", "leave it out", "constant"
+            )
+        else:
+            found.append(known[name])
+    return tuple(found)
+
+
+def _constant(column: Column) -> bool:
+    known = column.statistics
+    return known is not None and all(n > 0 for n in known.count) and not all(s > 0 for s in known.std)
+
+
+def _group_of(column: Column, selection: Selection) -> str:
+    return next(group for group in GROUPS if column in getattr(selection, group))
+
+
+def _check_methods(file: ConfigFile, selection: Selection) -> None:
+    known = [*GROUPS, *(c.name for c in selection.columns)]
+    for name in file.config.normalise:
+        if name not in known:
+            entry = file.tree.get("normalise", name)
+            file.findings.error(
+                entry.key_place,
+                f"normalise: {name!r} is neither a group nor a selected field",
+                hint=allowed(name, known, "there are"),
+                code="field",
+            )
+
+
+def _check_splits(file: ConfigFile, ens: Ensemble) -> None:
+    splits = {name: len(rows) for name, rows in ens.splits.items()}
+    for key in ("train", "validation"):
+        name = getattr(file.config.splits, key)
+        if name not in splits:
+            hint = allowed(name, splits, "there are") or "the data set was made without splits"
+            file.error(("splits", key), f"splits.{key}: {ens.path} has no split {name!r}", hint, "split")
+        elif not splits[name]:
+            file.error(
+                ("splits", key), f"splits.{key}: the split {name!r} of {ens.path} is empty", code="split"
+            )
+
+
+def check_model_options(file: ConfigFile) -> None:
+    """Note options that the model does not know, or values that it does not take."""
+    from merlin.train.models.registry import find
+
+    block = file.tree.get("model")
+    try:
+        model = find(file.config.model.name)
+    except UsageError as error:
+        file.error(("model", "name"), str(error), code="model")
+        return
+    entries = {key: entry for key, entry in block.mapping.items() if key != "name"}
+    tree = replace(block, content=entries)
+    if model.options is not None:
+        validate_as(model.options, to_data(tree), tree, file.findings)
+        return
+    known = model.keywords()
+    for key, entry in entries.items():
+        if known is not None and key not in known:
+            file.findings.error(
+                entry.key_place,
+                f"unknown option {key!r} of the model {model.name}",
+                hint=allowed(key, known, "there are"),
+                code="unknown-key",
+            )
+
+
+def check_trainee(file: ConfigFile, trainee: Trainee) -> None:
+    """Note metrics, phases and parts that the model does not have."""
+    config = file.config
+    metrics = trainee.directions()
+
+    def known(path: tuple[str | int, ...], name: str, what: str, names: Sequence[str]) -> None:
+        if name not in names:
+            hint = allowed(name, names, "there are") or f"the model has no {what}s"
+            file.error(path, f"{'.'.join(map(str, path))}: the model has no {what} {name!r}", hint, what)
+
+    if config.training.early_stopping is not None:
+        path = ("training", "early_stopping", "metric")
+        known(path, config.training.early_stopping.metric, "metric", list(metrics))
+    for i, metric in enumerate(config.tournament.metrics):
+        known(("tournament", "metrics", i, "name"), metric.name, "metric", list(metrics))
+    for phase in config.optimizer.phases:
+        known(("optimizer", "phases", phase), phase, "phase", list(trainee.phases))
+    for i, part in enumerate(config.tournament.exchange):
+        if part != "all":
+            known(("tournament", "exchange", i), part, "part", list(trainee.parts()))

@@ -1,0 +1,246 @@
+"""The data of a run: which columns, which samples of which trainer, and loaders over them.
+
+A batch, wherever it comes from, has "inputs" (n, d), "scalars" (n, m) and one entry (n, C, H, W) per image field,
+float32 and normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from merlin.errors import NotADataSetError, UsageError
+from merlin.shards.reader import Ensemble
+from merlin.train.columns import Column
+from merlin.train.models.base import Shapes
+from merlin.train.normalise import Normaliser
+from merlin.train.order import Partition, derive_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from merlin.train.config import TrainConfig
+    from merlin.train.dataset import ShardDataset
+    from merlin.train.loader import ShardLoader
+
+INPUTS, SCALARS = "inputs", "scalars"
+DEFAULT_METHODS = {"inputs": "minmax", "scalars": "standard", "images": "standard"}
+DEFAULT_PREFETCH = 2
+_ORDER, _SHARES = 0x4F524445, 0x53484152  # what a seed is used for enters it
+
+
+def find_data_set(path: Path) -> Path:
+    """The data set at `path`, or the only one in the workspace there; NotADataSetError if there is no such."""
+    if path.name == "manifest.json":
+        path = path.parent
+    if (path / "manifest.json").is_file():
+        return path
+    if not path.exists():
+        raise NotADataSetError(f"data: there is no {path}; name a data set, or a workspace with one")
+    found = sorted(p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/manifest.json"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listing = ", ".join(str(p) for p in found[:8])
+        raise NotADataSetError(f"data: {path} holds {len(found)} data sets; name one of them: {listing}")
+    raise NotADataSetError(f"data: there is no finished data set in {path} (no manifest.json)")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The columns that are used; inputs may be parameters of the study."""
+
+    inputs: tuple[Column, ...]
+    scalars: tuple[Column, ...]
+    images: tuple[Column, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.inputs, *self.scalars, *self.images)
+
+    @property
+    def shapes(self) -> Shapes:
+        return Shapes(
+            tuple(c.name for c in self.inputs),
+            tuple(c.name for c in self.scalars),
+            {c.name: _chw(c) for c in self.images},
+        )
+
+    def methods(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A normalisation for every column: the one given for it, else for its group, else the default."""
+        chosen = {}
+        for group, columns in (("inputs", self.inputs), ("scalars", self.scalars), ("images", self.images)):
+            of_group = given[group] if group in given else DEFAULT_METHODS[group]
+            for column in columns:
+                chosen[column.name] = given.get(column.name, of_group)
+        return chosen
+
+
+def _chw(column: Column) -> tuple[int, int, int]:
+    shape = column.shape
+    if len(shape) == 2:
+        return (1, *shape)
+    axis = len(shape) - 1 if column.axis is None else column.axis + len(shape)
+    height, width = (size for i, size in enumerate(shape) if i != axis)
+    return shape[axis], height, width
+
+
+class TrainingData:
+    """The samples of a run, as loaders of batches."""
+
+    def __init__(
+        self, ens: Ensemble, selection: Selection, normaliser: Normaliser, config: TrainConfig
+    ) -> None:
+        self.ens = ens
+        self.selection = selection
+        self.normaliser = normaliser
+        self.config = config
+
+    @property
+    def shapes(self) -> Shapes:
+        return self.selection.shapes
+
+    def dataset(self, split: str, partition: Partition | None = None) -> ShardDataset:
+        """Samples of a split, or of a trainer's share of it; UsageError if there is no such split."""
+        from merlin.train.dataset import ShardDataset
+
+        fields = [c.name for c in (*self.selection.scalars, *self.selection.images)]
+        return ShardDataset(
+            self.ens,
+            fields,
+            [c.name for c in self.selection.inputs],
+            split=split,
+            partition=partition,
+            normalise=self.normaliser,
+            stack_scalars=True,
+            layout="chw",
+            dtype="float32",
+        )
+
+    def share(self, trainer: int, part: Literal["train", "tournament"]) -> Partition:
+        """What trainer `trainer` trains on, or decides rounds with."""
+        config = self.config
+        return Partition(
+            trainer,
+            config.tournament.trainers,
+            derive_seed(_SHARES, config.seed),
+            config.loader.partition,
+            part,
+            config.tournament_fraction,
+        )
+
+    def training_loader(
+        self, trainer: int, rank: int = 0, num_ranks: int = 1, device: Any = None
+    ) -> ShardLoader:
+        """Endless shuffled epochs of a trainer's share; a step takes batch_size samples of all ranks."""
+        from merlin.train.loader import ShardLoader
+
+        config = self.config
+        dataset = self.dataset(config.splits.train, self.share(trainer, "train"))
+        if len(dataset) < config.training.batch_size:
+            raise UsageError(
+                f"trainer {trainer} has {len(dataset):,} samples to train on, less than one batch of "
+                f"{config.training.batch_size}: lower training.batch_size or tournament.trainers"
+            )
+        return ShardLoader(
+            dataset,
+            config.training.batch_size // num_ranks,
+            seed=derive_seed(_ORDER, config.seed, trainer) >> 1,
+            rank=rank,
+            world_size=num_ranks,
+            drop_last=True,
+            prefetch=self._prefetch(device),
+            num_workers=config.loader.num_workers,
+            device=device,
+            with_index=True,
+        )
+
+    def _prefetch(self, device: Any) -> int:
+        """Inputs and scalars alone lie in memory: taking a batch of them is less work than asking a thread for it."""
+        given = self.config.loader.prefetch
+        if given is not None:
+            return given
+        on_cpu = device is None or device.type == "cpu"
+        return 0 if on_cpu and not self.selection.images else DEFAULT_PREFETCH
+
+    def evaluation_loader(
+        self, dataset: ShardDataset, rank: int = 0, num_ranks: int = 1, device: Any = None
+    ) -> ShardLoader:
+        """Every sample once, in order, dealt to ranks; batches may be smaller than batch_size, or empty."""
+        from merlin.train.loader import ShardLoader
+
+        return ShardLoader(
+            dataset,
+            -(-self.config.training.batch_size // (num_ranks * self.config.training.accumulate)),
+            rank=rank,
+            world_size=num_ranks,
+            shuffle=False,
+            prefetch=self._prefetch(device),
+            device=device,
+        )
+
+    def validation_loader(self, rank: int = 0, num_ranks: int = 1, device: Any = None) -> ShardLoader:
+        """The validation split, the same for every trainer."""
+        return self.evaluation_loader(self.dataset(self.config.splits.validation), rank, num_ranks, device)
+
+    def tournament_loader(
+        self, trainer: int, rank: int = 0, num_ranks: int = 1, device: Any = None
+    ) -> ShardLoader:
+        """The samples by which a trainer judges models in a round: part of its share, never trained on."""
+        dataset = self.dataset(self.config.splits.train, self.share(trainer, "tournament"))
+        return self.evaluation_loader(dataset, rank, num_ranks, device)
+
+
+def with_channels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A loader's batch as models see it: images (n, H, W) get an axis of one channel."""
+    return {key: values.unsqueeze(1) if values.ndim == 3 else values for key, values in batch.items()}
+
+
+@dataclass(frozen=True)
+class BadValues:
+    """Values of a column that are NaN or infinite."""
+
+    column: Column
+    sample_ids: tuple[int, ...]  # the first ones
+    num: int  # of samples
+
+    def __str__(self) -> str:
+        ids = ", ".join(map(str, self.sample_ids)) + (", …" if self.num > len(self.sample_ids) else "")
+        return f"'{self.column.name}' is NaN or infinite in {self.num:,} samples: {ids}"
+
+
+def find_bad_values(
+    ens: Ensemble, selection: Selection, splits: tuple[str, ...], show: int = 10
+) -> list[BadValues]:
+    """Columns with values that are no numbers; only those are read whose statistics say that there are some."""
+    known = [ens.splits[name] for name in splits if name in ens.splits]
+    rows = np.unique(np.concatenate([np.zeros(0, np.int64), *known]))
+    return [
+        found
+        for column in selection.columns
+        if _has_bad_values(ens, column) and (found := _bad_values(ens, column, rows, show))
+    ]
+
+
+def _has_bad_values(ens: Ensemble, column: Column) -> bool:
+    if column.statistics is None:
+        return column.dtype.kind == "f"
+    return sum(column.statistics.count) < len(ens) * int(np.prod(column.shape, dtype=np.int64))
+
+
+def _bad_values(ens: Ensemble, column: Column, rows: np.ndarray[Any, Any], show: int) -> BadValues | None:
+    ids: list[int] = []
+    num = 0
+    size = column.dtype.itemsize * int(np.prod(column.shape, dtype=np.int64))
+    step = max(1, (32 << 20) // max(1, size))
+    for lo in range(0, len(rows), step):
+        part = rows[lo : lo + step]
+        values = column.read(ens, part).reshape(len(part), -1)
+        bad = part[~np.isfinite(values).all(axis=1)]
+        num += len(bad)
+        ids += ens.sample_id[bad[: show - len(ids)]].tolist()
+    return BadValues(column, tuple(ids), num) if num else None

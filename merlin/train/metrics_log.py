@@ -1,0 +1,95 @@
+"""What a trainer did, as JSON lines and for TensorBoard; a resumed run continues both where its checkpoint is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from merlin.shards.atomic import write_text
+
+NAME = "metrics.jsonl"
+
+
+class MetricsLog:
+    """Lines {"kind": "train" | "validation" | "round" | "end", "step": …, …} of one trainer.
+
+    A full disk costs lines and a note, and does not end the run.
+    """
+
+    def __init__(self, directory: Path, step: int, note: Callable[[str], None]) -> None:
+        """Forgets what was written after `step`."""
+        self._path = directory / NAME
+        self._note = note
+        self._file: Any = None
+        self._board: Any = None
+        self._failed = False
+        try:
+            _cut(self._path, step)
+            self._file = self._path.open("a", encoding="utf-8")
+            self._board = _board(directory / "tensorboard", step)
+        except OSError as error:
+            self._fail(error)
+
+    def write(self, kind: str, step: int, numbers: Mapping[str, float], **facts: Any) -> None:
+        """One line of facts, with `numbers` under "values"; those go to TensorBoard as "<kind>/<name>", too."""
+        values = {name: _jsonable(value) for name, value in numbers.items()}
+        line = json.dumps({"kind": kind, "step": step, **facts, "values": values}, default=str)
+        try:
+            if self._file is not None:
+                self._file.write(line + "\n")
+                self._file.flush()
+            if self._board is not None:
+                for name, value in numbers.items():
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        except (OSError, ValueError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed:
+            self._note(f"{self._path} cannot be written: {getattr(error, 'strerror', None) or error}")
+        self._failed = True
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._board is not None:
+                self._board.close()
+            if self._file is not None:
+                self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file, oldest first, without one that is cut off; none if there is no file."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+def _cut(path: Path, step: int) -> None:
+    """Remove lines after a step; they will be written again."""
+    before = read_metrics(path)
+    kept = [line for line in before if line["step"] <= step and line["kind"] != "end"]
+    if path.is_file():
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def _board(directory: Path, step: int) -> Any:
+    """TensorBoard's writer; None if it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(directory), purge_step=step + 1 if step else None)
+
+
+def _jsonable(value: float) -> float | None:
+    return value if math.isfinite(value) else None

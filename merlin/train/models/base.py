@@ -1,0 +1,58 @@
+"""What a trainer trains: a module that knows its losses, its metrics, and which of its parts may be exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+Batch = Mapping[str, Tensor]  # normalised float32: "inputs" (n, d), "scalars" (n, m), images (n, C, H, W)
+Direction = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The columns of a batch, by name and in order; an image's shape is (C, H, W)."""
+
+    inputs: tuple[str, ...]
+    scalars: tuple[str, ...] = ()
+    images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+
+
+class Trainee(nn.Module):
+    """Base of all models. A subclass sets up its layers and overrides what is below.
+
+    `phases` are run one after another in each step, each with an optimiser of its own; a GAN has two or more.
+    """
+
+    phases: tuple[str, ...] = ("model",)
+
+    def parameters_of(self, phase: str) -> Iterable[Parameter]:
+        """What the optimiser of a phase changes; all parameters by default."""
+        return self.parameters()
+
+    def forward(self, batch: Batch, phase: str = "model") -> dict[str, Tensor]:
+        """Losses of a batch, each a mean over its samples; "loss" is what the phase minimises."""
+        raise NotImplementedError
+
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """One value per sample, (n,) each, "loss" among them; called in evaluation mode, without gradients."""
+        raise NotImplementedError
+
+    def directions(self) -> dict[str, Direction]:
+        """The names of all metrics, and whether they are to become small or large."""
+        return {"loss": "min"}
+
+    def after_step(self, step: int) -> None:
+        """Called when all phases of step `step` (from 1) are done, e.g. to refresh frozen copies."""
+
+    def parts(self) -> dict[str, list[str]]:
+        """Named parts of the state dict, as prefixes of its keys, that a tournament may exchange."""
+        return {}
+
+    def predict(self, inputs: Tensor) -> dict[str, Tensor]:
+        """Predictions for normalised inputs (n, d): "scalars" (n, m) and images (n, C, H, W), normalised."""
+        raise NotImplementedError

@@ -1,0 +1,71 @@
+"""Models by name: those of this package, and users' own as "module:callable"."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from merlin.errors import TrainingError, UsageError
+from merlin.spec.findings import allowed
+from merlin.train.models.base import Shapes, Trainee
+
+# name -> "module:class"; the class has an `Options` and is called with (shapes, options)
+MODELS: dict[str, str] = {
+    "regressor": "merlin.train.models.regressor:Regressor",
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """How a model is made; `options` is None for a user's callable, which takes them as keywords."""
+
+    name: str
+    make: Callable[..., Trainee]
+    options: type[BaseModel] | None
+
+    def keywords(self) -> set[str] | None:
+        """The options that a user's callable knows; None if it takes any."""
+        parameters = list(inspect.signature(self.make).parameters.values())[1:]
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return None
+        return {p.name for p in parameters}
+
+
+def find(name: str) -> Model:
+    """The model of this name; UsageError if there is none, or it cannot be imported."""
+    target = MODELS.get(name, name)
+    module_name, colon, attribute = target.partition(":")
+    if not colon:
+        raise UsageError(
+            f"there is no model {name!r}; {allowed(name, MODELS, 'there are')}, "
+            'and your own as "module:callable"'
+        )
+    if name not in MODELS and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: a user's module lies where the user is
+    try:
+        made = getattr(import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0] and error.name != module_name:
+            raise TrainingError(f"the model {name} cannot be imported: {error}") from error
+        raise UsageError(
+            f"the model {name}: there is no module {module_name!r} here or on PYTHONPATH"
+        ) from error
+    except AttributeError as error:
+        raise UsageError(f"the model {name}: {module_name} has no {attribute!r}") from error
+    options = getattr(made, "Options", None)
+    return Model(name, made, options if name in MODELS else None)
+
+
+def build(name: str, shapes: Shapes, options: Mapping[str, Any], data_path: Path | None = None) -> Trainee:
+    """A model for data of these shapes. Raises UsageError for options it does not know."""
+    model = find(name)
+    if model.options is not None:
+        return model.make(shapes, model.options.model_validate(dict(options)))
+    return model.make(shapes, **options)

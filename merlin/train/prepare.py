@@ -1,0 +1,264 @@
+"""From a configuration to a run that may begin: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.errors import ConfigError, ShardError, TrainingError, UsageError
+from merlin.shards.reader import Ensemble, open_shards
+from merlin.train.config import CHANGEABLE, Fields, TrainConfig
+from merlin.train.config_checks import check_data, check_model_options, check_trainee
+from merlin.train.config_file import ConfigFile, load_config
+from merlin.train.data import Selection, TrainingData, find_data_set
+from merlin.train.distributed import choose_device, num_cores
+from merlin.train.normalise import Normaliser
+from merlin.train.run_directory import (
+    RunDirectory,
+    RunFacts,
+    create_run,
+    is_run,
+    new_facts,
+    new_path,
+    write_config,
+)
+
+if TYPE_CHECKING:
+    from merlin.train.models.base import Shapes, Trainee
+
+_MODEL_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    NotImplementedError,
+)
+_TRIED = 4  # samples that a model is tried with
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that may begin, or go on."""
+
+    config: TrainConfig  # with the columns that it uses, and where the data is
+    facts: RunFacts
+    normaliser: Normaliser
+    run: RunDirectory | None  # one that has begun already
+
+    def begin(self) -> RunDirectory:
+        """Make the run directory; if there is one, let it hold the present configuration."""
+        if self.run is not None:
+            write_config(self.run.path, self.config)
+            return self.run
+        return create_run(new_path(self.config), self.config, self.facts, self.normaliser)
+
+
+def prepare(path: Path, words: Sequence[str] = (), num_local: int = 1) -> Prepared:
+    """Check a configuration, or a run directory that is to go on; `num_local` processes share this machine.
+
+    Raises ConfigError with every finding; NotADataSetError or ShardError for the data; UsageError and TrainingError.
+    """
+    if path.is_dir():
+        if not is_run(path):
+            raise UsageError(
+                f"{path} is no training run: it has no run.json; give a configuration, or a run directory"
+            )
+        file = load_config(path / "config.yaml", [*words, f"directory={path}"])
+    else:
+        file = load_config(path, words)
+    prepared = check(file, num_local)
+    directory = prepared.config.directory
+    if directory is None or not is_run(Path(directory)):
+        return prepared
+    return _continued(prepared, RunDirectory(Path(directory)))
+
+
+def check(file: ConfigFile, num_local: int = 1) -> Prepared:
+    """Check a configuration against its data and its model; nothing is written."""
+    data_path = find_data_set(Path(file.config.data).expanduser())
+    ens = open_shards(data_path)
+    _check_files(ens)
+    selection = check_data(file, ens)
+    check_model_options(file)
+    file.raise_errors()
+    config = _resolved(file.config, selection, data_path)
+    _check_precision(file)
+    data = TrainingData(ens, selection, _fit(file, ens, selection), config)
+    trainee = build_trainee(config, selection.shapes)
+    check_trainee(file, trainee)
+    file.raise_errors()
+    try_model(config, trainee, data)
+    _check_shares(file, data)
+    file.raise_errors()
+    threads = config.training.threads or max(1, num_cores() // num_local)
+    num_samples = {name: len(rows) for name, rows in ens.splits.items()}
+    num_parameters = sum(p.numel() for p in trainee.parameters())
+    facts = new_facts(
+        config, data_path, ens.manifest.content_digest, num_samples, selection.shapes, num_parameters, threads
+    )
+    return Prepared(config, facts, data.normaliser, None)
+
+
+def open_data(run: RunDirectory, config: TrainConfig) -> TrainingData:
+    """The data of a run that was checked."""
+    from merlin.train.columns import Columns
+
+    ens = open_shards(config.data)
+    columns, facts = Columns(ens), run.facts()
+    selection = Selection(
+        tuple(columns.label(name) for name in facts.inputs),
+        tuple(columns.fields[name] for name in facts.scalars),
+        tuple(columns.fields[name] for name in facts.images),
+    )
+    return TrainingData(ens, selection, run.normaliser(), config)
+
+
+def build_trainee(config: TrainConfig, shapes: Shapes) -> Trainee:
+    """The model of a configuration. Raises TrainingError if it cannot be built."""
+    from merlin.train.models.registry import build
+
+    try:
+        return build(config.model.name, shapes, config.model.options, Path(config.data))
+    except _MODEL_ERRORS as error:
+        raise TrainingError(
+            f"the model {config.model.name} cannot be built: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
+    """The run that has begun in the directory. Raises UsageError if it is another one."""
+    facts = run.facts()
+    if facts.config_digest != prepared.config.digest:
+        raise UsageError(
+            f"{run.path} holds a run of another configuration: {_differences(run, prepared.config)}\n"
+            "  Choose another directory, or give these the values they had."
+        )
+    if facts.data_digest != prepared.facts.data_digest:
+        raise UsageError(
+            f"{run.path} was trained on other data than {prepared.config.data} has now; begin a new run"
+        )
+    return Prepared(prepared.config, facts, run.normaliser(), run)
+
+
+def _differences(run: RunDirectory, config: TrainConfig) -> str:
+    before = _flat(load_config(run.config_path).config.to_json())
+    now = _flat(config.to_json())
+    free = {".".join(path) for path in CHANGEABLE}
+    changed = [
+        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and not any(key == f or key.startswith(f"{f}.") for f in free)
+    ]
+    return "; ".join(changed[:8]) or "it was written by another version"
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _check_files(ens: Ensemble) -> None:
+    """ShardError if a shard is missing or has not the size it had."""
+    for shard in ens.manifest.shards:
+        path = ens.path / shard.file
+        size = path.stat().st_size if path.is_file() else None
+        if size != shard.size_bytes:
+            what = "is missing" if size is None else f"has {size:,} bytes, and had {shard.size_bytes:,}"
+            raise ShardError(
+                f"{path} {what}; merlin shards verify {ens.path} tells which samples are concerned"
+            )
+
+
+def _resolved(config: TrainConfig, selection: Selection, data_path: Path) -> TrainConfig:
+    fields = Fields(
+        inputs=tuple(c.name for c in selection.inputs),
+        scalars=tuple(c.name for c in selection.scalars),
+        images=tuple(c.name for c in selection.images),
+    )
+    return config.model_copy(update={"fields": fields, "data": str(data_path.resolve())})
+
+
+def _check_precision(file: ConfigFile) -> None:
+    training = file.config.training
+    try:
+        device = choose_device(training.device, 0)
+    except TrainingError as error:
+        file.error(("training", "device"), str(error))
+        return
+    if training.precision == "fp16" and device.type != "cuda":
+        file.error(("training", "precision"), "fp16 needs a GPU", "write bf16 or fp32")
+
+
+def _fit(file: ConfigFile, ens: Ensemble, selection: Selection) -> Normaliser:
+    try:
+        return Normaliser.fit(ens, selection.methods(file.config.normalise))
+    except (UsageError, TypeError) as error:
+        raise ConfigError(f"{file.findings.file}: normalise: {error}") from error
+
+
+def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None:
+    """Run each phase and the metrics once, on a few samples. Raises TrainingError for what is wrong with the model."""
+    import torch
+
+    from merlin.train.data import with_channels
+
+    name = config.model.name
+    dataset = data.dataset(config.splits.train)
+    batch = with_channels(dataset[list(range(min(_TRIED, len(dataset))))])
+    try:
+        for phase in trainee.phases:
+            losses = trainee(batch, phase)
+            if losses["loss"].shape != ():
+                raise TrainingError(f"the model {name}: the loss of phase '{phase}' is no scalar")
+        trainee.eval()
+        with torch.no_grad():
+            metrics = trainee.metrics(batch)
+    except _MODEL_ERRORS as error:
+        raise TrainingError(
+            f"the model {name} fails on a batch of this data: {type(error).__name__}: {error}\n"
+            "  merlin -lvl DEBUG train … shows where."
+        ) from error
+    num = len(next(iter(batch.values())))
+    wrong = [key for key, value in metrics.items() if value.shape != (num,)]
+    if wrong:
+        raise TrainingError(f"the model {name}: metrics have one value per sample, these have not: {wrong}")
+    if missing := set(trainee.directions()) - set(metrics):
+        raise TrainingError(f"the model {name} announces metrics that it does not compute: {sorted(missing)}")
+
+
+def _check_shares(file: ConfigFile, data: TrainingData) -> None:
+    """Every trainer has a batch to train on, and something to judge by."""
+    config = data.config
+    rows = data.ens.splits[config.splits.train]
+    ids = data.ens.sample_id[rows]
+    sizes = [len(data.share(k, "train").select(ids)) for k in range(config.tournament.trainers)]
+    if min(sizes) < config.training.batch_size:
+        poorest = sizes.index(min(sizes))
+        file.error(
+            ("training", "batch_size"),
+            f"trainer {poorest} of {len(sizes)} has {sizes[poorest]:,} samples to train on, "
+            f"less than one batch of {config.training.batch_size}",
+            "lower training.batch_size or tournament.trainers",
+        )
+    if config.is_tournament:
+        file.error(
+            ("tournament", "strategy"),
+            "tournaments are not there yet: trainers do not exchange models",
+            "tournament.strategy: none trains them independently",
+        )
+        shares = [len(data.share(k, "tournament").select(ids)) for k in range(config.tournament.trainers)]
+        if not min(shares):
+            file.error(
+                ("tournament", "tournament_fraction"),
+                f"trainer {shares.index(0)} has no samples to judge models with",
+                "raise tournament.tournament_fraction, or lower tournament.trainers",
+            )

@@ -1,0 +1,235 @@
+"""A training run on disk.
+
+config.yaml            the configuration, every key with its value
+run.json               what the run is: versions, seed, the data's digest, the shapes of a batch
+normalise.json         how the columns are normalised
+trainers/<k>/          log, metrics.jsonl, tensorboard/, checkpoints/
+tournament/            what trainers exchange
+best/                  the best model of all trainers: model.pt, normalise.json, best.json
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from merlin.errors import TrainingError, WorkspaceError
+from merlin.shards.atomic import replacing, write_text
+from merlin.spec.provenance import dump_data
+from merlin.study.prepare import code_version
+from merlin.study.workspace import lock_file
+from merlin.train.config import TrainConfig
+from merlin.train.models.base import Shapes
+from merlin.train.normalise import Normaliser
+
+FORMAT = "merlin-run"
+VERSION = 1
+CONFIG, FACTS, NORMALISE, BEST = "config.yaml", "run.json", "normalise.json", "best.json"
+MODEL_FORMAT = "merlin-model"
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run is, from its beginning on."""
+
+    created: str
+    code_version: str
+    torch: str
+    python: str
+    host: str
+    seed: int
+    config_digest: str
+    data_path: str  # absolute
+    data_digest: str
+    num_samples: dict[str, int]  # by split
+    inputs: tuple[str, ...]
+    scalars: tuple[str, ...]
+    images: dict[str, tuple[int, int, int]]  # (C, H, W)
+    num_parameters: int
+    threads: int  # of a process; sums differ in their last bits with another number
+
+    @property
+    def shapes(self) -> Shapes:
+        return Shapes(self.inputs, self.scalars, self.images)
+
+
+def new_facts(
+    config: TrainConfig, data_path: Path, data_digest: str, num_samples: dict[str, int], shapes: Shapes,
+    num_parameters: int, threads: int,
+) -> RunFacts:  # fmt: skip
+    """Facts of a run that begins now."""
+    from torch import __version__ as torch_version
+
+    return RunFacts(
+        created=datetime.now().astimezone().isoformat(timespec="seconds"),
+        code_version=code_version(),
+        torch=str(torch_version),
+        python=platform.python_version(),
+        host=socket.gethostname(),
+        seed=config.seed,
+        config_digest=config.digest,
+        data_path=str(data_path.resolve()),
+        data_digest=data_digest,
+        num_samples=num_samples,
+        inputs=shapes.inputs,
+        scalars=shapes.scalars,
+        images=dict(shapes.images),
+        num_parameters=num_parameters,
+        threads=threads,
+    )
+
+
+class RunDirectory:
+    """The directory of a run that has begun."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def tournament(self) -> Path:
+        return self.path / "tournament"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    def trainer(self, index: int) -> TrainerDirectory:
+        return TrainerDirectory(self.path / "trainers" / str(index))
+
+    def trainers(self) -> list[int]:
+        """Those that have begun."""
+        found = (p.name for p in (self.path / "trainers").glob("*") if p.is_dir())
+        return sorted(int(name) for name in found if name.isdigit())
+
+    def normaliser(self) -> Normaliser:
+        return Normaliser.load(self.path / NORMALISE)
+
+    def facts(self) -> RunFacts:
+        """Raises TrainingError if they cannot be read."""
+        data = _read_json(self.path / FACTS)
+        if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
+            raise TrainingError(f"{self.path / FACTS}: not a {FORMAT} of version {VERSION}")
+        data["images"] = {name: tuple(shape) for name, shape in data["images"].items()}
+        return RunFacts(**{**data, "inputs": tuple(data["inputs"]), "scalars": tuple(data["scalars"])})
+
+
+class TrainerDirectory:
+    """What one trainer writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that trains it; TrainingError if another one does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with lock_file(self.path / "lock", f"another process trains in {self.path}"):
+                yield
+        except WorkspaceError as error:
+            raise TrainingError(str(error)) from error
+
+
+def is_run(path: Path) -> bool:
+    return (path / FACTS).is_file()
+
+
+def create_run(path: Path, config: TrainConfig, facts: RunFacts, normaliser: Normaliser) -> RunDirectory:
+    """Begin a run in `path`, which may exist; it is one when `run.json` is there, which comes last."""
+    write_config(path, config)
+    normaliser.save(path / NORMALISE)
+    write_text(
+        path / FACTS, json.dumps({"format": FORMAT, "version": VERSION, **asdict(facts)}, indent=1) + "\n"
+    )
+    return RunDirectory(path)
+
+
+def write_config(path: Path, config: TrainConfig) -> None:
+    write_text(path / CONFIG, dump_data(config.to_json()))
+
+
+def new_path(config: TrainConfig) -> Path:
+    """Where a new run goes: the directory that is configured, or <output>/<name>_<time>."""
+    if config.directory is not None:
+        return Path(config.directory)
+    stem = f"{config.name}_{datetime.now():%Y%m%d-%H%M%S}"
+    for number in range(1000):
+        path = Path(config.output) / (f"{stem}-{number}" if number else stem)
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+    raise TrainingError(f"there are too many runs called {stem} in {config.output}")
+
+
+def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | None:
+    """Put the best model of all trainers into `best/`; what is known of it, None if no trainer was validated yet.
+
+    Whoever comes last has seen all of them, so trainers may do this whenever they end. Raises CheckpointError.
+    """
+    from merlin.train.checkpoint import BEST as BEST_CHECKPOINT
+    from merlin.train.checkpoint import read_checkpoint, write_state
+
+    best: dict[str, Any] | None = None
+    for index in run.trainers():
+        path = run.trainer(index).checkpoints / BEST_CHECKPOINT
+        if path.is_file():
+            state = read_checkpoint(path)
+            sign = 1 if state["judge"]["direction"] == "min" else -1
+            if best is None or sign * state["progress"]["best"] < sign * best["progress"]["best"]:
+                best = {**state, "trainer_index": index}
+    if best is None:
+        return None
+    told = {
+        "trainer": best["trainer_index"],
+        "step": best["step"],
+        **best["judge"],
+        "value": best["progress"]["best"],
+        "metrics": best["progress"]["best_metrics"],
+    }
+    facts = run.facts()
+    model = {
+        "format": MODEL_FORMAT,
+        "version": VERSION,
+        "model": {"name": config.model.name, "options": config.model.options},
+        "shapes": {"inputs": list(facts.inputs), "scalars": list(facts.scalars), "images": facts.images},
+        "state_dict": {**best["trainer"]["model"], **(best["trainer"]["average"] or {})},
+        **told,
+    }
+    with replacing(run.best / "model.pt") as temporary:
+        write_state(temporary, model)
+    run.normaliser().save(run.best / NORMALISE)
+    write_text(run.best / BEST, json.dumps(told, indent=1) + "\n")
+    return told
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    return data
+
+
+def resume_command(run: RunDirectory) -> str:
+    return f"merlin train {run.path}"

@@ -1,0 +1,103 @@
+"""Strategies over all trainers at once: truncation selection, regularised evolution, and how copies are mutated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from merlin.errors import UsageError
+from merlin.train.tournament.decisions import Metric, Scores, is_sound, rank
+from merlin.train.tournament.draws import MUTATION, SAMPLING, shuffled, uniform
+
+
+def truncation(scores: Mapping[int, Scores], metrics: Sequence[Metric], top: int) -> dict[int, int]:
+    """Which trainer copies which: all that are not among the `top` best, in turns from these.
+
+    Trainers are ranked; the one on place r >= top, from 0, copies the one on place r mod top (LBANN's truncation
+    selection). Only trainers whose scores are finite are copied; if there are none, nobody copies.
+    Raises UsageError if `top` is less than 1.
+    """
+    if top < 1:
+        raise UsageError(f"truncation keeps at least one trainer, not {top}")
+    ranking = rank(scores, metrics)
+    best = [trainer for trainer in ranking[:top] if is_sound(scores[trainer], metrics)]
+    if not best:
+        return {}
+    return {trainer: best[place % len(best)] for place, trainer in enumerate(ranking) if trainer not in best}
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A trainer that becomes the mutated copy of another (or of itself)."""
+
+    child: int
+    parent: int
+
+
+def regularised_evolution(
+    seed: int,
+    round_number: int,
+    births: Mapping[int, int],
+    scores: Mapping[int, Scores],
+    metrics: Sequence[Metric],
+    sample: int,
+) -> Birth | None:
+    """The best of `sample` random trainers is copied, mutated, and replaces the oldest one, however good that is.
+
+    `births` has the round in which each trainer's model was born, by training or as a copy; the caller enters this
+    round for the child. Of equally old ones the lowest number goes. None if all that were sampled diverged.
+    (Real et al., "Regularized evolution for image classifier architecture search", AAAI 2019.)
+    Raises UsageError for a sample of less than 1, or trainers that have a birth and no scores.
+    """
+    if sample < 1:
+        raise UsageError(f"evolution samples at least one trainer, not {sample}")
+    if missing := sorted(set(births) - set(scores)):
+        raise UsageError(f"no scores of trainers {missing}")
+    drawn = shuffled(list(births), SAMPLING, seed, round_number)[:sample]
+    sound = {trainer: scores[trainer] for trainer in drawn if is_sound(scores[trainer], metrics)}
+    if not sound:
+        return None
+    oldest = min(births, key=lambda trainer: (births[trainer], trainer))
+    return Birth(child=oldest, parent=rank(sound, metrics)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """How a hyper-parameter changes: times a factor between 1 / factor and factor, evenly on a logarithmic scale."""
+
+    factor: float
+    low: float = 0.0
+    high: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.factor < float("inf") or not self.low <= self.high:
+            raise UsageError(
+                f"a mutation has a factor of at least 1 and low <= high, not {self.factor}, {self.low}, {self.high}"
+            )
+
+
+def mutate(
+    values: Mapping[str, float], mutations: Mapping[str, Mutation], seed: int, round_number: int, trainer: int
+) -> dict[str, float]:
+    """Hyper-parameters of a copy that `trainer` took over in a round; those without a mutation stay as they are.
+
+    A function of its arguments, each hyper-parameter for itself. Raises UsageError for a mutation of something that
+    is not among the values.
+    """
+    if unknown := sorted(set(mutations) - set(values)):
+        raise UsageError(f"no hyper-parameters {unknown} to mutate; there are: {', '.join(values) or 'none'}")
+    mutated = dict(values)
+    for name, mutation in mutations.items():
+        letters = int.from_bytes(name.encode(), "little")
+        drawn = 2.0 * uniform(MUTATION, seed, round_number, trainer, *_words(letters)) - 1.0
+        mutated[name] = min(max(values[name] * mutation.factor**drawn, mutation.low), mutation.high)
+    return mutated
+
+
+def _words(number: int) -> list[int]:
+    """A large number as 64-bit parts of a seed."""
+    words = []
+    while number:
+        words.append(number % 2**64)
+        number >>= 64
+    return words

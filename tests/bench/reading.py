@@ -1,0 +1,203 @@
+"""Globally shuffled batches of 128 from warm shards, one process, against a bare memmap, LMDB, and Zarr.
+
+python tests/bench/reading.py [--num 20000] [--rounds 5] [plain | zstd | blosc2 | gzip …]
+
+Each sample has 5 inputs, 15 scalars and a 64 x 64 x 4 float32 image. The functions return rates by name, one for each
+round; the rounds are interleaved, so that ratios of neighbours hold when the machine's speed drifts. Peers are run if
+they can be imported: lmdb, zarr (version 3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from measure import MERLIN, SPECS, fresh, only_workspace, ratio, run
+
+import merlin
+
+BATCH = 128
+INPUTS = [f"X{k}" for k in range(5)]
+SCALARS = [f"s{k:02d}" for k in range(15)]
+COLUMNS = ["image", *SCALARS, *INPUTS]
+CODECS = ("zstd", "blosc2", "gzip")
+
+Array = np.ndarray[Any, Any]
+Rates = dict[str, list[float]]  # samples per second, one for each round
+
+
+def make_data_set(folder: Path, num: int, compression: str = "none") -> Path:
+    """A finished data set of `num` samples, 1000 a shard, written by a run."""
+    command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / "reading.yaml")]
+    folder = fresh(folder)
+    run([*command, "--vars", f"N_SAMPLES={num}", f"COMPRESSION={compression}"], folder)
+    return only_workspace(folder) / "collect"
+
+
+def shuffled(num: int) -> list[Array]:
+    order = np.random.default_rng(0).permutation(num)
+    return [order[i : i + BATCH] for i in range(0, num - BATCH + 1, BATCH)]
+
+
+def _interleaved(readers: dict[str, tuple[Callable[[Array], Any], list[Array]]], rounds: int) -> Rates:
+    """Each reader over its batches, in turn; the first time of all is not counted."""
+    rates: Rates = {name: [] for name in readers}
+    for number in range(rounds + 1):
+        for name, (read, batches) in readers.items():
+            start = time.perf_counter()
+            for batch in batches:
+                read(batch)
+            rate = len(batches) * BATCH / (time.perf_counter() - start)
+            if number:
+                rates[name].append(rate)
+    return rates
+
+
+def uncompressed(tmp: Path, rounds: int, num: int) -> Rates:
+    """ours; memmap: `np.take` of three memory-mapped files into arrays that are used again; lmdb, if it is there."""
+    ens = merlin.open_shards(make_data_set(tmp / "plain", num))
+    batches = shuffled(num)
+    out = ens.allocate(BATCH, COLUMNS)
+    readers: dict[str, tuple[Callable[[Array], Any], list[Array]]] = {
+        "ours": (lambda batch: ens.batch(batch, COLUMNS, out=out), batches),
+        "memmap": (_memmap(ens, tmp, mode="clip"), batches),
+        "memmap, checking indices": (_memmap(ens, tmp, mode="raise"), batches),
+    }
+    lmdb = _lmdb(ens, tmp)
+    if lmdb is not None:
+        readers["lmdb"] = (lmdb, batches)
+    return _interleaved(readers, rounds)
+
+
+def _memmap(ens: Any, tmp: Path, mode: str) -> Callable[[Array], Any]:
+    """A gather from files of rows into arrays that start on a cache line; "raise" copies once more."""
+    from merlin.shards.aligned import aligned_empty
+
+    num = len(ens)
+    shapes = {"image": ("<f4", (64, 64, 4)), "scalars": ("<f8", (15,)), "inputs": ("<f8", (5,))}
+    if not (tmp / "inputs.bin").exists():
+        with open(tmp / "image.bin", "wb") as file:
+            for lo in range(0, num, 1000):
+                ens["image"][lo : lo + 1000].tofile(file)
+        np.stack([ens[name][:] for name in SCALARS], axis=1).tofile(tmp / "scalars.bin")
+        ens.inputs.array().tofile(tmp / "inputs.bin")
+    pairs = [
+        (
+            np.memmap(tmp / f"{name}.bin", dtype, "r", shape=(num, *shape)),
+            aligned_empty((BATCH, *shape), np.dtype(dtype)),
+        )
+        for name, (dtype, shape) in shapes.items()
+    ]
+
+    def read(batch: Array) -> None:
+        for rows, out in pairs:
+            np.take(rows, batch, axis=0, out=out, mode=mode)
+
+    return read
+
+
+def _lmdb(ens: Any, tmp: Path) -> Callable[[Array], Any] | None:
+    """One record of bytes for each sample, read in one transaction."""
+    try:
+        import lmdb
+    except ImportError:
+        return None
+    num = len(ens)
+    folder = str(tmp / "lmdb")
+    with lmdb.open(folder, map_size=num * 80_000 + (1 << 24)) as store:
+        for lo in range(0, num, 1000):
+            block = ens.batch(np.arange(lo, min(lo + 1000, num)), COLUMNS)
+            small = np.stack([block[name] for name in (*SCALARS, *INPUTS)], axis=1)
+            with store.begin(write=True) as change:
+                for i, (row, image) in enumerate(zip(small, block["image"], strict=True), start=lo):
+                    change.put(i.to_bytes(8, "big"), row.tobytes() + image.tobytes())
+    transaction = lmdb.open(folder, readonly=True, lock=False, readahead=False).begin(buffers=True)
+    out, small_out = np.empty((BATCH, 64, 64, 4), np.float32), np.empty((BATCH, 20))
+
+    def read(batch: Array) -> None:
+        for place, i in enumerate(batch.tolist()):
+            record = transaction.get(i.to_bytes(8, "big"))
+            small_out[place] = np.frombuffer(record, np.float64, 20)
+            out[place] = np.frombuffer(record, np.float32, offset=160).reshape(64, 64, 4)
+
+    return read
+
+
+def compressed(tmp: Path, rounds: int, num: int, codec: str) -> Rates:
+    """Images alone. ours, ours in one thread; zarr: `oindex` of one array with the same codec and a chunk per image.
+
+    Nothing is found in a cache: ours is limited to a tenth of the images.
+    """
+    path = make_data_set(tmp / codec, num, codec)
+    batches = shuffled(num)
+    readers: dict[str, tuple[Callable[[Array], Any], list[Array]]] = {}
+    for name, threads in (("ours", None), ("ours, one thread", 1)):
+        ens = merlin.open_shards(path, threads=threads, cache_bytes=num * 6553)
+        out = ens.allocate(BATCH, ["image"])
+        readers[name] = (lambda batch, ens=ens, out=out: ens.batch(batch, ["image"], out=out), batches)  # type: ignore[misc]
+    zarr = _zarr(merlin.open_shards(path), tmp / f"{codec}.zarr", codec)
+    if zarr is not None:
+        readers["zarr"] = (zarr, batches[: max(1, len(batches) // 10)])
+    return _interleaved(readers, rounds)
+
+
+def _zarr(ens: Any, path: Path, codec: str) -> Callable[[Array], Any] | None:
+    try:
+        import zarr
+        from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+    except ImportError:
+        return None
+    codecs = {
+        "zstd": ZstdCodec(level=3),
+        "blosc2": BloscCodec(cname="zstd", clevel=5, shuffle="shuffle"),
+        "gzip": GzipCodec(level=4),
+    }
+    image = ens["image"]
+    made = zarr.create_array(
+        path, shape=image.shape, dtype="f4", chunks=(1, *image.shape[1:]), compressors=[codecs[codec]]
+    )
+    for lo in range(0, len(image), 1000):
+        made[lo : lo + 1000] = image[lo : lo + 1000]
+    array = zarr.open_array(path, mode="r")
+    return lambda batch: array.oindex[batch]
+
+
+def summary(rates: Rates) -> dict[str, dict[str, float]]:
+    """Medians by reader, with ours over it, taken round by round."""
+    return {
+        name: {
+            "samples_per_s": round(statistics.median(found)),
+            "ours_over_it": round(ratio(rates["ours"], found), 3),
+        }
+        for name, found in rates.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=["plain", *CODECS])
+    parser.add_argument("--num", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="merlin-reading-") as folder:
+        for what in args.what:
+            if what == "plain":
+                found = uncompressed(Path(folder), args.rounds, args.num)
+            else:
+                found = compressed(Path(folder), args.rounds, args.num, what)
+            print(what, json.dumps(summary(found), indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Samples per second of the training loop, against the same model in a bare PyTorch loop on tensors in memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from measure import median, ratio
+
+from merlin.shards.importing.run import import_data
+from merlin.spec.findings import Findings
+from merlin.spec.import_schema import parse_import_schema
+from merlin.train.config_file import parse_config
+from merlin.train.distributed import Meeting, World
+from merlin.train.events import Silent, StopRequest
+from merlin.train.loop import Loop
+from merlin.train.models.base import Shapes
+from merlin.train.prepare import build_trainee, check
+from merlin.train.process import Seat, open_loop, set_up_torch
+
+NUM_INPUTS, NUM_SCALARS = 5, 15
+CONFIG = """
+data: {data}
+directory: {directory}
+model: {{name: regressor, width: {width}, depth: {depth}}}
+training: {{epochs: 100000, batch_size: {batch}, device: cpu, validate_every: 1000000}}
+"""
+
+
+def make_scalars(folder: Path, num: int) -> Path:
+    """A data set as the ICF surrogate's, without images: 5 inputs, 15 scalars."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, (num, NUM_INPUTS))
+    y = np.sin(3 * x @ rng.normal(size=(NUM_INPUTS, NUM_SCALARS)))
+    columns = {f"x{i}": x[:, i] for i in range(NUM_INPUTS)} | {f"y{i}": y[:, i] for i in range(NUM_SCALARS)}
+    np.savez(folder / "samples.npz", **columns)
+    inputs = ", ".join(f"x{i}" for i in range(NUM_INPUTS))
+    fields = ", ".join(f"y{i}: {{kind: scalar}}" for i in range(NUM_SCALARS))
+    schema = parse_import_schema(f"inputs: [{inputs}]\nfields: {{{fields}}}\n", Findings("schema"))
+    import_data([folder / "samples.npz"], schema, folder / "data")
+    return folder / "data"
+
+
+@contextmanager
+def our_loop(folder: Path, *, width: int, depth: int, batch: int) -> Iterator[Loop]:
+    """The loop of `merlin train`, with everything in place."""
+    text = CONFIG.format(
+        data=folder / "data", directory=folder / "run", width=width, depth=depth, batch=batch
+    )
+    prepared = check(parse_config(text, "bench.yaml"))
+    seat = Seat.take(Meeting(World()), prepared.config, 0)
+    run = prepared.begin()
+    device = set_up_torch(run, prepared.config, seat)
+    with open_loop(run, prepared.config, seat, device, Silent(), StopRequest()) as loop:
+        yield loop
+
+
+class BareLoop:
+    """What a tutorial has: a shuffled index into tensors, forward, backward, a fused optimiser's step."""
+
+    def __init__(self, loop: Loop, batch: int) -> None:
+        dataset = loop.trainer.loader.dataset
+        everything = dataset[list(range(len(dataset)))]
+        self.x, self.y = everything["inputs"].clone(), everything["scalars"].clone()
+        shapes = Shapes(dataset.input_names, dataset.scalar_names)
+        self.model = build_trainee(loop.trainer.config, shapes).layers
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
+        self.batch = batch
+        self.order = torch.randperm(len(self.x))
+        self.at = 0
+
+    def train_steps(self, num: int) -> None:
+        for _ in range(num):
+            if self.at + self.batch > len(self.x):
+                self.order, self.at = torch.randperm(len(self.x)), 0
+            index = self.order[self.at : self.at + self.batch]
+            self.at += self.batch
+            loss = torch.nn.functional.mse_loss(self.model(self.x[index]), self.y[index])
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
+
+
+def training_loop(
+    folder: Path,
+    rounds: int,
+    num: int,
+    *,
+    width: int = 512,
+    depth: int = 4,
+    batch: int = 128,
+    steps: int = 50,
+) -> dict[str, float]:
+    """Samples/s of both, in turn, and the median of the ratios; `num` samples, `rounds` turns of `steps` steps.
+
+    Ours includes reading from shards, its lines of metrics, and its checks. Turns are short, because the speed of a
+    machine that does other things, too, changes from second to second.
+    """
+    make_scalars(folder, num)
+    ours, bare = [], []
+    with our_loop(folder, width=width, depth=depth, batch=batch) as loop:
+        other = BareLoop(loop, batch)
+        for turn in range(rounds + 3):
+            for rates, train in (
+                (ours, lambda: advance(loop, steps)),
+                (bare, lambda: other.train_steps(steps)),
+            ):
+                begin = time.perf_counter()
+                train()
+                if turn >= 3:  # those before are for warming up
+                    rates.append(steps * batch / (time.perf_counter() - begin))
+    return {"ours": median(ours), "bare": median(bare), "ratio": ratio(ours, bare)}
+
+
+def advance(loop: Loop, steps: int) -> None:
+    """As the run does it, for some more steps."""
+    target = loop.trainer.step + steps
+    while loop.trainer.step < target:
+        loop.advance()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as tmp:
+        for width in [int(word) for word in sys.argv[1:]] or [512]:
+            folder = Path(tmp) / str(width)
+            folder.mkdir()
+            print(width, training_loop(folder, 60, 20_000, width=width), flush=True)

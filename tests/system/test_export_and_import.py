@@ -1,0 +1,157 @@
+"""`merlin shards export` and `import` as a user runs them, killed in the middle, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+MERLIN = Path(sys.executable).with_name("merlin")
+NUM = 1200
+
+
+def merlin(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([MERLIN, "shards", *map(str, words)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def wait_until(
+    condition: Callable[[], object], process: subprocess.Popen[bytes], limit_s: float = 60.0
+) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        assert process.poll() is None, f"it ended before, with {process.returncode}"
+        os.sched_yield()
+
+
+def is_alive(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.random(NUM), **{f"s{i}": rng.random(NUM) for i in range(8)}}
+    np.savez(folder / "a.npz", image=rng.random((NUM, 24, 24), dtype=np.float32), **arrays)
+    (folder / "schema.yaml").write_text(
+        "inputs: [x]\nfields: {s0: , s1: , s2: , s3: , image: }\nsamples_per_shard: 100\n"
+    )
+    merlin("import", folder / "a.npz", "--schema", folder / "schema.yaml", "--out", folder / "set")
+    merlin("verify", folder / "set")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("to", "last"), [("lbann", "bundles/000/bundle_00004.h5"), ("webdataset", "samples-000004.tar")]
+)
+def test_a_killed_export_goes_on(data: Path, tmp_path: Path, to: str, last: str) -> None:
+    command = ("export", data / "set", "--to", to, "--samples-per-file", 20, "--workers", 2)
+    process = subprocess.Popen([MERLIN, "shards", *map(str, command), "--out", tmp_path / "cut"])
+    wait_until((tmp_path / "cut" / last).exists, process)
+    workers = children(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    end = time.monotonic() + 30
+    while any(map(is_alive, workers)):  # each finishes the file it is writing, and finds nobody to tell
+        assert time.monotonic() < end, "processes of the killed export live on"
+        os.sched_yield()
+    assert not (tmp_path / "cut" / "export.json").exists()
+    done = (tmp_path / "cut" / ".export" / "files.jsonl").read_text().splitlines()
+    assert 0 < len(done) < NUM // 20
+    kept = {
+        entry["file"]: (tmp_path / "cut" / entry["file"]).stat().st_mtime_ns
+        for entry in map(json.loads, done)
+    }
+
+    told = json.loads(merlin(*command, "--out", tmp_path / "cut", "--json").stdout)
+    assert told["num_samples"] == NUM and len(told["files"]) == NUM // 20
+    assert kept == {
+        name: (tmp_path / "cut" / name).stat().st_mtime_ns for name in kept
+    }  # none was written again
+    whole = json.loads(merlin(*command, "--out", tmp_path / "whole", "--json").stdout)
+    assert whole["files"] == told["files"]
+    assert not [
+        path for path in (tmp_path / "cut").rglob("*") if ".tmp" in path.name or path.name == ".export"
+    ]
+
+
+def test_a_killed_import_goes_on(data: Path, tmp_path: Path) -> None:
+    command = ("import", data / "a.npz", "--schema", data / "schema.yaml", "--out", tmp_path / "set")
+    process = subprocess.Popen([MERLIN, "shards", *map(str, command)])
+    wait_until((tmp_path / "set" / "shard_00001.json").exists, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    merlin(*command)
+    merlin("verify", tmp_path / "set")
+    digests = [json.loads((folder / "manifest.json").read_text())["content_digest"] for folder in
+               (tmp_path / "set", data / "set")]  # fmt: skip
+    assert digests[0] == digests[1] and not list((tmp_path / "set").glob("*.tmp"))
+
+
+def test_what_goes_wrong_is_said_with_an_exit_code(data: Path, tmp_path: Path) -> None:
+    assert (
+        "no manifest.json"
+        in merlin("export", tmp_path, "--to", "npz", "--out", tmp_path / "o", code=2).stderr
+    )
+    assert (
+        "no field 'q'"
+        in merlin(
+            "export", data / "set", "--to", "npz", "--out", tmp_path / "o", "--fields", "q", code=2
+        ).stderr
+    )
+    assert (
+        "name a schema with --schema FILE"
+        in merlin("import", data / "a.npz", "--out", tmp_path / "o", code=2).stderr
+    )
+    (tmp_path / "bad.yaml").write_text("fields:\n  s0: {unit: J}\n")
+    wrong = merlin(
+        "import", data / "a.npz", "--schema", tmp_path / "bad.yaml", "--out", tmp_path / "o", code=2
+    ).stderr
+    assert (
+        "bad.yaml:2:8: error: unknown key 'unit' in fields.s0" in wrong and "did you mean 'units'?" in wrong
+    )
+    (tmp_path / "bad.csv").write_text("y\n1\nnan\n")
+    (tmp_path / "good.yaml").write_text("fields: {y: }\n")
+    bad = merlin(
+        "import", tmp_path / "bad.csv", "--schema", tmp_path / "good.yaml", "--out", tmp_path / "o", code=1
+    )
+    assert "bad.csv:3:1: row 1, 'y': expected a finite value, found nan" in bad.stderr
+
+
+def test_a_damaged_shard_is_not_exported(data: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(data / "set", tmp_path / "set")
+    (tmp_path / "set" / "shard_00003.h5").unlink()
+    done = merlin(
+        "export", tmp_path / "set", "--to", "npz", "--out", tmp_path / "o", "--samples-per-file", 100, code=1
+    )
+    assert "shard_00003.h5" in done.stderr and "verify" in done.stderr
+    assert not (tmp_path / "o" / "export.json").exists()
+
+
+def test_the_inferred_schema_can_be_saved_and_used(data: Path, tmp_path: Path) -> None:
+    text = merlin("import", data / "a.npz", "--infer").stdout
+    (tmp_path / "schema.yaml").write_text(text)
+    merlin("import", data / "a.npz", "--schema", tmp_path / "schema.yaml", "--out", tmp_path / "set")
+    facts = json.loads(merlin("describe", tmp_path / "set", "--json").stdout)[0]
+    assert facts["num_rows"] == NUM and {field["name"] for field in facts["fields"]} >= {"x", "s7", "image"}

@@ -1,0 +1,271 @@
+"""`merlin train` as a person uses it: killed, stopped, resumed, with several trainers, and under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
+
+from surrogate_data import arrays, make_surrogate_data
+from train_run import state_digest
+
+from merlin.train.checkpoint import read_checkpoint
+from merlin.train.metrics_log import read_metrics
+
+MODELS = Path(__file__).parents[1] / "unit" / "train"
+CONFIG = """
+data: {data}
+model: {{name: "tiny_models:Noisy"}}
+fields: {{images: []}}
+optimizer: {{lr: 0.01}}
+training: {{steps: 400, batch_size: 32, validate_every: 50, checkpoint_every: 10, log_every: 10, threads: 1}}
+tournament: {{strategy: none}}
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_surrogate_data(tmp_path_factory.mktemp("surrogate"))
+
+
+@pytest.fixture
+def config(data: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "train.yaml"
+    path.write_text(CONFIG.format(data=data))
+    return path
+
+
+def start(*argv: object, program: tuple[str, ...] = ("-m", "merlin.cli", "train")) -> subprocess.Popen[str]:
+    known = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    env = {name: value for name, value in os.environ.items() if name not in known}
+    env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, *program, *map(str, argv)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == code, err
+    return out, err
+
+
+def train(*argv: object, code: int = 0) -> tuple[str, str]:
+    return finish(start(*argv), code)
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str], limit_s: float = 120) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert process.poll() is None, f"it ended with {process.returncode}: {process.communicate()}"
+        assert time.monotonic() < end, "waited too long"
+        os.sched_yield()
+
+
+def step_of(run: Path, trainer: int = 0) -> int:
+    lines = read_metrics(run / "trainers" / str(trainer) / "metrics.jsonl")
+    return max((line["step"] for line in lines), default=0)
+
+
+def final_state(run: Path, trainer: int = 0) -> str:
+    return state_digest(read_checkpoint(run / "trainers" / str(trainer) / "checkpoints" / "last.pt"))
+
+
+@pytest.fixture(scope="module")
+def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    (folder / "train.yaml").write_text(CONFIG.format(data=data))
+    train(folder / "train.yaml", f"directory={folder / 'run'}")
+    return folder / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
+    config, tmp_path, unbroken, seed
+) -> None:
+    rng, run = random.Random(seed), tmp_path / "run"
+    for _ in range(2):
+        process = start(config, f"directory={run}")
+        goal = step_of(run) + rng.randrange(1, 120)
+        wait_until(lambda: step_of(run) >= goal, process)  # noqa: B023
+        process.kill()
+        process.communicate()
+    train(run)
+    assert final_state(run) == final_state(unbroken)
+    steps = [
+        line["step"]
+        for line in read_metrics(run / "trainers/0/metrics.jsonl")
+        if line["kind"] == "validation"
+    ]
+    assert steps == list(range(50, 401, 50))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
+    config, tmp_path, unbroken, number
+) -> None:
+    run = tmp_path / "run"
+    process = start(config, f"directory={run}")
+    wait_until(lambda: step_of(run) >= 20, process)
+    process.send_signal(number)
+    _, err = finish(process, 128 + number)
+    assert f"stopped by {number.name}; resume with: merlin train {run}" in err
+    stopped_at = read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"]
+    assert 20 <= stopped_at < 400
+    train(run)
+    assert final_state(run) == final_state(unbroken)
+
+
+def test_trainers_are_processes_with_shares_of_their_own_and_the_best_model_is_kept(config, tmp_path) -> None:
+    run = tmp_path / "run"
+    out, err = train(config, f"directory={run}", "tournament.trainers=2", "--json")
+    report = json.loads(out)
+    assert [t["outcome"] for t in report["trainers"]] == ["finished", "finished"]
+    assert {line.split(":")[0] for line in err.splitlines() if line.startswith("trainer")} == {
+        "trainer 0",
+        "trainer 1",
+    }
+    values = [read_checkpoint(run / f"trainers/{k}/checkpoints/best.pt")["progress"]["best"] for k in (0, 1)]
+    assert report["best"]["value"] == min(values) and report["best"]["trainer"] == values.index(min(values))
+    assert (run / "best" / "model.pt").is_file() and final_state(run, 0) != final_state(run, 1)
+
+
+def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_path) -> None:
+    run = tmp_path / "run"
+    words = ["tournament.trainers=2", f"directory={run}"]
+    process = start(config, *words)
+    wait_until(lambda: min(step_of(run, 0), step_of(run, 1)) >= 20, process)
+    (victim,) = [pid for pid in children_of(process.pid) if arguments_of(pid)[-2:] == ["--trainer", "1"]]
+    os.kill(victim, signal.SIGKILL)
+    _, err = finish(process, 1)
+    assert "trainer 1 failed; the end of its log:" in err and "ended by SIGKILL" in err
+    assert read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] == 400
+    train(run)
+    assert read_checkpoint(run / "trainers/1/checkpoints/last.pt")["step"] == 400
+
+
+def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
+    run = tmp_path / "run"
+    process = start(config, f"directory={run}", "tournament.trainers=2", "training.steps=1000000")
+    wait_until(lambda: min(step_of(run, 0), step_of(run, 1)) >= 20, process)
+    trainers = children_of(process.pid)
+    assert len(trainers) == 2
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 60
+    while any(is_alive(pid) for pid in trainers):
+        assert time.monotonic() < end, trainers
+        os.sched_yield()
+    assert read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] >= 20
+
+
+def test_a_trainer_is_never_trained_by_two_processes(config, tmp_path) -> None:
+    run = tmp_path / "run"
+    process = start(config, f"directory={run}", "training.steps=1000000")
+    wait_until(lambda: step_of(run) >= 10, process)
+    _, err = train(run, code=1)
+    assert "another process trains in" in err
+    process.kill()
+    process.communicate()
+
+
+def torchrun(*argv: object) -> subprocess.Popen[str]:
+    options = ("--standalone", "--nproc-per-node", "2", "-m", "merlin.cli", "train")
+    return start(*argv, program=("-m", "torch.distributed.run", *options))
+
+
+def test_two_ranks_of_a_trainer_under_torchrun_share_its_batches(config, tmp_path) -> None:
+    words = ["model.name=regressor", "model.width=16", "training.steps=60"]
+    finish(torchrun(config, *words, f"directory={tmp_path / 'two'}"))
+    assert sorted(p.name for p in (tmp_path / "two" / "trainers").iterdir()) == ["0"]
+    train(config, *words, f"directory={tmp_path / 'one'}")
+    one, two = (
+        read_checkpoint(tmp_path / name / "trainers/0/checkpoints/last.pt") for name in ("one", "two")
+    )
+    for name, value in one["trainer"]["model"].items():
+        difference = (value - two["trainer"]["model"][name]).abs().max()
+        assert difference < 1e-3, name  # the same gradients, summed in another order
+    assert one["progress"]["metrics"]["loss"] == pytest.approx(two["progress"]["metrics"]["loss"], rel=1e-2)
+
+
+def test_two_ranks_that_are_stopped_go_on_bit_by_bit(config, tmp_path) -> None:
+    run, words = tmp_path / "run", ["tournament.ranks_per_trainer=2", "training.steps=200"]
+    train(config, *words, f"directory={tmp_path / 'unbroken'}")
+    process = start(config, *words, f"directory={run}")
+    wait_until(lambda: step_of(run) >= 20, process)
+    process.send_signal(signal.SIGTERM)
+    finish(process, 128 + signal.SIGTERM)
+    assert 20 <= read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] < 200
+    train(run)
+    assert final_state(run) == final_state(tmp_path / "unbroken")
+
+
+def test_ranks_that_a_launcher_starts_meet_through_a_file(config, tmp_path) -> None:
+    processes = []
+    for rank in range(2):
+        names = {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2}
+        env = {**os.environ, **{f"OMPI_COMM_WORLD_{k}": str(v) for k, v in names.items()}}
+        env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo", "PMIX_NAMESPACE": "job7"}
+        words = [f"output={tmp_path / 'runs'}", "tournament.trainers=2", "training.steps=20"]
+        command = [sys.executable, "-m", "merlin.cli", "train", str(config), *words, "--under-launcher"]
+        processes.append(
+            subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+    for process in processes:
+        finish(process)
+    (run,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    assert sorted(p.name for p in (run / "trainers").iterdir()) == ["0", "1"]
+    assert not list((tmp_path / "runs").glob(".meeting*"))
+
+
+def test_independent_jobs_each_train_one_trainer_of_a_run(config, tmp_path) -> None:
+    words = [f"directory={tmp_path / 'run'}", "tournament.trainers=2", "training.steps=20"]
+    for process in [start(config, *words, "--trainer", k) for k in (0, 1)]:
+        finish(process)
+    assert all(step_of(tmp_path / "run", k) == 20 for k in (0, 1))
+
+
+def test_bad_input_is_explained_and_nothing_is_written(config, tmp_path) -> None:
+    output = tmp_path / "runs"
+    _, err = train(config, f"output={output}", "training.epoch=3", "fields.scalars=[enrgy]", code=2)
+    assert "command line: training.epoch=3: error: unknown key 'epoch' in training" in err
+    _, err = train(config, f"output={output}", "fields.scalars=[enrgy]", "splits.validation=valid", code=2)
+    assert "did you mean 'energy'?" in err and "2 errors; nothing was run" in err
+    times = arrays(200)["time"]
+    times[3] = float("nan")
+    bad = make_surrogate_data(tmp_path / "bad", 200, time=times)
+    _, err = train(config, f"output={output}", f"data={bad}", code=2)
+    assert "'time' is NaN or infinite in 1 samples: 3" in err
+    _, err = train(config, f"output={output}", f"data={tmp_path / 'nowhere'}", code=2)
+    assert "there is no" in err
+    assert not output.exists()
+
+
+def test_check_says_what_would_be_trained(config, tmp_path) -> None:
+    out, _ = train(config, f"output={tmp_path / 'runs'}", "--check")
+    assert "scalars energy, radius, time" in out and not (tmp_path / "runs").exists()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def arguments_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,73 @@
+"""Ways to break a data set, and what a break does to its values, told without the code under test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from merlin.shards.shard_info import read_info
+
+
+def flip(path: Path, offset: int, bit: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= bit
+    path.write_bytes(content)
+
+
+def values_by_row(path: Path, group: str = "fields") -> dict[int, tuple]:
+    """Everything that a shard holds of each row below `group`, by row number."""
+    found: dict[int, list] = {}
+    with h5py.File(path) as file:
+        rows = file["row"][()].tolist()
+        names: list[str] = []
+        file[group].visititems(
+            lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None
+        )
+        for name in sorted(names):
+            if name.endswith("/offsets"):
+                continue
+            values = file[group][name][()]
+            if name.endswith("/values"):
+                ends = file[group][name.removesuffix("values") + "offsets"][()]
+                pairs = zip(ends.tolist(), ends[1:].tolist(), strict=False)
+                values = [values[a:b] if 0 <= a <= b <= len(values) else b"nowhere" for a, b in pairs]
+            for row, value in zip(rows, values, strict=True):
+                found.setdefault(row, []).append(
+                    value if isinstance(value, bytes) else np.asarray(value).tobytes()
+                )
+    return {row: tuple(values) for row, values in found.items()}
+
+
+def changed_rows(before: dict[int, tuple], after: dict[int, tuple]) -> list[int]:
+    return sorted(row for row in before if before[row] != after.get(row))
+
+
+def extents_of(directory: Path, shard: int, prefix: str = "") -> list[tuple[str, int, int]]:
+    """(data set, offset, size) of all stored values of a shard."""
+    info = read_info(directory / f"shard_{shard:05d}.json")
+    return [
+        (d.name, e.offset, e.nbytes) for d in info.datasets for e in d.extents if d.name.startswith(prefix)
+    ]
+
+
+def numbers(ranges) -> list[int]:
+    return [i for a, b in ranges for i in range(a, b)]
+
+
+def lost(report) -> list[int]:
+    """Rows that the report wants to run again."""
+    return sorted({row for p in report.problems for row in numbers(p.lost)})
+
+
+def edit_manifest(directory: Path, change) -> None:
+    """Change the manifest's JSON, and make its digest fit again."""
+    from merlin.shards.manifest_file import manifest_text
+
+    content = json.loads((directory / "manifest.json").read_text())
+    for key in ("digest", "format", "version"):
+        del content[key]
+    change(content)
+    (directory / "manifest.json").write_text(manifest_text(content))

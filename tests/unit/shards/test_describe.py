@@ -1,0 +1,125 @@
+"""What a data set holds, for programs and in tables that fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from picture_data import make_data
+
+from merlin.cli.data_set_text import lines
+from merlin.cli.output import to_json
+from merlin.shards.describe import describe, describe_data_set, size_text
+from merlin.shards.manifest_file import read_manifest
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory):
+    return describe(make_data(tmp_path_factory.mktemp("describe") / "w").directory)
+
+
+def test_the_keys_are_stable(facts):
+    data = json.loads(to_json(facts.to_json()))
+    assert list(data) == [
+        "path", "study", "aggregate", "counts", "sources", "extensions", "num_rows", "num_shards",
+        "samples_per_shard", "size_bytes", "bytes_per_sample", "row_bytes", "sizes_from", "fields", "inputs",
+        "parameters",
+        "splits", "split_seed", "left_out", "content_digest",
+    ]  # fmt: skip
+    assert list(data["fields"][0]) == [
+        "name", "kind", "dtype", "units", "description", "layout", "ragged", "graph", "role", "compression", "shuffle",
+        "keep_bits", "expression", "shape", "axes", "channels", "bytes_per_sample", "stored_bytes_per_sample",
+        "compression_ratio", "statistics", "lengths",
+    ]  # fmt: skip
+    assert list(data["left_out"][0]) == ["fate", "source", "cause", "num", "examples"]
+    assert list(data["splits"]) == ["train", "validation", "test"]
+    assert set(data["study"]) >= {
+        "name",
+        "study_id",
+        "spec_digest",
+        "code_version",
+        "seed",
+        "created",
+        "finished",
+    }
+
+
+def test_every_sample_that_is_left_out_has_a_cause(facts):
+    found = {(group.fate, group.cause): (group.num, group.examples) for group in facts.left_out}
+    assert found == {
+        ("failed", "RuntimeError: it broke & burned"): (2, (7, 8)),
+        ("filtered", "count != 0 or energy != 100"): (1, (20,)),
+        ("missing", "it did not run, or was interrupted"): (1, (59,)),
+    }
+    assert facts.counts.planned == facts.num_rows + sum(group.num for group in facts.left_out)
+
+
+def test_sizes_are_of_a_sample(facts):
+    sizes = {field.info.name: (field.row_bytes, field.stored_bytes) for field in facts.fields}
+    assert sizes["energy"] == (8, 8)
+    assert sizes["image"] == (432, 432)
+    assert sizes["note"][0] != sizes["note"][0]
+    assert sum(facts.split_counts.values()) == facts.num_rows
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_tables_fit_the_terminal(facts, width):
+    shown = list(lines(facts, width))
+    assert max(len(line) for line in shown[2:] if facts.path.name not in line) <= width
+    text = "\n".join(shown)
+    for expected in (
+        "planned 60 = ok 56",
+        "what it costs",
+        "soft",
+        "RuntimeError",
+        "(samples 7, 8)",
+        "spec digest",
+    ):
+        assert expected in text
+    assert ("STATISTICS" in text) == (width < 130)
+
+
+def test_compression_is_shown_with_what_it_saves(tmp_path):
+    facts = describe(make_data(tmp_path / "w", compression="zstd").directory)
+    density = next(field for field in facts.fields if field.info.name == "density")
+    assert density.row_bytes == 480
+    assert density.stored_bytes < 480
+    text = "\n".join(lines(facts, 200))
+    assert f"zstd {density.ratio:.1f}×" in text
+    assert "compressed " in text
+
+
+def test_the_members_of_a_graph_stand_together(tmp_path):
+    facts = describe(make_data(tmp_path / "w", ragged=True).directory)
+    shown = list(lines(facts, 80))
+    at = next(i for i, line in enumerate(shown) if line.split()[:2] == ["mesh", "graph"])
+    assert [line.split()[0] for line in shown[at + 1 : at + 5]] == ["nodes", "positions", "edges", "targets"]
+    assert "*×3" in shown[at + 2]
+    nodes = next(field for field in facts.fields if field.info.name == "mesh.nodes")
+    assert nodes.row_bytes == pytest.approx(nodes.info.lengths.mean[0] * 16 + 8, rel=0.02)
+
+
+def test_sources_with_parameters_are_listed(tmp_path):
+    study = make_data(tmp_path / "w", params=({"P": 1}, {"P": 2}))
+    text = "\n".join(lines(describe(study.directory), 100))
+    assert "SOURCES" in text
+    assert "sim/P1" in text
+
+
+def test_samples_of_an_extension_are_numbered_through(tmp_path):
+    data = read_manifest(make_data(tmp_path / "w").directory)
+    source, failure = data.sources[0], data.failures[0]
+    more = replace(source, workspace="extensions/001", first_row=60, first_sample=60)
+    grown = replace(
+        data, sources=(source, more), failures=(failure, replace(failure, workspace="extensions/001"))
+    )
+    facts = describe_data_set(grown)
+    failed = [(group.source, group.examples) for group in facts.left_out if group.fate == "failed"]
+    assert failed == [("sim", (7, 8)), ("extensions/001/sim", (67, 68))]
+    assert "extensions/001/sim" in "\n".join(lines(facts, 100))
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3.2e12, "3.2 TB")])
+def test_sizes_are_written_for_people(size, text):
+    assert size_text(size) == text

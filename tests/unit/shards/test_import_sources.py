@@ -1,0 +1,201 @@
+"""The files an import reads: what they say they hold, and what is read from them."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from merlin.errors import ShardError, UsageError
+from merlin.shards.importing.sources import open_source
+from merlin.shards.segments import Ragged
+
+
+def opened(path, samples="rows", success=None):
+    return open_source(path, samples, success)
+
+
+def read(source, key, lo, hi):
+    return source.read(key, lo, hi, source.facts(key))
+
+
+def rows_of(ragged: Ragged) -> list:
+    return [ragged.values[a:b].tolist() for a, b in zip(ragged.offsets[:-1], ragged.offsets[1:], strict=True)]
+
+
+def test_npy(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(24, dtype=np.float32).reshape(6, 2, 2))
+    source = opened(tmp_path / "a.npy")
+    facts = source.facts("anything")
+    assert (facts.num, facts.dtype, facts.shape, source.names()) == (6, np.float32, (2, 2), ["a"])
+    assert read(source, "a", 2, 4)[1, 0, 0] == 12
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_is_read_in_any_order(tmp_path, save):
+    values = np.arange(1000.0).reshape(100, 10)
+    save(tmp_path / "a.npz", v=values, t=np.array([f"ä{i}" for i in range(100)]), s=np.array(5))
+    source = opened(tmp_path / "a.npz")
+    for lo, hi in ((0, 10), (40, 60), (10, 20), (99, 100), (5, 5), (0, 100), (20, 30)):
+        np.testing.assert_array_equal(read(source, "v", lo, hi), values[lo:hi])
+    assert read(source, "t", 3, 5).tolist() == ["ä3", "ä4"] and source.facts("t").is_text
+    with pytest.raises(ShardError, match="'s' is a single value"):
+        source.facts("s")
+    source.close()
+
+
+def test_npz_ragged(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"h.values": np.arange(12.0).reshape(6, 2), "h.offsets": [0, 1, 1, 4, 6]})
+    source = opened(tmp_path / "a.npz")
+    facts = source.facts("h")
+    assert (facts.num, facts.shape, facts.ragged, source.names()) == (4, (2,), True, ["h"])
+    assert rows_of(read(source, "h", 1, 4)) == [[], [[2, 3], [4, 5], [6, 7]], [[8, 9], [10, 11]]]
+    facts = source.facts("h.values", "h.offsets")
+    assert rows_of(source.read("h.values", 0, 1, facts, "h.offsets")) == [[[0, 1]]]
+
+
+def test_arrays_of_python_objects_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", o=np.array([{}, None], dtype=object))
+    with pytest.raises(ShardError, match="Python objects"):
+        opened(tmp_path / "a.npz").facts("o")
+    np.save(tmp_path / "o.npy", np.array([{}, None], dtype=object))
+    with pytest.raises(ShardError, match=r"o\.npy: not a readable"):
+        opened(tmp_path / "o.npy")
+
+
+def test_arrays_in_fortran_order_say_how_to_save_them(tmp_path):
+    np.savez(tmp_path / "a.npz", f=np.asfortranarray(np.ones((3, 4))))
+    with pytest.raises(ShardError, match="ascontiguousarray"):
+        opened(tmp_path / "a.npz").facts("f")
+
+
+def test_hdf5_rows(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/v"] = np.arange(20).reshape(5, 4)
+        file["g/v"].attrs["units"] = "J"
+        file["t"] = ["a", "b", "ü", "d", "e"]
+        file["h/values"], file["h/offsets"] = np.arange(6.0), [0, 2, 2, 3, 6, 6]
+        vlen = file.create_dataset("w", (5,), h5py.vlen_dtype(np.float32))
+        for i in range(5):
+            vlen[i] = np.arange(i)
+        file["single"] = 3
+    source = opened(tmp_path / "a.h5")
+    assert set(source.names()) == {"g/v", "t", "w", "h"}
+    assert source.about("g/v") == {"units": "J"}
+    np.testing.assert_array_equal(read(source, "g/v", 1, 3), [[4, 5, 6, 7], [8, 9, 10, 11]])
+    assert read(source, "t", 2, 4).tolist() == ["ü", "d"]
+    assert rows_of(read(source, "h", 0, 5)) == [[0, 1], [], [2], [3, 4, 5], []]
+    assert source.facts("w").ragged and rows_of(read(source, "w", 1, 4)) == [[0], [0, 1], [0, 1, 2]]
+    with pytest.raises(ShardError, match="'single' is a single value"):
+        source.facts("single")
+    with pytest.raises(ShardError, match="'x' is no data set; there are: g/v"):
+        source.facts("x")
+
+
+def test_hdf5_groups(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, good in enumerate((1, 0, 1)):
+            group = file.create_group(f"{i:03d}")
+            group["performance/success"] = [good]
+            if good:
+                group["in/x"], group["out/image"], group["note"] = [i + 0.5], np.arange(6.0), f"n{i}"
+    source = opened(tmp_path / "a.h5", "groups", "performance/success")
+    assert source.names() == ["in/x", "note", "out/image"]
+    assert (source.facts("in/x").shape, source.facts("out/image").shape) == ((), (6,))
+    assert read(source, "in/x", 0, 3).tolist() == [0.5, 0.0, 2.5] and read(source, "note", 0, 1)[0] == "n0"
+    assert source.problems("in/x", 0, 3, source.facts("in/x")) == {1: "performance/success is 0"}
+    assert source.place("in/x", 1).endswith("a.h5: sample '001', 'in/x'")
+
+
+CSV = 'x,y,name\n1.5,2,"a, b"\n,3,c\n\n2.5,4,d\n'
+
+
+def test_csv_with_titles(tmp_path):
+    (tmp_path / "a.csv").write_text(CSV)
+    source = opened(tmp_path / "a.csv")
+    assert source.names() == ["x", "y", "name"]
+    assert [source.facts(k).dtype.kind for k in "xy"] == ["f", "i"] and source.facts("name").is_text
+    np.testing.assert_array_equal(read(source, "x", 0, 3), [1.5, np.nan, 2.5])
+    assert read(source, "y", 1, 3).tolist() == [3, 4] and read(source, "name", 0, 1)[0] == "a, b"
+    assert read(source, "y", 0, 1).tolist() == [2]  # back to the start
+    assert source.place("y", 2) == f"{tmp_path / 'a.csv'}:5:5: row 2, 'y'"
+
+
+def test_csv_without_titles_and_series_of_columns(tmp_path):
+    (tmp_path / "a.tab").write_text("1\t2\t3\n4\t5\t6\n")
+    source = opened(tmp_path / "a.tab")
+    assert source.names() == ["0", "1", "2"] and read(source, "1", 0, 2).tolist() == [2, 5]
+    (tmp_path / "b.csv").write_text("t,p0,p1\n9,1,2\n9,3,4\n")
+    source = opened(tmp_path / "b.csv")
+    assert source.facts("p*").shape == (2,) and read(source, "p*", 0, 2).tolist() == [[1, 2], [3, 4]]
+
+
+def test_bad_cells_are_reported_with_line_and_column(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3,n/a\n4,\n")
+    source = opened(tmp_path / "a.csv")
+    facts = source.facts("x")  # int64
+    assert source.problems("y", 0, 3, facts) == {
+        1: "expected int64, found 'n/a'", 2: "expected int64, the value is missing"
+    }  # fmt: skip
+    assert source.place("y", 1) == f"{tmp_path / 'a.csv'}:3:3: row 1, 'y'"
+
+
+def test_a_row_of_another_length_is_an_error_with_its_line(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3\n")
+    with pytest.raises(ShardError, match=r"a\.csv:3: expected 2 values, found 1"):
+        opened(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("\n\n")
+    with pytest.raises(ShardError, match="the file is empty"):
+        opened(tmp_path / "b.csv")
+
+
+def test_parquet(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.float32).reshape(6, 2, 2))
+    table = pa.table(
+        {
+            "x": pa.array([1, None, 3, 4, 5, 6], pa.float64()),
+            "n": pa.array([1, None, 3, 4, 5, 6], pa.int32()),
+            "t": pa.array(["a", "b", "c", None, "e", "f"]).dictionary_encode(),
+            "l": pa.array([[1.0], [], [2, 3], None, [4], [5]], pa.list_(pa.float32())),
+            "p": pa.array([[[1, 2]], [], [[3, 4], [5, 6]], [], [], []], pa.list_(pa.list_(pa.int64(), 2))),
+            "f": pa.array([[1, 2], None, [3, 4], [5, 6], [7, 8], [9, 10]], pa.list_(pa.int16(), 2)),
+            "m": tensor,
+            "b": pa.array([True, False] * 3),
+            "when": pa.array([0] * 6, pa.timestamp("s")),
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=4)
+    source = opened(tmp_path / "a.parquet")
+    np.testing.assert_array_equal(read(source, "x", 0, 3), [1, np.nan, 3])
+    assert read(source, "n", 3, 6).tolist() == [4, 5, 6] and read(source, "b", 0, 2).tolist() == [True, False]
+    assert source.problems("n", 0, 6, source.facts("n")) == {1: "the value is missing"}
+    assert source.problems("t", 2, 6, source.facts("t")) == {3: "the value is missing"}
+    assert read(source, "t", 0, 5).tolist() == ["a", "b", "c", "", "e"]
+    assert source.facts("l").ragged and rows_of(read(source, "l", 2, 6)) == [[2, 3], [], [4], [5]]
+    assert source.facts("p").shape == (2,) and rows_of(read(source, "p", 0, 3)) == [
+        [[1, 2]],
+        [],
+        [[3, 4], [5, 6]],
+    ]
+    assert read(source, "f", 0, 3).tolist() == [[1, 2], [0, 0], [3, 4]]
+    assert source.facts("m").shape == (2, 2) and read(source, "m", 3, 6)[0, 0, 0] == 12
+    with pytest.raises(ShardError, match="'when' holds timestamp"):
+        source.facts("when")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.parquet"])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path, name):
+    (tmp_path / name).write_bytes(b"not this kind of file")
+    with pytest.raises(ShardError, match=f"{name}: not a readable"):
+        opened(tmp_path / name)
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    (tmp_path / "a.xls").write_text("")
+    with pytest.raises(UsageError, match=r"files to import end in \.npy, \.npz"):
+        opened(tmp_path / "a.xls")
+    with pytest.raises(UsageError, match="no such file"):
+        opened(tmp_path / "none.csv")

@@ -1,0 +1,288 @@
+"""Pictures of whole data sets: files are valid and not blank, the page refers to nothing outside itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from picture_data import FIELDS, NUM, make_data
+from shard_study import make_study
+
+import merlin
+from merlin.errors import MissingExtraError, UsageError
+from merlin.shards import plot as plots
+from merlin.shards.plot import request, write_plot
+from merlin.shards.plot.sections import make_sections
+from merlin.study.plan_io import write_plan
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def ens(tmp_path_factory):
+    study = make_data(tmp_path_factory.mktemp("plot") / "w")
+    write_plan(study.workspace.plan_path, study.workspace.plan)
+    with merlin.open_shards(study.directory) as ensemble:
+        yield ensemble
+
+
+def pixels(path_or_figure):
+    """RGB values of a picture, (h, w, 3) in 0 … 255."""
+    from matplotlib.image import imread
+
+    return np.round(255 * imread(path_or_figure)[..., :3]).astype(int)
+
+
+def keys(sections):
+    return [section.key for section in sections]
+
+
+def test_everything_is_drawn_in_one_picture(ens, tmp_path):
+    path = write_plot(ens, tmp_path / "all.png")
+    picture = pixels(path)
+    assert picture.shape[1] == 1500
+    assert picture.shape[0] > 3000
+    assert (picture.min(axis=2) < 250).mean() > 0.1
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 500
+
+
+def test_a_picture_is_the_same_every_time(ens, tmp_path):
+    paths = [write_plot(ens, tmp_path / f"{i}.png", request("scalars")) for i in range(2)]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    pages = [write_plot(ens, tmp_path / f"{i}.html", request("inputs")) for i in range(2)]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["inputs", "scalars", "series", "images", "volumes"])
+def test_every_kind_can_be_drawn_alone(ens, kind):
+    sections = make_sections(ens, request(kind))
+    assert set(keys(sections)) == {kind}
+    figure = ens.plot(kind)
+    assert figure.get_figwidth() == 10
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("suffix", [".pdf", ".svg"])
+def test_vector_files_for_papers(ens, tmp_path, suffix):
+    path = write_plot(ens, tmp_path / f"paper{suffix}", request("scalars"))
+    assert path.read_bytes()[:5] == {".pdf": b"%PDF-", ".svg": b"<?xml"}[suffix]
+
+
+def test_lost_samples_are_marked_where_their_inputs_are(ens):
+    section = make_sections(ens, request("inputs"))[0]
+    lost = section.draw.args[0].lost
+    assert {fate: rows[:, 0].tolist() for fate, rows in lost.items()} == {
+        "failed": [14.0, 16.0],
+        "filtered": [40.0],
+        "missing": [118.0],
+    }
+    assert not make_sections(ens, request("inputs", split="train"))[0].draw.args[0].lost
+
+
+def test_a_data_set_that_was_moved_away_is_drawn_without_lost_samples(ens, tmp_path):
+    import shutil
+
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(ens.path, moved)
+    section = make_sections(merlin.open_shards(moved), request("inputs"))[0]
+    assert section.draw.args[0].lost == {}
+
+
+def test_pictures_are_named_by_sample_and_ordered_by_a_scalar(ens):
+    sheet = make_sections(ens, request("images", num=5))[0].draw.args[0]
+    assert len(sheet.titles) == 5
+    assert sheet.ordered_by == "energy"
+    assert [row.channel for row in sheet.rows] == ["soft", "hard", ""]
+    assert sheet.rows[2].is_coloured
+    ids = [int(title[1:]) for title in sheet.titles]
+    assert ids == sorted(ids)
+    for position, sample in enumerate(ids):
+        index = int(np.flatnonzero(ens.sample_id == sample)[0])
+        np.testing.assert_allclose(sheet.rows[1].pictures[position], ens["image"][index][1], rtol=1e-6)
+
+
+def test_series_lie_over_the_field_that_their_axis_is_named_after(ens):
+    fans = make_sections(ens, request("series"))[0].draw.args[0].fans
+    assert [fan.name for fan in fans] == ["trace", "pair[left]", "pair[right]"]
+    np.testing.assert_allclose(fans[0].x, np.linspace(0, 1, 8), rtol=1e-6)
+    assert fans[0].x_label == "time (us)"
+
+
+def test_splits_and_queries_choose_the_samples(ens):
+    some = make_sections(ens, request("scalars", split="train"))[0]
+    assert f"{len(ens.splits['train'])} samples (split train)" in some.note
+    some = make_sections(ens, request("scalars", query="energy > 1000"))[0]
+    energies = some.draw.args[0].quantities[0].values
+    assert len(energies) == int((ens["energy"][:] > 1000).sum())
+    assert energies.min() > 1000
+    assert "where energy > 1000" in some.note
+
+
+def test_a_selection_is_drawn_alone(ens):
+    sheet = make_sections(ens.take([5, 3, 9]), request("images"))[0]
+    assert len(sheet.draw.args[0].titles) == 3
+    assert "selected from 56" in sheet.note
+
+
+def test_fields_are_drawn_by_name(ens):
+    sections = make_sections(ens, request(fields=("trace", "x")))
+    assert keys(sections) == ["inputs", "series"]
+    sections = make_sections(ens, request(fields=("time",)))
+    assert [fan.name for fan in sections[0].draw.args[0].fans] == ["time"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"fields": ("imag",)}, "no field or input 'imag'.*image"),
+        ({"split": "trian"}, "no split 'trian'.*train"),
+        ({"kind": "graphs"}, "no graphs to draw"),
+        ({"query": "energy < 0"}, "no samples to draw: where energy < 0"),
+        ({"fields": ("note",)}, "nothing that can be drawn among the fields named"),
+        ({"kind": "cakes"}, "no charts of kind 'cakes'"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(ens, wanted, words):
+    with pytest.raises(UsageError, match=words):
+        make_sections(ens, request(**wanted))
+
+
+def test_another_suffix_is_refused(ens, tmp_path):
+    with pytest.raises(UsageError, match=r"\.png, \.html"):
+        write_plot(ens, tmp_path / "plot.gif")
+
+
+def test_without_matplotlib_the_extra_is_named(ens, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (lambda: plots.plot(ens), lambda: write_plot(ens, tmp_path / "a.png")):
+        with pytest.raises(MissingExtraError, match="plot"):
+            draw()
+    assert "<table>" in plots.summary_html(ens)
+
+
+def test_an_empty_data_set_has_nothing_to_draw(tmp_path):
+    study = make_study(tmp_path / "w", num=3, fields=FIELDS[:1])
+    study.not_run = {(0, task) for task in range(3)}
+    study.collect_all()
+    with pytest.raises(UsageError, match="no samples to draw"):
+        write_plot(merlin.open_shards(study.finish()), tmp_path / "a.png")
+
+
+def test_one_sample_without_inputs_is_drawn(tmp_path):
+    study = make_data(tmp_path / "w", fields=FIELDS[:6])
+    ens = merlin.open_shards(study.directory)
+    assert keys(make_sections(ens.take([4]), request())) == ["scalars", "series", "images"]
+    assert write_plot(ens.take([4]), tmp_path / "one.png").stat().st_size > 10_000
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory):
+    return merlin.open_shards(make_data(tmp_path_factory.mktemp("ragged") / "w", ragged=True).directory)
+
+
+def test_graphs_and_ragged_fields_are_drawn(ragged, tmp_path):
+    sections = make_sections(ragged, request(fields=("mesh", "track")))
+    assert keys(sections) == ["scalars", "series", "graphs", "ragged"]
+    graphs = sections[2].draw.args[0]
+    first = int(graphs.drawings[0].title[1:].split(":")[0])
+    assert graphs.drawings[0].title == f"#{first}: {3 + first % 7} nodes, {3 + first % 7} edges"
+    np.testing.assert_array_equal(graphs.drawings[0].edges, ragged["mesh"][first]["edges"])
+    assert "x and y" in sections[2].note
+    assert [(what, counts[:3].tolist()) for what, counts in sections[3].draw.args[0].counts] == [
+        ("track", [0, 1, 2]),
+        ("mesh: nodes", [3, 4, 5]),
+        ("mesh: edges", [3, 4, 5]),
+    ]
+    fan = sections[1].draw.args[0].fans[0]
+    assert np.isnan(fan.values[0]).all()
+    assert fan.values[5, :5].tolist() == [0, 1, 2, 3, 4]
+    assert write_plot(ragged, tmp_path / "ragged.png", request("graphs")).stat().st_size > 10_000
+
+
+# the page
+
+
+class _Page(HTMLParser):
+    """Collects what could reach outside, and the words of the tables."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids, self.words, self.open = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name in ("href", "src", "xlink:href", "action", "srcset"):
+                self.links.append(value)
+            if name == "id":
+                self.ids.append(value)
+        assert tag not in ("script", "iframe", "link", "object", "embed")
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(ens, tmp_path_factory):
+    return write_plot(ens, tmp_path_factory.mktemp("page") / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_page_refers_to_nothing_outside_itself(page):
+    assert not re.search(r"https?:|//[a-z]", re.sub(r'(href|src)="data:[^"]*"', "", page))
+    assert not re.search(r"@import|url\((?!#)", page)
+    found = _Page(page)
+    for link in found.links:
+        assert link.startswith(("#", "data:image/png"))
+    assert "default-src 'none'" in page
+
+
+def test_every_reference_inside_the_page_leads_somewhere(page):
+    found = _Page(page)
+    targets = {link[1:] for link in found.links if link.startswith("#")}
+    targets |= set(re.findall(r"url\(#([^)]+)\)", page))
+    assert targets <= set(found.ids)
+
+
+def test_the_page_follows_the_theme_of_its_reader(page):
+    assert "prefers-color-scheme: dark" in page
+    body = page[page.index("<body") :]
+    for colour in re.findall(r"(?:fill|stroke): *(#[0-9a-f]{6})", body):
+        assert colour not in ("#1d2330", "#5d6675", "#fefefe", "#000000"), (
+            "words must not vanish on dark paper"
+        )
+
+
+def test_the_page_tells_what_describe_tells(page):
+    words = " ".join(_Page(page).words)
+    for expected in (
+        "what it costs",
+        "RuntimeError: it broke & burned",
+        "count != 0 or energy != 100",
+        "56",
+        "soft",
+    ):
+        assert expected in words
+    for section in ("fields", "inputs", "splits", "provenance", "left-out"):
+        assert f'<section id="{section}">' in page
+
+
+def test_what_users_wrote_cannot_change_the_page(tmp_path):
+    from dataclasses import replace
+
+    evil = "<script>alert(1)</script>"
+    fields = (replace(FIELDS[0], units=evil, description=evil), replace(FIELDS[3], axes=(evil,)))
+    study = make_data(tmp_path / "w", fields=fields)
+    text = write_plot(merlin.open_shards(study.directory), tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_a_notebook_shows_a_summary(ens):
+    html = ens._repr_html_()
+    assert "56 samples" in html
+    assert f"planned {NUM} = ok 56" in html
+    assert "3 of 56 samples" in ens.take([1, 2, 3])._repr_html_()

@@ -1,0 +1,300 @@
+"""Questions to a data set: expressions, SQL over every planned row, sample ids, tables."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reading_data import FAILED, FILTERED, MISSING, NUM, PRESENT, SKIPPED, make_reading_study
+from shard_study import make_study, values_of
+
+import merlin
+from merlin.errors import MissingExtraError, UsageError
+from merlin.shards.query import table_of
+from merlin.shards.splits import split_indices
+from merlin.study.plan import Field
+from merlin.study.plan_io import write_plan
+
+IDS = np.array(PRESENT)
+ENERGY = values_of(IDS)["energy"]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return make_reading_study(tmp_path_factory.mktemp("query") / "w")
+
+
+@pytest.fixture(scope="module")
+def ens(study):
+    with merlin.open_shards(study.finish()) as ensemble:
+        yield ensemble
+
+
+# expressions
+
+
+@settings(max_examples=40, deadline=None)
+@given(bound=st.integers(-5, 60), low=st.integers(-5, 120))
+def test_an_expression_selects_what_numpy_selects(ens, bound, low):
+    found = ens.query(f"count < {bound} and x > {low}")
+    mask = (bound > IDS) & (low < 2 * IDS)
+    assert found.sample_id.tolist() == IDS[mask].tolist()
+    np.testing.assert_array_equal(found["energy"][:], ENERGY[mask])
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("sample_id in (3, 1, 9)", [1, 3, 9]),
+        ("row = 7 or index = 0", [1, 7]),
+        ("note like '%k 4_' and count != 47", [40, 41, 42, 43, 45, 46, 48, 49]),
+        ("note = 'täsk 6' -- a remark", [6]),
+        ("count between 10 and 12", [10, 11, 12]),
+        ("outcome = 'failed'", []),
+        ("task < 3 and source = 'sim'", [1, 2]),
+        ("attempt = 2", []),
+        ("x is null", []),
+        ('"X" = 8', [4]),
+    ],
+)
+def test_expressions_know_every_column(ens, expression, expected):
+    assert ens.query(expression).sample_id.tolist() == expected
+
+
+def test_splits_can_be_asked_for(ens):
+    member = split_indices(IDS, {"train": 0.8, "validation": 0.1, "test": 0.1}, 0)
+    assert ens.query("split = 'test'").sample_id.tolist() == IDS[member == 2].tolist()
+    np.testing.assert_array_equal(ens.query("split = 'train'").positions, ens.splits["train"])
+
+
+def test_selections_compose(ens):
+    twice = ens.query("count >= 10").query("count < 20").take([3, 0]).query("true")
+    assert twice.sample_id.tolist() == [13, 10]
+    assert ens.take(slice(None, None, -1)).query("count < 4").sample_id.tolist() == [3, 2, 1]
+    assert pickle.loads(pickle.dumps(twice)).select([10]).positions.tolist() == [IDS.tolist().index(10)]
+    assert "Selection(2 of 43 samples" in repr(twice)
+    assert not twice.is_whole and ens.is_whole
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("enrgy > 3", r"no column 'enrgy' in .*collect; did you mean 'energy'\?"),
+        ("zzzzzzzz > 3", r"no column 'zzzzzzzz' in .*collect; there are: row, sample_id, split"),
+        ("energy >", "the query cannot be answered: Parser Error: syntax error"),
+        ("energy > 'high'", "the query cannot be answered: Conversion Error"),
+        ("", "the expression is empty"),
+        ("energy > 3); drop view rows; select (1", "one query at a time; these are 3"),
+        ("image > 3", "no column 'image'"),
+    ],
+)
+def test_a_bad_expression_says_what_is_wrong(ens, expression, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        ens.query(expression)
+    assert "LINE" not in str(caught.value)
+
+
+# names
+
+
+@pytest.fixture(scope="module")
+def awkward(tmp_path_factory):
+    names = ("order", "yield", "Group", "select", "row", "a-b", "x", "dot.ted", "end")
+    fields = tuple(Field(name=name) for name in names if "." not in name)
+    study = make_study(tmp_path_factory.mktemp("names") / "w", num=10, fields=fields)
+    study.collect(0, 10, outputs={field.name: np.arange(10.0) + i for i, field in enumerate(fields)})
+    with merlin.open_shards(study.finish()) as ensemble:
+        yield ensemble
+
+
+@pytest.mark.parametrize(
+    ("expression", "num"),
+    [
+        ("order > 5", 4),
+        ("yield > 5", 5),
+        ("group > 5 and order > 7", 2),
+        ("select < 5 and select is not null", 2),
+        ("end > 7 or case when end > 7 then true else false end", None),
+        ("rows.order > 5", 4),
+        ('"a-b" > 7', 7),
+        ('"order" > 5', 4),
+        ("x > 8", 7),
+        ("input_x > 8", 5),
+        ("field_row > 8", 5),
+        ("row > 8", 1),
+        ("order /* order > 3 */ > 5 and 'order' != 'group'", 4),
+    ],
+)
+def test_names_that_are_words_of_sql_need_no_quotes(awkward, expression, num):
+    if num is None:
+        with pytest.raises(UsageError, match="cannot be answered"):  # END is needed for CASE here
+            awkward.query(expression)
+    else:
+        assert len(awkward.query(expression)) == num
+
+
+def test_so_they_do_in_queries(awkward):
+    found = awkward.query_table("select order, group from rows where yield > 5 order by group desc limit 2")
+    assert found.columns == ("order", "Group") and found.rows == [(9.0, 11.0), (8.0, 10.0)]
+    assert awkward.query_table("select count(*) n, min(order) group by group > 5 order by n").rows == [
+        (4, 0.0),
+        (6, 4.0),
+    ]
+
+
+# SQL
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select outcome, count(*) as n from rows group by all order by all",
+        "select outcome, count(*) as n group by all order by all;",
+        "SELECT outcome, count(*) AS n GROUP BY outcome ORDER BY outcome",
+        "from rows select outcome, count(*) as n group by all order by all",
+        "with t as (select outcome from rows) select outcome, count(*) as n from t group by all order by all",
+    ],
+)
+def test_every_planned_row_can_be_asked_about(ens, sql):
+    found = ens.query_table(sql)
+    assert found.columns == ("outcome", "n")
+    assert dict(found.rows) == {"ok": 43, "failed": 2, "filtered": 1, "skipped": 1, "missing": 3}
+
+
+def test_absent_rows_have_a_cause_and_no_values(ens):
+    found = ens.query_table(
+        "select sample_id, outcome, cause, index, energy, note where outcome != 'ok' order by row"
+    )
+    rows = {row[0]: row[1:] for row in found.rows}
+    assert rows.keys() == {*FAILED, *FILTERED, *MISSING, *SKIPPED}
+    assert rows[5] == ("failed", "trouble 1", None, None, None)
+    assert rows[44] == ("filtered", "count != 44", None, None, None)
+    assert rows[0] == ("missing", None, None, None, None)
+    there = ens.query_table("select sample_id, energy, note, index where outcome = 'ok' order by row").rows
+    assert there == [
+        (i, e, f"täsk {i}", k) for k, (i, e) in enumerate(zip(PRESENT, ENERGY.tolist(), strict=True))
+    ]
+
+
+def test_inputs_of_absent_rows_are_read_from_the_workspace(study, ens):
+    sql = "select sample_id, x from rows where outcome != 'ok' order by 1"
+    assert {x for _, x in ens.query_table(sql).rows} == {None}
+    write_plan(study.workspace.path / "merlin_info" / "plan.json", study.workspace.plan)
+    absent = sorted([*FAILED, *FILTERED, *MISSING, *SKIPPED])
+    assert ens.query_table(sql).rows == [(i, 2.0 * i) for i in absent]
+    assert ens.query_table("select sum(x) from rows").rows == [(float(NUM * (NUM - 1)),)]
+
+
+def test_a_star_means_every_column(ens):
+    found = ens.query_table("select * from rows limit 1")
+    expected = ["row", "sample_id", "split", "index", "source", "task", "outcome", "cause"]
+    assert list(found.columns) == [*expected, "x", "y", "energy", "count", "note", "attempt"]
+    assert [row[0] for row in ens.query_table("describe rows").rows] == list(found.columns)
+
+
+def test_a_selection_answers_for_its_own_rows(ens):
+    found = ens.select([9, 3]).query_table("select sample_id, energy, index from rows")
+    assert found.rows == [(9, 1e6 + 4.5, 0), (3, 1e6 + 1.5, 1)]
+
+
+def test_parameters_are_columns_of_absent_rows_too(tmp_path):
+    study = make_study(tmp_path / "w", num=6, params=({"N": 1, "MODE": "a"}, {"N": 2, "MODE": "b"}))
+    study.not_run = {(1, 2), (1, 3)}
+    study.collect_all()
+    ens = merlin.open_shards(study.finish())
+    found = ens.query_table("select N, mode, outcome, count(*) group by all order by all").rows
+    assert found == [(1, "a", "ok", 6), (2, "b", "missing", 2), (2, "b", "ok", 4)]
+    assert ens.query("N = 2 and MODE = 'b'").sample_id.tolist() == [0, 1, 4, 5]
+    assert ens.query("source = 'sim/P1' and task = 1").row.tolist() == [7]
+    assert ens.select([1, 0]).row.tolist() == [1, 7, 0, 6]
+    assert ens.to_pandas()["MODE"].tolist() == ["a"] * 6 + ["b"] * 4
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("select 1; select 2", "one query at a time; these are 2"),
+        ("drop view rows", "this would be a DROP statement; a data set can only be read"),
+        ("copy rows to 'stolen.csv'", "this would be a COPY statement"),
+        ("select * from samples", "Table with name samples does not exist! The one view is 'rows'"),
+        ("select * from read_csv('/etc/passwd')", "file system operations are disabled"),
+        ("select nrgy from rows", r"no column 'nrgy' in .*did you mean 'energy'\?"),
+        ("", "one query at a time; these are 0"),
+    ],
+)
+def test_a_bad_query_says_what_is_wrong(ens, sql, words):
+    with pytest.raises(UsageError, match=words):
+        ens.query_table(sql)
+
+
+# sample ids
+
+
+def test_samples_are_selected_by_id_in_the_order_given(ens):
+    found = ens.select([49, 1, 20, 1])
+    assert found.sample_id.tolist() == [49, 1, 20, 1]
+    np.testing.assert_array_equal(found["image"][:, 0, 0, 0], [49, 1, 20, 1])
+    assert len(ens.select([])) == 0
+    assert ens.select(np.array([3], np.uint8)).sample_id.tolist() == [3]
+
+
+def test_ids_that_are_not_there_are_named_with_their_fate(ens):
+    with pytest.raises(
+        UsageError, match=r"no samples 5 \(failed\), 44 \(filtered\), 0 \(missing\), 77 \(never planned\)"
+    ):
+        ens.select([1, 5, 44, 0, 77])
+    with pytest.raises(UsageError, match=r"no sample 3 \(not in this selection\)"):
+        ens.select([1, 2]).select([3])
+    with pytest.raises(UsageError, match=r"and 30 more"):
+        ens.select(range(100, 140))
+    for wrong in ([0.5], [[1]], ["a"]):
+        with pytest.raises(UsageError, match="sample ids are a list of integers"):
+            ens.select(wrong)
+
+
+# tables
+
+
+def test_a_data_frame_has_a_row_for_each_sample(ens):
+    frame = ens.to_pandas()
+    assert list(frame.columns) == ["row", "sample_id", "split", "x", "y", "energy", "count", "note"]
+    assert frame["sample_id"].tolist() == PRESENT and frame["note"].tolist() == [f"täsk {i}" for i in PRESENT]
+    np.testing.assert_array_equal(frame["energy"], ENERGY)
+    assert frame["count"].dtype == np.int32
+    assert (frame.groupby("split", observed=False).size() == [len(ens.splits[n]) for n in ens.splits]).all()
+    assert list(ens.to_pandas(["energy", "split", "attempt"]).columns) == ["energy", "split", "attempt"]
+    assert ens.select([9, 3]).to_pandas()["energy"].tolist() == [1e6 + 4.5, 1e6 + 1.5]
+    with pytest.raises(UsageError, match=r"no column 'enregy' in .*did you mean 'energy'"):
+        ens.to_pandas(["enregy"])
+
+
+def test_without_pandas_or_duckdb_the_extra_is_named(ens, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"\[pandas\]"):
+        ens.to_pandas()
+    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    with pytest.raises(MissingExtraError, match="duckdb"):
+        ens.query("x > 1")
+
+
+def test_an_answer_is_written_as_csv_parquet_or_ids(ens, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    answer = table_of(ens.query("count > 40"), 3)
+    assert len(answer) == 3
+    for name in ("a.csv", "a.parquet", "a.txt"):
+        answer.write(tmp_path / name)
+    assert (tmp_path / "a.txt").read_text() == "41\n42\n43\n"
+    for frame in (pandas.read_csv(tmp_path / "a.csv"), pandas.read_parquet(tmp_path / "a.parquet")):
+        assert frame["sample_id"].tolist() == [41, 42, 43]
+        assert frame["note"].tolist() == ["täsk 41", "täsk 42", "täsk 43"]
+    with pytest.raises(UsageError, match=r"\.csv, \.parquet, \.txt"):
+        answer.write(tmp_path / "a.xlsx")
+    with pytest.raises(UsageError, match="no column sample_id"):
+        ens.query_table("select energy").write(tmp_path / "b.txt")
+    assert not list(tmp_path.glob("b.*"))
+    assert json.loads(ens.query_table("select max(1) as a").to_pandas().to_json()) == {"a": {"0": 1}}

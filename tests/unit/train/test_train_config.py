@@ -1,0 +1,262 @@
+"""Configurations: every finding at once, at its place, with what there is instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from surrogate_data import arrays, make_surrogate_data
+
+from merlin.errors import ConfigError, MerlinError, NotADataSetError, ShardError, TrainingError, UsageError
+from merlin.spec.provenance import dump_data
+from merlin.train.config import TrainConfig, json_schema
+from merlin.train.config_file import load_config, parse_config
+from merlin.train.prepare import check, prepare
+
+MINIMAL = "data: somewhere\nmodel: {name: regressor}\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_surrogate_data(tmp_path_factory.mktemp("surrogate"))
+
+
+def findings(text: str, *words: str) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(text, "c.yaml", words)
+    return [d.render() for d in raised.value.diagnostics]
+
+
+def checked(data: Path, text: str, *words: str):
+    return check(parse_config(f"data: {data}\n{text}", "c.yaml", words))
+
+
+def refused(data: Path, text: str, *words: str) -> str:
+    with pytest.raises(MerlinError) as raised:
+        checked(data, text, *words)
+    return str(raised.value)
+
+
+def test_all_findings_come_at_once_with_their_places() -> None:
+    found = findings(
+        "data: x\n"
+        "modle: {name: regressor}\n"
+        "training:\n"
+        "  batch_size: many\n"
+        "  precison: bf16\n"
+        "optimizer: {name: adm, lr: 0}\n"
+        "schedule: {name: cosine, warmup_steps: -1}\n"
+        "normalise: {inputs: standrd}\n"
+    )
+    assert found == [
+        "c.yaml:1:1: error: the configuration has no model\n    model: What is trained.",
+        "c.yaml:2:1: error: unknown key 'modle' in the configuration\n    did you mean 'model'?",
+        "c.yaml:4:15: error: training.batch_size: 'many' is not a whole number\n"
+        "    write a whole number, at least 1",
+        "c.yaml:5:3: error: unknown key 'precison' in training\n    did you mean 'precision'?",
+        "c.yaml:6:19: error: optimizer.name: 'adm' is not allowed\n"
+        "    did you mean 'adam'? allowed: adam, adamw, sgd",
+        "c.yaml:6:28: error: optimizer.lr: must be above 0, not 0",
+        "c.yaml:7:40: error: schedule.warmup_steps: must be at least 0, not -1",
+        "c.yaml:8:21: error: normalise.inputs: 'standrd' is no normalisation\n"
+        "    there are: standard, minmax, log, scale, none",
+    ]
+
+
+def test_words_override_values_and_add_them() -> None:
+    words = [
+        "training.epochs=20",
+        "optimizer.lr=1e-4",
+        "model.widths=[8, 16]",
+        "tournament.trainers=4",
+        "seed=7",
+    ]
+    config = parse_config(MINIMAL, "c.yaml", words).config
+    assert config.training.epochs == 20 and config.optimizer.lr == 1e-4 and config.seed == 7
+    assert config.model.options == {"widths": [8, 16]} and config.tournament.trainers == 4
+
+
+def test_wrong_words_are_named_as_they_were_typed() -> None:
+    found = findings(
+        MINIMAL, "training.epoch=3", "optimizer.lr=fast", "model.name.first=x", "nonsense", "fields.inputs=[a"
+    )
+    assert sorted(line.splitlines()[0] for line in found) == [
+        "command line: fields.inputs=[a: error: fields.inputs: '[a' cannot be read: "
+        "bad YAML: a list or mapping in brackets is not closed",
+        "command line: model.name.first=x: error: name is no block, so it has no first",
+        "command line: nonsense: error: 'nonsense' is no key=value",
+        "command line: optimizer.lr=fast: error: optimizer.lr: 'fast' is not a number",
+        "command line: training.epoch=3: error: unknown key 'epoch' in training",
+    ]
+
+
+def test_values_that_contradict_each_other_are_found() -> None:
+    text = MINIMAL + "training: {epochs: 1, steps: 5, batch_size: 10, accumulate: 4}\n"
+    found = findings(text)
+    assert "c.yaml:3:30: error: training has both epochs and steps\n    keep one of them" in found
+    assert any("batch_size 10 cannot be divided evenly" in line for line in found)
+
+
+def test_what_is_written_is_read_back_the_same() -> None:
+    config = parse_config(MINIMAL, "c.yaml", ["normalise.image=log", "optimizer.lr=1e-5"]).config
+    again = parse_config(dump_data(config.to_json()), "config.yaml").config
+    assert again.to_json() == config.to_json() and again.digest == config.digest
+
+
+def test_the_digest_ignores_what_a_resumed_run_may_change() -> None:
+    first = parse_config(MINIMAL, "c.yaml").config
+    assert (
+        parse_config(MINIMAL, "c.yaml", ["training.epochs=99", "output=elsewhere"]).config.digest
+        == first.digest
+    )
+    assert parse_config(MINIMAL, "c.yaml", ["optimizer.lr=0.5"]).config.digest != first.digest
+
+
+def test_the_schema_for_editors_accepts_what_is_accepted() -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    full = parse_config(MINIMAL, "c.yaml", ["training.steps=5", "tournament.metrics=[{name: loss}]"]).config
+    validator.validate(json.loads(json.dumps(full.to_json())))
+    validator.validate({"data": "d", "model": {"name": "m", "own": [1]}, "training": None})
+    for wrong in ({"data": "d"}, {"data": "d", "model": {"name": "m"}, "trainning": {}}):
+        assert list(validator.iter_errors(wrong))
+
+
+def test_every_key_has_a_description() -> None:
+    def blocks(model):
+        yield model
+        for field in model.model_fields.values():
+            for kind in [field.annotation, *getattr(field.annotation, "__args__", ())]:
+                if isinstance(kind, type) and hasattr(kind, "model_fields"):
+                    yield from blocks(kind)
+
+    fields = [(block, name, f) for block in blocks(TrainConfig) for name, f in block.model_fields.items()]
+    assert [f"{block.__name__}.{name}" for block, name, f in fields if not f.description] == []
+
+
+def test_by_default_everything_numeric_is_used(data) -> None:
+    facts = checked(data, "model: {name: regressor}\n").facts
+    assert facts.inputs == ("a", "b", "c", "d") and facts.scalars == ("energy", "radius", "time")
+    assert facts.images == {"image": (2, 8, 8)}
+
+
+def test_names_that_the_data_has_not_are_listed_with_what_there_is(data) -> None:
+    text = (
+        "model: {name: regressor}\nfields:\n  inputs: [a, e]\n  scalars: [enrgy, image]\n  images: [picture]\n"
+        "normalise: {radios: log}\nsplits: {validation: valid}\n"
+    )
+    found = refused(data, text).splitlines()
+    assert any(
+        line.startswith("c.yaml:4:15: error: fields.inputs:") and line.endswith("has no 'e'")
+        for line in found
+    )
+    assert any(line.startswith("c.yaml:5:13: error: fields.scalars:") for line in found)
+    assert "    did you mean 'energy'? there are: energy, radius, time" in found
+    assert any(line.startswith("c.yaml:6:12: error: fields.images:") for line in found)
+    assert any(line.startswith("c.yaml:7:13: error: normalise: 'radios' is neither") for line in found)
+    assert any("has no split 'valid'" in line for line in found)
+    assert "    did you mean 'validation'? there are: test, train, validation" in found
+
+
+def test_values_that_are_no_numbers_are_found_by_field_and_sample(tmp_path) -> None:
+    time = arrays(300)["time"]
+    time[[17, 30]] = [np.nan, np.inf]
+    data = make_surrogate_data(tmp_path, 300, time=time)
+    text = "model: {name: regressor}\n"
+    found = refused(data, text, "training.batch_size=16")
+    assert (
+        "'time' is NaN or infinite in " in found
+        and "17" in found
+        and "leave it out of fields.scalars" in found
+    )
+    assert checked(data, text, "training.batch_size=16", "fields.scalars=[energy]").facts.scalars == (
+        "energy",
+    )
+
+
+def test_constant_columns_are_left_out_unless_they_are_asked_for(tmp_path) -> None:
+    data = make_surrogate_data(tmp_path, 300, d=np.full(300, 2.0))
+    text = "model: {name: regressor}\ntraining: {batch_size: 16}\n"
+    assert checked(data, text).facts.inputs == ("a", "b", "c")
+    assert "'d' is the same in all samples" in refused(data, text, "fields.inputs=[a, d]")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.name=regresor"], "did you mean 'regressor'?"),
+        (["model.name=nowhere:build"], "there is no module 'nowhere'"),
+        (["model.name=tiny_models:Nothing"], "tiny_models has no 'Nothing'"),
+        (["model.widht=3"], "did you mean 'width'?"),
+        (["model.width=wide"], "'wide' is not a whole number"),
+        (["model.name=tiny_models:Noisy", "model.depth=3"], "unknown option 'depth' of the model tiny_models:Noisy"),
+        (["training.early_stopping.metric=los"], "the model has no metric 'los'"),
+        (["tournament.metrics=[{name: yield}]"], "tournament.metrics.0.name: the model has no metric 'yield'"),
+        (["tournament.exchange=[generators]"], "the model has no part 'generators'"),
+        (["optimizer.phases.generator.lr=1"], "the model has no phase 'generator'"),
+        (["training.device=cuda:31"], "torch finds no GPU"),
+        (["training.precision=fp16", "training.device=cpu"], "fp16 needs a GPU"),
+        (["training.batch_size=5000"], "less than one batch of 5000"),
+        (["tournament.trainers=32"], "lower training.batch_size or tournament.trainers"),
+        (["fields.scalars=[]", "fields.images=[]"], "nothing to learn is selected"),
+        (["fields.scalars=[]"], "the regressor predicts scalars"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_data_and_model_is_refused(data, words, message) -> None:
+    assert message in refused(data, "model: {name: regressor}\n", *words)
+
+
+def test_a_model_that_fails_on_a_batch_is_found_before_the_run(data, tmp_path, monkeypatch) -> None:
+    (tmp_path / "broken_model.py").write_text(
+        "from merlin.train.models.base import Trainee\n"
+        "import torch\n"
+        "class Broken(Trainee):\n"
+        "    def __init__(self, shapes):\n"
+        "        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(99, 1)\n"
+        "    def forward(self, batch, phase='model'):\n"
+        "        return {'loss': self.layer(batch['inputs']).mean()}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match="fails on a batch of this data: RuntimeError"):
+        checked(data, "model: {name: 'broken_model:Broken'}\n")
+
+
+def test_a_missing_or_damaged_data_set_is_told(data, tmp_path) -> None:
+    with pytest.raises(NotADataSetError, match="there is no"):
+        checked(tmp_path / "nowhere", "model: {name: regressor}\n")
+    with pytest.raises(NotADataSetError, match="no finished data set"):
+        checked(tmp_path, "model: {name: regressor}\n")
+    damaged = make_surrogate_data(tmp_path / "damaged", 600)
+    shard = damaged / "shard_00001.h5"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(ShardError, match=r"shard_00001.h5 has .* bytes, and had .*verify"):
+        checked(damaged, "model: {name: regressor}\n")
+    shard.unlink()
+    with pytest.raises(ShardError, match=r"shard_00001.h5 is missing"):
+        checked(damaged, "model: {name: regressor}\n")
+
+
+def test_a_directory_holds_one_run(data, tmp_path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"data: {data}\ndirectory: {tmp_path / 'run'}\nmodel: {{name: regressor, width: 8}}\n")
+    run = prepare(path).begin()
+    assert prepare(path, ["training.epochs=3"]).run is not None
+    assert prepare(run.path).run is not None
+    assert load_config(run.config_path).config.fields.scalars == ("energy", "radius", "time")
+    with pytest.raises(UsageError, match=r"model\.width was 8 and is 16"):
+        prepare(path, ["model.width=16"])
+    with pytest.raises(UsageError, match="is no training run"):
+        prepare(tmp_path)
+
+
+def test_nothing_is_written_before_everything_is_right(data, tmp_path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"data: {data}\noutput: {tmp_path / 'runs'}\nmodel: {{name: regressor, widht: 8}}\n")
+    with pytest.raises(ConfigError):
+        prepare(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.yaml"]

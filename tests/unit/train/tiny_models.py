@@ -1,0 +1,101 @@
+"""Models small enough for tests, named in configurations as "tiny_models:…"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from merlin.train.models.base import Shapes, Trainee
+
+
+class Noisy(Trainee):
+    """Draws random numbers, keeps buffers, and sees images."""
+
+    def __init__(self, shapes: Shapes, width: int = 16) -> None:
+        super().__init__()
+        channels = sum(c for c, _, _ in shapes.images.values())
+        self.names = tuple(shapes.images)
+        self.pixels = nn.Conv2d(channels, 4, 3) if channels else None
+        self.body = nn.Sequential(
+            nn.Linear(len(shapes.inputs), width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.2),
+            nn.Linear(width, len(shapes.scalars)),
+        )  # fmt: skip
+
+    def forward(self, batch, phase="model"):
+        loss = nn.functional.mse_loss(self.body(batch["inputs"]), batch["scalars"])
+        if self.pixels is not None:
+            loss = (
+                loss + 0.01 * self.pixels(torch.cat([batch[name] for name in self.names], 1)).square().mean()
+            )
+        return {"loss": loss, "twice": 2 * loss.detach()}
+
+    def metrics(self, batch):
+        return {"loss": (self.body(batch["inputs"]) - batch["scalars"]).square().mean(1)}
+
+
+class Gan(Trainee):
+    """Two phases with parameters of their own, a part that may be exchanged, and a frozen copy."""
+
+    phases = ("discriminator", "generator")
+
+    def __init__(self, shapes: Shapes) -> None:
+        super().__init__()
+        num_in, num_out = len(shapes.inputs), len(shapes.scalars)
+        self.generator = nn.Sequential(nn.Linear(num_in, 16), nn.ReLU(), nn.Linear(16, num_out))
+        self.discriminator = nn.Linear(num_in + num_out, 1)
+        self.frozen = nn.Linear(num_in + num_out, 1)
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+
+    def parameters_of(self, phase) -> Iterable[nn.Parameter]:
+        return getattr(self, phase).parameters()
+
+    def forward(self, batch, phase="generator"):
+        made = self.generator(batch["inputs"])
+        both = torch.cat([batch["inputs"], made], 1)
+        if phase == "generator":
+            loss = nn.functional.l1_loss(made, batch["scalars"]) - 0.01 * self.frozen(both).mean()
+            return {"loss": loss}
+        real = self.discriminator(torch.cat([batch["inputs"], batch["scalars"]], 1))
+        return {
+            "loss": (real.clamp(-1, 1) ** 2).mean() + (self.discriminator(both.detach()) - 1).square().mean()
+        }
+
+    def metrics(self, batch):
+        return {"loss": (self.generator(batch["inputs"]) - batch["scalars"]).abs().mean(1)}
+
+    def after_step(self, step):
+        self.frozen.load_state_dict(self.discriminator.state_dict())
+
+    def parts(self):
+        return {"generators": ["generator."]}
+
+
+class Exploding(Noisy):
+    """Its loss is no number from a step on."""
+
+    def __init__(self, shapes: Shapes, after: int = 5) -> None:
+        super().__init__(shapes)
+        self.after, self.seen = after, 0
+
+    def forward(self, batch, phase="model") -> dict[str, Tensor]:
+        found = super().forward(batch, phase)
+        self.seen += self.training
+        return {"loss": found["loss"] * (float("nan") if self.seen > self.after else 1.0)}
+
+
+def greedy(shapes: Shapes) -> Trainee:
+    """A model that asks for more memory than there is."""
+
+    class Greedy(Noisy):
+        seen = 0
+
+        def forward(self, batch, phase="model"):
+            self.seen += 1
+            if self.seen > 1:
+                torch.empty(1 << 60, dtype=torch.uint8)
+            return super().forward(batch, phase)
+
+    return Greedy(shapes)
