@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := dev,parquet,plot,pandas,compat,server,train,export,fast
+EXTRAS := dev,parquet,plot,pandas,compat,server,train,export
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -17,7 +17,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make soak    a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make bench   every number of docs/benchmarks.md"
-	@echo "make demo    an ensemble of fusion simulations, its shards and a contact sheet, in ./demo_output"
+	@echo "make demo    an ensemble of fusion simulations, its shards and their pictures, in ./demo_output"
 
 setup: $(STAMP)
 

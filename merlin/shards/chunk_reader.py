@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +13,10 @@ from merlin.shards.decode import DecodeError
 from merlin.shards.shard_file import Chunked, ShardFile
 from merlin.shards.shard_files import ShardFiles
 from merlin.shards.sharing import Cache
+from merlin.shards.workers import Workers
 
 Array = np.ndarray[Any, Any]
 
-_MAX_THREADS = 16
 _JOBS_PER_THREAD = 4  # fewer are not worth another thread
 
 
@@ -40,41 +39,23 @@ class _Job:
 
 
 class ChunkReader:
-    def __init__(self, files: ShardFiles, cache: Cache, threads: int | None) -> None:
+    def __init__(self, files: ShardFiles, cache: Cache, workers: Workers) -> None:
         self._files = files
         self._cache = cache
-        self.threads = threads if threads is not None else min(_MAX_THREADS, _num_cores())
-        self._pool: ThreadPoolExecutor | None = None
-        self._pid = os.getpid()
+        self._workers = workers
 
     def take(self, path: str, shares: Sequence[Share], out: Array) -> None:
         """Put the items of all shares into `out`, C-contiguous."""
         jobs = [job for share in shares for job in _jobs(share)]
         target = _Target(path, out, self._is_worth_keeping(path))
-        num_threads = min(self.threads, len(jobs) // _JOBS_PER_THREAD)
-        if num_threads < 2:
-            self._work(jobs, target)
-            return
-        parts = [jobs[i::num_threads] for i in range(num_threads)]
-        others = [self._workers().submit(self._work, part, target) for part in parts[1:]]
-        try:
-            self._work(parts[0], target)
-        finally:
-            errors = [future.exception() for future in others]  # nobody may write into `out` any more
-        for error in errors:
-            if error is not None:
-                raise error
+        num = max(1, min(self._workers.threads, len(jobs) // _JOBS_PER_THREAD))
+        self._workers.run([partial(self._work, jobs[i::num], target) for i in range(num)])
 
     def _is_worth_keeping(self, path: str) -> bool:
         """Whether the cache can hold the whole column, so that it is still there when it is wanted again."""
         dtype, shape = self._files.layout(path)
         num = sum(shard.num_rows for shard in self._files.data.shards)
         return num * dtype.itemsize * int(np.prod(shape, dtype=np.int64)) <= self._cache.limit
-
-    def _workers(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pid != os.getpid():
-            self._pool, self._pid = ThreadPoolExecutor(self.threads, "merlin-decode"), os.getpid()
-        return self._pool
 
     def _work(self, jobs: Sequence[_Job], target: _Target) -> None:
         for job in jobs:
@@ -109,11 +90,6 @@ class ChunkReader:
 
         self._files.use(share.shard, decode)
 
-    def close(self) -> None:
-        if self._pool is not None and self._pid == os.getpid():
-            self._pool.shutdown()
-        self._pool = None
-
 
 class _Target:
     def __init__(self, path: str, out: Array, keep: bool) -> None:
@@ -131,7 +107,3 @@ def _jobs(share: Share) -> list[_Job]:
     cuts = np.flatnonzero(np.diff(sorted_chunks)) + 1
     numbers = sorted_chunks[np.concatenate(([0], cuts))].tolist() if len(chunks) else []
     return [_Job(share, n, picks) for n, picks in zip(numbers, np.split(order, cuts), strict=False)]
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

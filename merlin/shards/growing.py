@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.errors import NotADataSetError, ShardError
-from merlin.shards.atomic import TEMPORARY_SUFFIX, replacing, write_text
+from merlin.shards.atomic import TEMPORARY_SUFFIX, remove_leftovers, replacing, write_text
 from merlin.shards.digest import combine, digest_bytes
 from merlin.shards.manifest_file import NAME, VIRTUAL_NAME, manifest_text, read_manifest, read_manifest_json
 from merlin.shards.statistics import Statistics
@@ -289,6 +289,8 @@ def write_manifest_file(directory: Path, data: Part, write_virtual: WriteVirtual
     A manifest that is replaced keeps its own file of the virtual data set until then, so the new one gets another
     name; ``ensemble.h5`` leads to the one that counts.
     """
+    for mine in (NAME, VIRTUAL_NAME):  # a writer that was killed
+        remove_leftovers(directory, mine)
     name = _free_name(directory)
     path = directory / name
     write_virtual(path, data)

@@ -19,7 +19,14 @@ from merlin.shards.gather import codec_of, write_shard
 from merlin.shards.growing import publish
 from merlin.shards.manifest_file import OUTCOMES, Counts
 from merlin.shards.rows import RowMap, row_map, to_ranges
-from merlin.shards.shard_info import DatasetInfo, ShardInfo, info_name, read_info, shard_name
+from merlin.shards.shard_info import (
+    DatasetInfo,
+    ShardInfo,
+    info_name,
+    next_info_name,
+    read_info,
+    shard_name,
+)
 from merlin.shards.statistics import Statistics, merge
 from merlin.shards.virtual import write_virtual
 from merlin.study.plan import Field, StepInstance
@@ -69,7 +76,9 @@ def make_part(workspace: Workspace, manifest_instance: StepInstance) -> dict[str
 
 def _remove_leftovers(directory: Path, rows: RowMap) -> None:
     """What killed writers left; other studies may be writing other shards of the data set."""
-    ours = {name(shard) for shard in rows.shards for name in (shard_name, info_name)}
+    ours = {name(shard) for shard in rows.shards for name in (shard_name, info_name, next_info_name)}
+    for shard in rows.shards:
+        (directory / next_info_name(shard)).unlink(missing_ok=True)  # every shard has its own by now
     for leftover in directory.glob(f"*{TEMPORARY_SUFFIX}"):
         if leftover.name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0] in ours:
             leftover.unlink(missing_ok=True)

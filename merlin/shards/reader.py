@@ -46,7 +46,7 @@ def open_shards(
     """Open the data set in directory `path`, or at its manifest; NotADataSetError if there is none.
 
     `cache_bytes` bounds the memory for decompressed chunks and text; `threads` is how many decompress, by
-    default one for each core.
+    default one for each core, 16 at most.
     """
     return Ensemble(read_manifest(Path(path)), cache_bytes=cache_bytes, threads=threads)
 

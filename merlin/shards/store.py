@@ -20,6 +20,7 @@ from merlin.shards.mapped_column import MappedColumn
 from merlin.shards.shard_file import Chunked, Contiguous, ReplacedError, ShardFile
 from merlin.shards.shard_files import ShardFiles
 from merlin.shards.sharing import Cache, ForkLock
+from merlin.shards.workers import Workers
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +43,8 @@ class Store:
         self._starts: list[int] = self.starts.tolist()
         self._borders = self.starts[1:]
         self._cache = Cache(cache_bytes)
-        self._chunks = ChunkReader(self.files, self._cache, threads)
+        self._workers = Workers(threads)
+        self._chunks = ChunkReader(self.files, self._cache, self._workers)
         self._compressed = {f.path for f in data.fields if f.compression not in ("", "none")}
         self._mapped: dict[str, MappedColumn | None] = {}
         self._seamless: set[str] = set()  # mapped, and their rows without gaps between shards
@@ -115,7 +117,7 @@ class Store:
             out = aligned_empty((len(rows), *shape), dtype)
         mapped = self._map(path)
         if mapped is not None and mapped.is_complete and path in self._seamless:
-            _take_all(mapped, rows, out)
+            _gather(mapped.items, rows, out)
         else:
             self.take(path, *self.locate_all(rows), out)
         return out
@@ -160,7 +162,7 @@ class Store:
         """out[k] = item local[k] of shard shards[k]; `out` is C-contiguous."""
         mapped = self._map(path)
         if mapped is not None and mapped.place(shards):
-            _take_all(mapped, local + mapped.first[shards], out)
+            _gather(mapped.items, local + mapped.first[shards], out)
             return
         shares: list[Share] = []
         for shard, at in _groups(shards):
@@ -238,19 +240,19 @@ class Store:
 
     def close(self) -> None:
         """Forget all files; arrays that were handed out stay valid."""
-        self._chunks.close()
+        self._workers.close()
         self.files.close()
         self._mapped.clear()
         self._map_budget = map_limit() // 2
         self._cache.clear()
 
 
-def _take_all(mapped: MappedColumn, wanted: Array, out: Array) -> None:
-    """out[k] = mapped.items[wanted[k]]."""
-    if mapped.item_bytes >= _LARGE_BYTES and out.ctypes.data % CACHE_LINE:
-        copy_rows(mapped.items, wanted.tolist(), out, range(len(out)))
+def _gather(items: Array, wanted: Array, out: Array) -> None:
+    """out[k] = items[wanted[k]], for a whole number of items."""
+    if items.strides[0] >= _LARGE_BYTES and out.ctypes.data % CACHE_LINE:
+        copy_rows(items, wanted.tolist(), out, range(len(out)))
     else:
-        np.take(mapped.items, wanted, axis=0, out=out, mode="clip")  # "raise" would go through a copy
+        np.take(items, wanted, axis=0, out=out, mode="clip")  # "raise" would go through a copy
 
 
 def _scatter(items: Array, wanted: Array, out: Array, at: Array) -> None:

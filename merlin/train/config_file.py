@@ -99,6 +99,12 @@ def _check(config: TrainConfig, tree: Entry, findings: Findings) -> None:
             f"{tournament.ranks_per_trainer} ranks that accumulate {training.accumulate} times",
             f"e.g. {max(parts, training.batch_size // parts * parts)}",
         )
+    if training.early_stopping is not None and tournament.trainers > 1 and tournament.transport != "files":
+        error(
+            ("training", "early_stopping"),
+            "trainers of one process group end together, so none may stop early",
+            "write tournament.transport: files",
+        )
     device = training.device
     if device not in ("auto", "cpu", "cuda") and not (device.startswith("cuda:") and device[5:].isdigit()):
         error(("training", "device"), f"{device!r} is no device", "write auto, cpu, cuda or cuda:N")

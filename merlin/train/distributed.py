@@ -109,6 +109,8 @@ class Meeting:
             store = _at_address(world, env) if not world.job else _through_file(world, meeting_place)
             store.add("arrived", 1)
             _wait_for_all(store, world)
+            if world.job and world.rank == 0:
+                _meeting_file(world, meeting_place).unlink(missing_ok=True)
         except (RuntimeError, OSError) as error:
             raise TrainingError(
                 f"rank {world.rank} of {world.size} could not meet the others within {JOIN_S:.0f} s: {error}; "
@@ -151,7 +153,7 @@ def _at_address(world: World, env: Mapping[str, str]) -> Any:
 
 def _through_file(world: World, directory: Path) -> Any:
     """Rank 0 serves a store and writes where into a file that the others wait for."""
-    path = directory / f".meeting-{world.job}"
+    path = _meeting_file(world, directory)
     limit = timedelta(seconds=JOIN_S)
     if world.rank == 0:
         store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=limit)
@@ -165,6 +167,10 @@ def _through_file(world: World, directory: Path) -> Any:
         except (OSError, ValueError, RuntimeError):  # not written yet, or an earlier job's
             time.sleep(_LOOK_S)
     raise RuntimeError(f"nobody wrote {path}")
+
+
+def _meeting_file(world: World, directory: Path) -> Path:
+    return directory / f".meeting-{world.job}"
 
 
 def _wait_for_all(store: Any, world: World) -> None:

@@ -86,6 +86,10 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     check_model_options(file)
     file.raise_errors()
     config = _resolved(file.config, selection, data_path)
+    if config.is_tournament:
+        file.error(
+            ("tournament",), "tournaments are not there yet", "strategy: none trains them independently"
+        )
     _check_precision(file)
     data = TrainingData(ens, selection, _fit(file, ens, selection), config)
     trainee = build_trainee(config, selection.shapes)

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train.data import with_channels
 from merlin.train.distributed import Ranks
 from merlin.train.models.base import Trainee
-from merlin.train.optim import BASE_LR, MovingAverage, lr_factor, make_optimizer, set_lr
+from merlin.train.optim import BASE_LR, MovingAverage, lr_factor, set_lr
 from merlin.train.order import derive_seed
+from merlin.train.phase import Phase
+from merlin.train.random_state import random_state, seed_all, set_random_state
 
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
@@ -43,71 +42,7 @@ Batch = dict[str, Tensor]
 
 def seed_initial_weights(seed: int, trainer: int) -> None:
     """Make what is drawn next a function of the seed and the trainer, the same on all its ranks."""
-    _seed_all(derive_seed(_INIT, seed, trainer))
-
-
-class _Phase(nn.Module):
-    """One phase of a trainee as a module of its own, for DDP and torch.compile."""
-
-    def __init__(self, trainee: Trainee, name: str) -> None:
-        super().__init__()
-        self.trainee = trainee
-        self.name = name
-
-    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self.trainee(batch, self.name)  # type: ignore[no-any-return]
-
-
-class Phase:
-    """What a step does for one phase: the losses, and the update of its parameters."""
-
-    def __init__(
-        self, trainee: Trainee, name: str, config: TrainConfig, ranks: Ranks, device: torch.device
-    ) -> None:
-        self.name = name
-        self.parameters = [p for p in trainee.parameters_of(name) if p.requires_grad]
-        if not self.parameters:
-            raise TrainingError(f"the model's phase '{name}' has no parameters to train")
-        self.optimizer = make_optimizer(self.parameters, config.optimizer, name)
-        mine = {id(p) for p in self.parameters}
-        self._others = [p for p in trainee.parameters() if id(p) not in mine]
-        module: nn.Module = _Phase(trainee, name)
-        if config.training.compile:
-            module = torch.compile(module)  # type: ignore[assignment]
-        if ranks.size > 1:
-            module = _data_parallel(module, mine, ranks, device)
-        self._module = module
-
-    def select(self) -> None:
-        """Let gradients be computed for the parameters of this phase alone."""
-        for parameter in self._others:
-            parameter.requires_grad_(False)
-        for parameter in self.parameters:
-            parameter.requires_grad_(True)
-
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        return self._module(batch)  # type: ignore[no-any-return]
-
-    def no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        """Keep gradients on the rank, for all but the last part of a batch."""
-        if isinstance(self._module, DistributedDataParallel):
-            return self._module.no_sync()
-        return contextlib.nullcontext()
-
-
-def _data_parallel(module: nn.Module, mine: set[int], ranks: Ranks, device: torch.device) -> nn.Module:
-    """DDP over the parameters of one phase; buffers are made equal where it matters, in `Trainer.sync_buffers`."""
-    ignored = [name for name, p in module.named_parameters() if id(p) not in mine]
-    ignored += [name for name, _ in module.named_buffers()]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
-    return DistributedDataParallel(
-        module,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        process_group=ranks.group,
-        broadcast_buffers=False,
-        # on the CPU sums must not depend on when the run began: with it, buckets are never rearranged
-        find_unused_parameters=device.type == "cpu",
-    )
+    seed_all(derive_seed(_INIT, seed, trainer))
 
 
 class Trainer:
@@ -150,7 +85,7 @@ class Trainer:
         self._recent: deque[tuple[int, Tensor]] = deque(maxlen=training.nonfinite_limit + training.log_every)
         self._bad_steps = 0
         self.phases[0].select()
-        _seed_all(derive_seed(_RUN, config.seed, index, self.ranks.rank))
+        seed_all(derive_seed(_RUN, config.seed, index, self.ranks.rank))
 
     @property
     def epoch(self) -> float:
@@ -358,7 +293,7 @@ class Trainer:
             "optimizers": {phase.name: phase.optimizer.state_dict() for phase in self.phases},
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "random": self.ranks.gather(_random_state(self.device)),
+            "random": self.ranks.gather(random_state(self.device)),
             "loader": self.loader.state_dict(),
         }
 
@@ -381,7 +316,7 @@ class Trainer:
         self._batches = None
         self.loader.load_state_dict(state["loader"])
         if len(state["random"]) == self.ranks.size:  # with another number of ranks, other numbers are drawn
-            _set_random_state(state["random"][self.ranks.rank], self.device)
+            set_random_state(state["random"][self.ranks.rank], self.device)
 
     def export_state(self, parts: Sequence[str] = ("all",)) -> State:
         """Weights, their average, and the optimiser's whole state of named parts: what trainers exchange.
@@ -464,29 +399,3 @@ def _parts(batch: Batch, num: int) -> list[Batch]:
 
 def _copied(value: Any) -> Any:
     return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
-
-
-def _seed_all(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-
-
-def _random_state(device: torch.device) -> State:
-    """Of every generator that a model may draw from."""
-    name, keys, position, has_gauss, gauss = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, gauss],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-    }
-
-
-def _set_random_state(state: State, device: torch.device) -> None:
-    name, keys, position, has_gauss, gauss = state["numpy"]
-    random.setstate(state["python"])
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"], device)

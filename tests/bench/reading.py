@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -31,6 +32,7 @@ BATCH = 128
 INPUTS = [f"X{k}" for k in range(5)]
 SCALARS = [f"s{k:02d}" for k in range(15)]
 COLUMNS = ["image", *SCALARS, *INPUTS]
+_TURN = 4  # batches
 CODECS = ("zstd", "blosc2", "gzip")
 
 Array = np.ndarray[Any, Any]
@@ -50,17 +52,35 @@ def shuffled(num: int) -> list[Array]:
     return [order[i : i + BATCH] for i in range(0, num - BATCH + 1, BATCH)]
 
 
+def _warm(files: list[Path]) -> None:
+    """Put files into the page cache, all in the same way: how a page came there decides how fast it is read."""
+    for path in files:
+        with open(path, "rb", buffering=0) as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while file.read(1 << 20):
+                pass
+
+
 def _interleaved(readers: dict[str, tuple[Callable[[Array], Any], list[Array]]], rounds: int) -> Rates:
-    """Each reader over its batches, in turn; the first time of all is not counted."""
+    """Each reader over its batches, a few at a time in turn, in an order that goes round; the first round is not
+    counted."""
     rates: Rates = {name: [] for name in readers}
+    names = list(readers)
+    most = max(len(batches) for _, batches in readers.values())
     for number in range(rounds + 1):
-        for name, (read, batches) in readers.items():
-            start = time.perf_counter()
-            for batch in batches:
-                read(batch)
-            rate = len(batches) * BATCH / (time.perf_counter() - start)
-            if number:
-                rates[name].append(rate)
+        seconds, num = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
+        for turn, lo in enumerate(range(0, most, _TURN)):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                read, batches = readers[name]
+                start = time.perf_counter()
+                for batch in batches[lo : lo + _TURN]:
+                    read(batch)
+                seconds[name] += time.perf_counter() - start
+                num[name] += len(batches[lo : lo + _TURN]) * BATCH
+        if number:
+            for name in names:
+                rates[name].append(num[name] / seconds[name])
     return rates
 
 
@@ -77,6 +97,8 @@ def uncompressed(tmp: Path, rounds: int, num: int) -> Rates:
     lmdb = _lmdb(ens, tmp)
     if lmdb is not None:
         readers["lmdb"] = (lmdb, batches)
+    ens.close()
+    _warm([*ens.path.glob("*.h5"), *tmp.glob("*.bin"), *tmp.glob("lmdb/data.mdb")])
     return _interleaved(readers, rounds)
 
 

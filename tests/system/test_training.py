@@ -28,7 +28,7 @@ data: {data}
 model: {{name: "tiny_models:Noisy"}}
 fields: {{images: []}}
 optimizer: {{lr: 0.01}}
-training: {{steps: 400, batch_size: 32, validate_every: 50, checkpoint_every: 10, log_every: 10, threads: 1}}
+training: {{steps: 300, batch_size: 32, validate_every: 50, checkpoint_every: 10, log_every: 10, threads: 1}}
 tournament: {{strategy: none}}
 """
 
@@ -107,7 +107,7 @@ def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
         for line in read_metrics(run / "trainers/0/metrics.jsonl")
         if line["kind"] == "validation"
     ]
-    assert steps == list(range(50, 401, 50))
+    assert steps == list(range(50, 301, 50))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -121,7 +121,7 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
     _, err = finish(process, 128 + number)
     assert f"stopped by {number.name}; resume with: merlin train {run}" in err
     stopped_at = read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"]
-    assert 20 <= stopped_at < 400
+    assert 20 <= stopped_at < 300
     train(run)
     assert final_state(run) == final_state(unbroken)
 
@@ -149,9 +149,9 @@ def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_pa
     os.kill(victim, signal.SIGKILL)
     _, err = finish(process, 1)
     assert "trainer 1 failed; the end of its log:" in err and "ended by SIGKILL" in err
-    assert read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] == 400
+    assert read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] == 300
     train(run)
-    assert read_checkpoint(run / "trainers/1/checkpoints/last.pt")["step"] == 400
+    assert read_checkpoint(run / "trainers/1/checkpoints/last.pt")["step"] == 300
 
 
 def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
@@ -199,13 +199,13 @@ def test_two_ranks_of_a_trainer_under_torchrun_share_its_batches(config, tmp_pat
 
 
 def test_two_ranks_that_are_stopped_go_on_bit_by_bit(config, tmp_path) -> None:
-    run, words = tmp_path / "run", ["tournament.ranks_per_trainer=2", "training.steps=200"]
+    run, words = tmp_path / "run", ["tournament.ranks_per_trainer=2", "training.steps=100"]
     train(config, *words, f"directory={tmp_path / 'unbroken'}")
     process = start(config, *words, f"directory={run}")
     wait_until(lambda: step_of(run) >= 20, process)
     process.send_signal(signal.SIGTERM)
     finish(process, 128 + signal.SIGTERM)
-    assert 20 <= read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] < 200
+    assert 20 <= read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] < 100
     train(run)
     assert final_state(run) == final_state(tmp_path / "unbroken")
 

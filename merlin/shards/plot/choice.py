@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 CHART_KINDS = ("inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
 MAX_ROWS = 100_000  # of scalars and inputs; what a histogram of them looks like no longer changes beyond
-_MAX_SHARDS = 200  # that are opened for them
+_MAX_SHARDS = 100  # that are opened for them; so many stay open
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,12 @@ def choose(ensemble: Ensemble, *, split: str = "", query: str = "", max_rows: in
     num = len(ensemble)
     share = splits.fractions[split] if split else 1.0
     wanted = min(num, int(max_rows / max(share, 1e-3) * 1.05))
-    if isinstance(ensemble, Selection):
-        rows = _spread(num, wanted)
-    else:
-        rows = _rows([shard.num_rows for shard in ensemble.manifest.shards], wanted)
+    sizes = [shard.num_rows for shard in ensemble.manifest.shards]
+    rows = (
+        _selected_rows(ensemble.positions, sizes, wanted)
+        if isinstance(ensemble, Selection)
+        else _rows(sizes, wanted)
+    )
     member = split_indices(sample_ids(ensemble, rows), splits.fractions, splits.seed)
     total = num
     if split:
@@ -97,6 +99,17 @@ def _rows(sizes: list[int], num: int) -> Array:
         return np.arange(starts[-1])
     shards = np.arange(len(sizes))[_spread(len(sizes), _MAX_SHARDS)]
     pool = np.concatenate([np.arange(starts[k], starts[k + 1]) for k in shards])
+    return np.asarray(pool[_spread(len(pool), num)])
+
+
+def _selected_rows(positions: Array, sizes: list[int], num: int) -> Array:
+    """`num` of the indices into `positions`, which are rows of shards of these sizes; again from few shards."""
+    shard_of = np.searchsorted(np.cumsum(sizes), positions, side="right")
+    touched = np.unique(shard_of)
+    if len(positions) > num or len(touched) > _MAX_SHARDS:
+        pool = np.flatnonzero(np.isin(shard_of, touched[_spread(len(touched), _MAX_SHARDS)]))
+    else:
+        pool = np.arange(len(positions))
     return np.asarray(pool[_spread(len(pool), num)])
 
 

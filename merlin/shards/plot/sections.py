@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +51,11 @@ class Source:
     def ensemble(self) -> Ensemble:
         return self.choice.ensemble
 
+    @cached_property
+    def inputs(self) -> list[Quantity]:
+        """The numeric inputs and parameters that vary, of the rows chosen."""
+        return [q for q in _input_quantities(self, self.choice.rows) if _varies(q.values)]
+
     def wants(self, name: str, graph: str = "") -> bool:
         named = self.request.fields
         return not named or name in named or (bool(graph) and graph in named)
@@ -96,7 +101,7 @@ def make_sections(
 
 def _inputs(source: Source) -> Iterator[Section]:
     """Where the inputs were sampled, and which samples were lost where."""
-    inputs = [q for q in _input_quantities(source, source.choice.rows) if _varies(q.values)]
+    inputs = source.inputs
     if not inputs:
         return
     data = source.ensemble.manifest
@@ -143,9 +148,8 @@ def _scalars(source: Source) -> Iterator[Section]:
         note += f"; the first {len(shown)} of {len(quantities)} scalars"
     chart = histograms.Histograms(shown, source.choice.split, source.choice.split_names)
     yield Section("scalars", "Scalars", note, chart.height, partial(histograms.draw, chart))
-    inputs = tuple(q for q in _input_quantities(source, source.choice.rows) if _varies(q.values))
-    if inputs:
-        table = histograms.drivers(inputs, shown)
+    if source.inputs:
+        table = histograms.drivers(tuple(source.inputs), shown)
         note = f"Spearman’s rank correlation, {source.choice.note}; numbers from 0.1 on"
         title = "Scalars against inputs"
         yield Section("scalars", title, note, table.height, partial(histograms.draw_drivers, table))

@@ -119,7 +119,12 @@ def test_a_subset_is_ascending_without_repeats_and_always_the_same(sizes, num):
 def test_of_very_many_shards_only_some_are_opened():
     rows = choice._rows([100] * 100_000, 5000)
     assert len(rows) == 5000
-    assert len(np.unique(rows // 100)) <= 200
+    assert len(np.unique(rows // 100)) <= 100
+    positions = np.arange(0, 10_000_000, 7)
+    rows = choice._selected_rows(positions, [100] * 100_000, 500)
+    assert len(rows) == 500
+    assert (np.diff(rows) > 0).all()
+    assert len(np.unique(positions[rows] // 100)) <= 100
 
 
 def test_the_note_says_what_is_drawn():

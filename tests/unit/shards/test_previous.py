@@ -157,6 +157,16 @@ def test_a_writer_may_be_killed_at_any_rename(tmp_path):
     assert problems == []
 
 
+def test_what_a_killed_writer_left_of_a_sidecar_is_gone_when_the_data_set_is_finished(tmp_path):
+    study = make_study(tmp_path / "w")
+    study.collect_all()
+    study.write_shards()
+    (study.directory / next_info_name(0)).write_text("{}")
+    (study.directory / f"{next_info_name(1)}.4711.tmp").write_text("{")
+    directory = study.finish()
+    assert not list(directory.glob("*.next*"))
+
+
 def test_a_shard_without_sidecar_gives_no_rows_and_says_what_to_do(data):
     (data / "shard_00001.json").unlink()
     found, problems = previous_rows(data, 1)

@@ -216,9 +216,7 @@ def test_the_manifest_step_may_be_killed_and_run_again(tmp_path, monkeypatch):
     study.write_shards()
     study.record()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "merlin.shards.manifest.write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr("merlin.shards.growing.write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             write_manifest(study.workspace, study.manifest)
     assert list(study.directory.glob("bundles/*/*.h5"))

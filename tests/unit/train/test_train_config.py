@@ -201,7 +201,7 @@ def test_constant_columns_are_left_out_unless_they_are_asked_for(tmp_path) -> No
         (["training.device=cuda:31"], "torch finds no GPU"),
         (["training.precision=fp16", "training.device=cpu"], "fp16 needs a GPU"),
         (["training.batch_size=5000"], "less than one batch of 5000"),
-        (["tournament.trainers=32"], "lower training.batch_size or tournament.trainers"),
+        (["tournament.trainers=32", "tournament.strategy=none"], "lower training.batch_size or tournament.trainers"),
         (["fields.scalars=[]", "fields.images=[]"], "nothing to learn is selected"),
         (["fields.scalars=[]"], "the regressor predicts scalars"),
     ],

@@ -1,0 +1,37 @@
+"""Every generator of random numbers that a model may draw from: seeded, and kept in checkpoints."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+State = dict[str, Any]
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def random_state(device: torch.device) -> State:
+    """Of every generator that a model may draw from."""
+    name, keys, position, has_gauss, gauss = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, gauss],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_random_state(state: State, device: torch.device) -> None:
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    random.setstate(state["python"])
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)

@@ -1,0 +1,196 @@
+"""The small parts of training: rates, averages, who is which rank, lines of metrics, what displays say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from surrogate_data import make_surrogate_data
+from train_run import prepare_run, state_digest, train_run
+
+from merlin.cli.train_display import TrainLines
+from merlin.train.checkpoint import read_checkpoint
+from merlin.train.config import Schedule
+from merlin.train.distributed import World
+from merlin.train.events import Note, Report, from_line
+from merlin.train.loop import Judge
+from merlin.train.metrics_log import MetricsLog, read_metrics
+from merlin.train.optim import MovingAverage, lr_factor
+from merlin.train.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_surrogate_data(tmp_path_factory.mktemp("surrogate"))
+
+
+def test_learning_rates_warm_up_and_then_follow_their_schedule() -> None:
+    cosine = Schedule(name="cosine", warmup_steps=4, final=0.1)
+    rates = [lr_factor(cosine, step, 104) for step in range(104)]
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[4:] == sorted(rates[4:], reverse=True) and rates[-1] == pytest.approx(0.1, abs=1e-3)
+    assert rates[54] == pytest.approx(0.55, abs=1e-9)
+    step = Schedule(name="step", every=10, gamma=0.5)
+    assert [lr_factor(step, n, 100) for n in (0, 9, 10, 25)] == [1.0, 1.0, 0.5, 0.25]
+    assert lr_factor(Schedule(), 7, 8) == 1.0
+
+
+@given(
+    st.sampled_from(["constant", "cosine", "step"]),
+    st.integers(0, 50),
+    st.integers(0, 300),
+    st.integers(1, 200),
+)
+def test_learning_rates_are_positive_and_at_most_what_was_asked_for(name, warmup, step, num_steps) -> None:
+    assert 0.0 <= lr_factor(Schedule(name=name, warmup_steps=warmup), step, num_steps) <= 1.0
+
+
+def test_the_average_follows_the_weights_and_lends_itself() -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    average = MovingAverage([("w", weight)], decay=0.75)
+    with torch.no_grad():
+        weight.fill_(8.0)
+    average.update()
+    assert average.state_dict()["w"].tolist() == [2.0] * 3
+    with average.applied():
+        assert weight.tolist() == [2.0] * 3
+    assert weight.tolist() == [8.0] * 3 and average.state_dict()["w"].tolist() == [2.0] * 3
+
+
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "9",
+    "SLURM_STEP_ID": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (
+            {**SLURM, "SLURM_STEP_NUM_TASKS": "7", "SLURM_STEP_TASKS_PER_NODE": "4,3"},
+            World(5, 7, 1, 3, "9-2"),
+        ),
+        (
+            {**SLURM, "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"},
+            World(5, 8, 1, 4, "9-2"),
+        ),
+        ({**SLURM, "SLURM_NTASKS": "8"}, None),  # a batch script, not a step
+        ({**SLURM, "SLURM_STEP_NUM_TASKS": "1"}, None),
+        (
+            {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_ID": "f7"},
+            World(1, 2, 1, 2, "f7"),
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, World(0, 2, 0, 2, "job")),
+        ({}, None),
+    ],
+)
+def test_launchers_say_which_rank_a_process_is(env, expected) -> None:
+    assert World.of_launcher(env) == expected
+
+
+def test_torchrun_says_which_rank_a_process_is() -> None:
+    env = {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "a",
+        "MASTER_PORT": "1",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    assert World.of_torchrun(env) == World(3, 4, 1, 2)
+    assert World.of_torchrun({"RANK": "3", "WORLD_SIZE": "4"}) is None
+
+
+def test_what_is_no_number_is_never_better() -> None:
+    smaller, larger = Judge("loss", "min"), Judge("accuracy", "max")
+    assert smaller.is_better(1.0, None) and smaller.is_better(1.0, 2.0) and not smaller.is_better(2.0, 2.0)
+    assert larger.is_better(2.0, 1.0) and not larger.is_better(1.0, 2.0)
+    assert not smaller.is_better(float("nan"), None) and not larger.is_better(float("inf"), 1.0)
+    assert not smaller.is_better(0.95, 1.0, by=0.1)
+
+
+def test_a_metrics_file_is_continued_after_the_checkpoint(tmp_path) -> None:
+    notes: list[str] = []
+    log = MetricsLog(tmp_path, 0, notes.append)
+    for step in (10, 20, 30):
+        log.write("train", step, {"loss": 1.0 / step})
+    log.write("end", 30, {}, state="stopped")
+    log.close()
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"kind": "train", "st')  # killed in the midst of a line
+    log = MetricsLog(tmp_path, 20, notes.append)
+    log.write("train", 30, {"loss": float("nan")})
+    log.close()
+    assert [(line["step"], line["values"]["loss"]) for line in read_metrics(path)] == [
+        (10, 0.1),
+        (20, 0.05),
+        (30, None),
+    ]
+    assert all(json.loads(line) for line in path.read_text().splitlines()) and notes == []
+
+
+def test_reports_cross_a_pipe() -> None:
+    report = Report(3, "training", 5, 10, losses={"loss": 0.5}, metrics={"mae": 1.0}, eta_s=2.0)
+    assert from_line(report.to_line()) == report
+    assert from_line(Note(1, "ünïcode\nline").to_line()) == Note(1, "ünïcode\nline")
+
+
+def test_lines_tell_validations_and_ends_at_once_and_the_rest_now_and_then() -> None:
+    lines: list[str] = []
+    now = [0.0]
+    display = TrainLines(write=lines.append, clock=lambda: now[0])
+    for step in range(0, 100, 10):
+        now[0] += 1.0
+        display.report(Report(0, "training", step, 100, step / 50, 1234.5, 9.0, {"loss": 0.5}))
+    assert len(lines) == 2
+    display.report(Report(0, "finished", 100, 100, metrics={"loss": 0.25}, reason="step 100 reached"))
+    assert (
+        lines[-1]
+        == "trainer 0: step 100 of 100, epoch 0.00, validation loss 0.25, finished: step 100 reached"
+    )
+    assert "1,234 samples/s" in lines[0] and "9.0 s to go" in lines[0]
+
+
+def test_updates_are_left_out_on_the_device_as_they_are_on_the_host(data, tmp_path, monkeypatch) -> None:
+    """The way of a GPU, on the CPU: the optimiser's kernel sees for itself that a loss is no number."""
+    words = [
+        "model.name=tiny_models:Exploding",
+        "model.after=3",
+        "training.nonfinite_limit=100",
+        "training.steps=10",
+    ]
+    here, _, _ = train_run(prepare_run(data, tmp_path / "here", *words))
+    made = Trainer.__init__
+
+    def on_device(self, *args, **more) -> None:
+        made(self, *args, **more)
+        self._waits_for_device = True
+
+    monkeypatch.setattr(Trainer, "__init__", on_device)
+    there, _, _ = train_run(prepare_run(data, tmp_path / "there", *words))
+    states = [read_checkpoint(run.trainer(0).checkpoints / "last.pt")["trainer"] for run in (here, there)]
+    assert state_digest(states[0]["model"]) == state_digest(states[1]["model"])
+    assert (
+        states[0]["optimizers"]["model"]["state"][0]["step"]
+        == states[1]["optimizers"]["model"]["state"][0]["step"]
+        == 3
+    )
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_as_the_plain_one(data, tmp_path) -> None:
+    words = ["model.name=regressor", "model.width=16", "model.depth=1", "training.steps=10"]
+    losses = [
+        train_run(prepare_run(data, tmp_path / str(flag), *words, f"training.compile={flag}"))[
+            1
+        ].progress.best
+        for flag in ("false", "true")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
