@@ -71,14 +71,17 @@ def _is_before_by(parts: list[tuple[str, str]], i: int) -> bool:
 
 def with_from(sql: str, view: str) -> str:
     """The query with FROM `view`, if it is a SELECT that says nothing of the kind."""
-    depth, at, position, words = 0, len(sql.rstrip().rstrip(";")), 0, []
-    for kind, text in tokens(sql):
-        depth += {"(": 1, ")": -1}.get(text, 0) if kind == "other" else 0
-        if kind == "word" and depth == 0:
-            words.append(text.lower())
-            if text.lower() in _ENDS_FROM and len(words) > 1:
-                at = min(at, position)
-        position += len(text)
-    if words[:1] != ["select"] or "from" in words:
+    parts = list(tokens(sql))
+    words = [text.lower() for kind, text in parts if kind == "word"]
+    if words[:1] != ["select"]:
         return sql
+    depth, position, at = 0, 0, len(sql.rstrip().rstrip(";"))
+    for i, (kind, text) in enumerate(parts):
+        depth += {"(": 1, ")": -1}.get(text, 0) if kind == "other" else 0
+        word = text.lower() if kind == "word" and depth == 0 else ""
+        if word == "from":
+            return sql
+        if word in _ENDS_FROM and (word not in ("group", "order") or _is_before_by(parts, i)):
+            at = min(at, position)
+        position += len(text)
     return f"{sql[:at].rstrip()} FROM {view} {sql[at:].lstrip()}".rstrip()

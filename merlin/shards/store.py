@@ -115,6 +115,8 @@ class Store:
         dtype, shape = self.layout(path)
         if out is None:
             out = aligned_empty((len(rows), *shape), dtype)
+        if not len(rows):
+            return out
         mapped = self._map(path)
         if mapped is not None and mapped.is_complete and path in self._seamless:
             _gather(mapped.items, rows, out)
@@ -160,6 +162,8 @@ class Store:
 
     def take(self, path: str, shards: Array, local: Array, out: Array) -> None:
         """out[k] = item local[k] of shard shards[k]; `out` is C-contiguous."""
+        if not len(local):
+            return
         mapped = self._map(path)
         if mapped is not None and mapped.place(shards):
             _gather(mapped.items, local + mapped.first[shards], out)

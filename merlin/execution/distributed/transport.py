@@ -6,12 +6,26 @@ import logging
 from typing import Any
 
 from kombu.transport import redis
+from redis.exceptions import ResponseError
 
 log = logging.getLogger("merlin.worker")
 
 
+class QoS(redis.QoS):
+    """Leaves messages alone that nobody acknowledged, while Redis is full; Kombu's own lets that end the worker."""
+
+    def restore_visible(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().restore_visible(*args, **options)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            log.warning("messages that were not acknowledged wait: %s", error)
+            return None
+
+
 class Channel(redis.Channel):
     """Drops what is no message; Kombu's own lets it end the worker, and anybody can write into a queue."""
+
+    QoS = QoS
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

@@ -285,6 +285,19 @@ def test_rows_that_do_not_fill_pages_lie_in_one_range_too(tmp_path):
     np.testing.assert_array_equal(ens["odd"][18:30], values[18:30])
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_data_set_without_any_row_can_be_read(tmp_path, compression):
+    study = make_reading_study(tmp_path / "w", compression=compression)
+    study.failures = {(0, task): "broken" for task in range(50)}
+    ens = merlin.open_shards(study.finish())
+    assert len(ens) == 0
+    assert ens.batch([])["image"].shape == (0, 6, 5, 2)
+    assert ens["image"][:].shape == (0, 6, 5, 2) and len(ens["track"][:]) == 0
+    assert ens["mesh"][[]]["ptr"].tolist() == [0]
+    assert len(ens.query("energy > 0")) == 0 and len(ens.to_pandas()) == 0
+    assert ens.query_table("select outcome, count(*) group by all").rows == [("failed", 50)]
+
+
 # address ranges
 
 

@@ -28,6 +28,10 @@ def test_tokens_are_the_text_again(sql):
             "select (select 1 from b limit 1), c order by c",
             "select (select 1 from b limit 1), c FROM rows order by c",
         ),
+        (
+            "select a, order, group where a order by order",
+            "select a, order, group FROM rows where a order by order",
+        ),
         ("select a from b", "select a from b"),
         ("from b select a", "from b select a"),
         ("describe rows", "describe rows"),
