@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from merlin.execution.processes import children, kill_group
 from merlin.execution.sessions import all_sessions
@@ -37,6 +38,7 @@ _NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
 _CLOCK_SLACK_S = 0.5  # between the start of a task and our notice of it, and of two clocks
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
+_MARK = "MERLIN_WARM_SHELL"  # in the environment of a warm shell and its tasks: whose they are
 
 
 @dataclass(slots=True)
@@ -65,7 +67,8 @@ class WarmShell:
         home: str,
     ) -> None:
         self._argv = list(argv)
-        self._env = env
+        self._mark = f"{os.getpid()}-{id(self)}-{time.time_ns()}"
+        self._env = {**env, _MARK: self._mark}
         self._waiter = waiter
         self._timeout_s = timeout_s
         self._home = home  # the shell's own directory; whoever looks for orphans finds it there
@@ -216,9 +219,10 @@ class WarmShell:
         yield self._exit(driver, signalled(code) if code else 1, time.time())
 
     def _left_behind(self, driver: _Driver) -> list[int]:
-        """The process groups of the task whose shell is gone: orphans that began when the task did.
+        """The process groups of the task whose shell is gone: what began with it and carries the shell's mark.
 
-        The session may be shared with others (a notebook, a test); what has a parent in it is not ours.
+        A task that has cleared its environment is told by being an orphan. The session may be shared with others
+        (a notebook, a test), and process 1 may be in it too: what has a parent in it and no mark is not ours.
         """
         session = driver.process.pid if self._own_session else os.getsid(0)
         found = all_sessions().get(session, [])
@@ -226,7 +230,9 @@ class WarmShell:
         begun = [
             p.pid
             for p in found
-            if p.pid != os.getpid() and p.started >= driver.since - _CLOCK_SLACK_S and p.parent not in members
+            if p.pid != os.getpid()
+            and p.started >= driver.since - _CLOCK_SLACK_S
+            and (p.parent not in members or _is_marked(p.pid, self._mark))
         ]
         return [pid for pid in begun if _leads_group(pid)]
 
@@ -248,6 +254,13 @@ def _kill(driver: _Driver, running: list[int]) -> None:
     driver.process.kill()
     for group in running:
         kill_group(group, STOP_GRACE_S)
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    try:
+        return f"{_MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _leads_group(pid: int) -> bool:

@@ -29,7 +29,9 @@ def as_indices(key: Any, size: int) -> Array:
         raise IndexError(
             f"indices are one-dimensional integers or a mask, not {keys.dtype} of {keys.ndim} axes"
         )
-    if keys.dtype == np.int64 and int(keys.view(np.uint64).max()) < size:  # negative ones are huge here
+    if (
+        keys.dtype == np.int64 and np.maximum.reduce(keys.view(np.uint64)) < size
+    ):  # negative ones are huge here
         return keys
     low, high = int(keys.min()), int(keys.max())
     if low < -size or high >= size:

@@ -47,7 +47,7 @@ class Store:
         self._chunks = ChunkReader(self.files, self._cache, self._workers)
         self._compressed = {f.path for f in data.fields if f.compression not in ("", "none")}
         self._mapped: dict[str, MappedColumn | None] = {}
-        self._seamless: set[str] = set()  # mapped, and their rows without gaps between shards
+        self._strides: dict[str, tuple[int, int]] = {}  # of mapped columns with regular places: see `_stride`
         self._map_budget = map_limit() // 2  # the other half is for files that are mapped whole
         self._lock = ForkLock()
 
@@ -118,8 +118,9 @@ class Store:
         if not len(rows):
             return out
         mapped = self._map(path)
-        if mapped is not None and mapped.is_complete and path in self._seamless:
-            _gather(mapped.items, rows, out)
+        if mapped is not None and mapped.is_complete and path in self._strides:
+            num, gap = self._strides[path]
+            _gather(mapped.items, rows + rows // num * gap if gap else rows, out)
         else:
             self.take(path, *self.locate_all(rows), out)
         return out
@@ -238,9 +239,18 @@ class Store:
         except OSError:
             return None
         self._map_budget -= num_maps
-        if not is_ragged and np.array_equal(found.first, self.starts[:-1]):
-            self._seamless.add(path)
+        stride = None if is_ragged else self._stride(found.first)
+        if stride is not None:
+            self._strides[path] = stride
         return found
+
+    def _stride(self, first: Array) -> tuple[int, int] | None:
+        """(rows of a shard, items that do not exist behind them), if that is the same for all shards but the last."""
+        num = int(self.starts[1]) if len(first) else 0
+        step = int(first[1]) if len(first) > 1 else num
+        places = np.arange(len(first))
+        is_regular = np.array_equal(self.starts[:-1], places * num) and np.array_equal(first, places * step)
+        return (num, step - num) if num and is_regular and self.num_rows <= len(first) * num else None
 
     def close(self) -> None:
         """Forget all files; arrays that were handed out stay valid."""
