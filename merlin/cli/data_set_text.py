@@ -21,7 +21,7 @@ from merlin.shards.describe import (
     source_name,
     statistics_of,
 )
-from merlin.shards.statistics import Statistics
+from merlin.shards.format.statistics import Statistics
 
 WIDE = 130  # columns from which fields, statistics and descriptions share a table
 _MAX_CHANNELS = 8  # of one field

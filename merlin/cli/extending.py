@@ -24,7 +24,7 @@ def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_
         WorkspaceError: the study or one of its extensions runs, or lacks what the new samples need.
         SpecError: the spec does not describe the study, or its samples do not continue the study's.
     """
-    from merlin.shards.growing import require_members
+    from merlin.shards.writing.growing import require_members
     from merlin.study.extend import prepare_extension
     from merlin.study.workspace import members, open_workspace
 

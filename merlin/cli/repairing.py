@@ -12,7 +12,7 @@ from merlin.errors import ShardError, WorkspaceError
 
 if TYPE_CHECKING:
     from merlin.execution.repair import Repaired
-    from merlin.shards.verify import Report
+    from merlin.shards.proving.verify import Report
     from merlin.study.workspace import Workspace
 
 Verify = Callable[[Path], "Report"]
@@ -32,8 +32,8 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
 
     Raises WorkspaceError if the workspace is not the one.
     """
-    from merlin.shards.manifest_file import read_manifest
-    from merlin.shards.whereabouts import find_aggregate
+    from merlin.shards.format.manifest_file import read_manifest
+    from merlin.shards.proving.whereabouts import find_aggregate
     from merlin.study.workspace import open_workspace
 
     found = find_aggregate(directory)
@@ -69,7 +69,7 @@ def repair(
     from merlin.cli.progress import choose_display
     from merlin.cli.publishing import refuse_published
     from merlin.execution.repair import Repair
-    from merlin.shards.take_over import lend, take_over
+    from merlin.shards.proving.take_over import lend, take_over
     from merlin.study.workspace import members
 
     home = find_home(directory, workspace)
@@ -96,7 +96,7 @@ def repair(
 
 def show_repair(report: Report, done: Repaired) -> None:
     """Print what a repair did, for people."""
-    from merlin.shards.rows import format_ranges, to_ranges
+    from merlin.shards.format.rows import format_ranges, to_ranges
 
     def told(samples: Any) -> str:
         return f"{count(len(samples), 'sample')} ({format_ranges(to_ranges(samples))})"

@@ -114,7 +114,7 @@ class _Call:
             self._columns = workspace.samples().rows(chunk.lo, chunk.hi)
         self._ragged: frozenset[str] = frozenset()
         if instance.feeds:
-            from merlin.shards.outputs import ragged_outputs
+            from merlin.shards.writing.outputs import ragged_outputs
 
             self._ragged = ragged_outputs(workspace, instance)
 
@@ -234,7 +234,7 @@ def _checked(result: object, n: int, ragged: frozenset[str]) -> Outputs:
 
 def _items(value: object, n: int) -> NDArray[Any]:
     """(n,) objects: the items of each sample."""
-    from merlin.shards.outputs import item_rows
+    from merlin.shards.writing.outputs import item_rows
 
     try:
         return item_rows(value, n)

@@ -142,7 +142,7 @@ class ChunkJournal:
     def _hand_over(
         self, target: str | None, lo: int, hi: int, ok: NDArray[np.bool_], outputs: Outputs | None
     ) -> dict[int, str]:
-        from merlin.shards.collect import CollectRequest, collect_chunk, save_outputs
+        from merlin.shards.writing.collect import CollectRequest, collect_chunk, save_outputs
 
         workspace, instance, attempt = self._workspace, self._instance, self._chunk.attempt
         if target is not None:

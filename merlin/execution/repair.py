@@ -21,17 +21,17 @@ from merlin.execution.embedded import INTERRUPTED, RunOptions, run_embedded
 from merlin.execution.events import Observer
 from merlin.execution.task_files import is_finished, unmark_finished
 from merlin.ledger.replay import replay
-from merlin.shards import bundle
-from merlin.shards import repair as rebuild
-from merlin.shards.damage import NO_ROWS
-from merlin.shards.expected import sample_ids, tasks_of
-from merlin.shards.manifest import write_manifest
-from merlin.shards.manifest_file import DataSet, read_manifest
-from merlin.shards.repair import RepairPlan, plan_repair
-from merlin.shards.rows import row_map, to_ranges
-from merlin.shards.shard_info import ShardInfo, info_name, read_info
-from merlin.shards.verify import Report
-from merlin.shards.whereabouts import has_manifest_outcome, manifest_instance
+from merlin.shards.format.manifest_file import DataSet, read_manifest
+from merlin.shards.format.rows import row_map, to_ranges
+from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
+from merlin.shards.proving import repair as rebuild
+from merlin.shards.proving.damage import NO_ROWS
+from merlin.shards.proving.expected import sample_ids, tasks_of
+from merlin.shards.proving.repair import RepairPlan, plan_repair
+from merlin.shards.proving.verify import Report
+from merlin.shards.proving.whereabouts import has_manifest_outcome, manifest_instance
+from merlin.shards.writing import bundle
+from merlin.shards.writing.manifest import write_manifest
 from merlin.study.plan import StepInstance, StepKind
 from merlin.study.restrict import with_upstream
 from merlin.study.tasks import NO_OUTCOME, Outcome

@@ -196,13 +196,13 @@ class ChunkRunner:
 
     def _write_shard(self, instance: StepInstance, chunk: Chunk, task: int) -> None:
         if instance.kind is StepKind.MANIFEST:
-            from merlin.shards.manifest import write_manifest
+            from merlin.shards.writing.manifest import write_manifest
 
             write_manifest(self._workspace, instance)
         else:
-            from merlin.shards.cleanup import clean_after_shard
-            from merlin.shards.gather import write_shard
-            from merlin.shards.rows import row_map
+            from merlin.shards.format.rows import row_map
+            from merlin.shards.writing.cleanup import clean_after_shard
+            from merlin.shards.writing.gather import write_shard
 
             shard, absent = row_map(self._workspace, instance).shard_task(task, chunk.absent_rows)
             info = write_shard(self._workspace, instance, shard, absent)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from merlin.errors import ShardError
-from merlin.shards.manifest_file import (
+from merlin.shards.format.manifest_file import (
     ColumnInfo,
     Counts,
     DataSet,
@@ -19,8 +19,8 @@ from merlin.shards.manifest_file import (
     SourceInfo,
     read_manifest,
 )
-from merlin.shards.shard_info import read_info
-from merlin.shards.statistics import Statistics
+from merlin.shards.format.shard_info import read_info
+from merlin.shards.format.statistics import Statistics
 
 FATES = ("ok", "failed", "filtered", "skipped", "missing")
 _MAX_EXAMPLES = 5

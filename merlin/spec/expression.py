@@ -5,7 +5,7 @@ chained), ``and or not``, indexing and the functions of `FUNCTIONS`. There are n
 statements, so an expression can do nothing but compute. Unlike in Python every word but ``and``, ``or`` and ``not``
 can be a name (``yield``, ``lambda``), a name may hold dots (``molecule.nodes``), and one with other characters is put
 in back quotes (```mode (4,3)```). What operands an operator takes is in `expression_types`, what it computes in
-``merlin.shards.expression``.
+``merlin.shards.writing.expression``.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from merlin.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from merlin.train.dataset import ShardDataset
-    from merlin.train.loader import ShardLoader
-    from merlin.train.normalise import Method, Normaliser
-    from merlin.train.order import Partition
+    from merlin.train.loading.dataset import ShardDataset
+    from merlin.train.loading.loader import ShardLoader
+    from merlin.train.loading.normalise import Method, Normaliser
+    from merlin.train.loading.order import Partition
 
 __all__ = ["Method", "Normaliser", "Partition", "ShardDataset", "ShardLoader"]
 
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(f"{__name__}.loading.{_HOMES[name]}"), name)
     except ModuleNotFoundError as e:
         if e.name != "torch":
             raise

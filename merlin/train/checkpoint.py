@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from merlin.errors import CheckpointError
-from merlin.shards.atomic import TEMPORARY_SUFFIX, replacing
+from merlin.shards.format.atomic import TEMPORARY_SUFFIX, replacing
 
 FORMAT = "merlin-checkpoint"
 VERSION = 1

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from merlin.errors import UsageError
-from merlin.shards.reader import Ensemble
+from merlin.shards.reading.reader import Ensemble
 from merlin.spec.findings import allowed
 from merlin.spec.tree import to_data
 from merlin.spec.validation import validate_as
-from merlin.train.columns import Column, Columns
 from merlin.train.config_file import ConfigFile
 from merlin.train.data import Selection, find_bad_values
+from merlin.train.loading.columns import Column, Columns
 
 if TYPE_CHECKING:
     from merlin.train.models.base import Trainee

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from merlin.errors import NotADataSetError, UsageError
-from merlin.shards.reader import Ensemble
-from merlin.train.columns import Column
+from merlin.shards.reading.reader import Ensemble
+from merlin.train.loading.columns import Column
+from merlin.train.loading.normalise import Normaliser
+from merlin.train.loading.order import Partition, derive_seed
 from merlin.train.models.base import Shapes
-from merlin.train.normalise import Normaliser
-from merlin.train.order import Partition, derive_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from merlin.train.config import TrainConfig
-    from merlin.train.dataset import ShardDataset
-    from merlin.train.loader import ShardLoader
+    from merlin.train.loading.dataset import ShardDataset
+    from merlin.train.loading.loader import ShardLoader
 
 INPUTS, SCALARS = "inputs", "scalars"
 DEFAULT_METHODS = {"inputs": "minmax", "scalars": "standard", "images": "standard"}
@@ -106,7 +106,7 @@ class TrainingData:
 
     def dataset(self, split: str, partition: Partition | None = None) -> ShardDataset:
         """Samples of a split, or of a trainer's share of it; UsageError if there is no such split."""
-        from merlin.train.dataset import ShardDataset
+        from merlin.train.loading.dataset import ShardDataset
 
         fields = [c.name for c in (*self.selection.scalars, *self.selection.images)]
         return ShardDataset(
@@ -137,7 +137,7 @@ class TrainingData:
         self, trainer: int, rank: int = 0, num_ranks: int = 1, device: Any = None
     ) -> ShardLoader:
         """Endless shuffled epochs of a trainer's share; a step takes batch_size samples of all ranks."""
-        from merlin.train.loader import ShardLoader
+        from merlin.train.loading.loader import ShardLoader
 
         config = self.config
         dataset = self.dataset(config.splits.train, self.share(trainer, "train"))
@@ -171,7 +171,7 @@ class TrainingData:
         self, dataset: ShardDataset, rank: int = 0, num_ranks: int = 1, device: Any = None
     ) -> ShardLoader:
         """Every sample once, in order, dealt to ranks; batches may be smaller than batch_size, or empty."""
-        from merlin.train.loader import ShardLoader
+        from merlin.train.loading.loader import ShardLoader
 
         return ShardLoader(
             dataset,

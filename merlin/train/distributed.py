@@ -22,7 +22,7 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from merlin.errors import TrainingError
-from merlin.shards.atomic import write_text
+from merlin.shards.format.atomic import write_text
 
 JOIN_S = 300.0
 _LOOK_S = 0.05

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from merlin.train.checkpoint import Checkpoints
     from merlin.train.config import TrainConfig
     from merlin.train.events import Observer, StopRequest
-    from merlin.train.loader import ShardLoader
+    from merlin.train.loading.loader import ShardLoader
     from merlin.train.metrics_log import MetricsLog
     from merlin.train.trainer import Trainer
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from merlin.shards.atomic import write_text
+from merlin.shards.format.atomic import write_text
 
 NAME = "metrics.jsonl"
 

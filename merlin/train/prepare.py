@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.errors import ConfigError, ShardError, TrainingError, UsageError
-from merlin.shards.reader import Ensemble, open_shards
+from merlin.shards.reading.reader import Ensemble, open_shards
 from merlin.train.config import CHANGEABLE, Fields, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_file import ConfigFile, load_config
 from merlin.train.data import Selection, TrainingData, find_data_set
 from merlin.train.distributed import choose_device, num_cores
-from merlin.train.normalise import Normaliser
+from merlin.train.loading.normalise import Normaliser
 from merlin.train.run_directory import (
     RunDirectory,
     RunFacts,
@@ -109,7 +109,7 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
 
 def open_data(run: RunDirectory, config: TrainConfig) -> TrainingData:
     """The data of a run that was checked."""
-    from merlin.train.columns import Columns
+    from merlin.train.loading.columns import Columns
 
     ens = open_shards(config.data)
     columns, facts = Columns(ens), run.facts()

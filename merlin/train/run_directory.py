@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from merlin.errors import TrainingError, WorkspaceError
-from merlin.shards.atomic import replacing, write_text
+from merlin.shards.format.atomic import replacing, write_text
 from merlin.spec.provenance import dump_data
 from merlin.study.prepare import code_version
 from merlin.study.workspace import lock_file
 from merlin.train.config import TrainConfig
+from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
-from merlin.train.normalise import Normaliser
 
 FORMAT = "merlin-run"
 VERSION = 1

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train.data import with_channels
 from merlin.train.distributed import Ranks
+from merlin.train.loading.order import derive_seed
 from merlin.train.models.base import Trainee
 from merlin.train.optim import BASE_LR, MovingAverage, lr_factor, set_lr
-from merlin.train.order import derive_seed
 from merlin.train.phase import Phase
 from merlin.train.random_state import random_state, seed_all, set_random_state
 
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
-    from merlin.train.loader import ShardLoader
+    from merlin.train.loading.loader import ShardLoader
 
 FORMAT = "merlin-trainer"
 VERSION = 1

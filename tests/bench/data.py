@@ -31,8 +31,8 @@ def _timed(action: Callable[[], Any]) -> float:
 
 def shard_writing(tmp: Path, rounds: int, num: int) -> list[Row]:
     """One shard of `num` images from its bundles, against tofile + fsync of the same bytes."""
-    from merlin.shards.collect import CollectRequest, collect_chunk
-    from merlin.shards.gather import write_shard
+    from merlin.shards.writing.collect import CollectRequest, collect_chunk
+    from merlin.shards.writing.gather import write_shard
     from merlin.spec.load import load_spec
     from merlin.study.prepare import StudyOptions, prepare_study
 

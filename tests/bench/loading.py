@@ -78,7 +78,7 @@ def loader(directory: Path, normalise: Any = None, **more: Any) -> Iterator[Call
 
 def bare_gather(flat: MemmapDataset) -> Callable[[], float]:
     """Rates of gathering the images alone, into one batch that is used again, without a thread or tensors."""
-    from merlin.shards.aligned import aligned_empty
+    from merlin.shards.format.aligned import aligned_empty
 
     image = flat.files["image"]
     out = aligned_empty((BATCH, *image.shape[1:]), image.dtype)

@@ -104,7 +104,7 @@ def uncompressed(tmp: Path, rounds: int, num: int) -> Rates:
 
 def _memmap(ens: Any, tmp: Path, mode: str) -> Callable[[Array], Any]:
     """A gather from files of rows into arrays that start on a cache line; "raise" copies once more."""
-    from merlin.shards.aligned import aligned_empty
+    from merlin.shards.format.aligned import aligned_empty
 
     num = len(ens)
     shapes = {"image": ("<f4", (64, 64, 4)), "scalars": ("<f8", (15,)), "inputs": ("<f8", (5,))}

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
 from study_on_disk import processes_of, workers_of
 
 from merlin.errors import ShardError
-from merlin.shards.atomic import TEMPORARY_SUFFIX
-from merlin.shards.manifest_file import read_manifest
-from merlin.shards.shard_info import read_info
-from merlin.shards.verify import verify
+from merlin.shards.format.atomic import TEMPORARY_SUFFIX
+from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.format.shard_info import read_info
+from merlin.shards.proving.verify import verify
 from merlin.study.workspace import open_workspace
 
 NUM, PER_SHARD = 240, 12

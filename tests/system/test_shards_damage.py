@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "shards"))
 
 from damage_tools import extents_of, flip, numbers
 
-from merlin.shards.manifest_file import read_manifest
+from merlin.shards.format.manifest_file import read_manifest
 from merlin.study.workspace import open_workspace
 
 SPEC = """

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.atomic import remove_leftovers, replacing
 from merlin.shards.export.view import Column, View
+from merlin.shards.format.atomic import remove_leftovers, replacing
 
 FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
 

@@ -15,11 +15,11 @@ from typing import IO
 
 import numpy as np
 
-from merlin.shards.atomic import replacing
-from merlin.shards.expected import sample_ids
 from merlin.shards.export.base import Part
 from merlin.shards.export.view import Array, View
-from merlin.shards.splits import split_indices
+from merlin.shards.format.atomic import replacing
+from merlin.shards.format.splits import split_indices
+from merlin.shards.proving.expected import sample_ids
 
 SUFFIX = ".sample_list"
 _TRAINING = "train"

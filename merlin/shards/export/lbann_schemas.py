@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.atomic import write_text
 from merlin.shards.export.view import Array, Column, View
-from merlin.shards.statistics import Statistics, channel_axis
+from merlin.shards.format.atomic import write_text
+from merlin.shards.format.statistics import Statistics, channel_axis
 
 DATA, EXPERIMENT = "data_schema.yaml", "experiment_schema.yaml"
 _STEP = 10  # between orderings, so that there is room for others

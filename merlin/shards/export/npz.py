@@ -15,7 +15,7 @@ import numpy as np
 from merlin.errors import UsageError
 from merlin.shards.export.base import Exporter as Base
 from merlin.shards.export.view import Array, Column
-from merlin.shards.segments import Ragged
+from merlin.shards.format.segments import Ragged
 
 _TEXT_LIMIT = 1 << 30  # bytes of an array of text, which has the width of its longest value
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date of a zip file; equal data makes equal files

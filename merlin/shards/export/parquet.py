@@ -15,7 +15,7 @@ import numpy as np
 from merlin.errors import MissingExtraError
 from merlin.shards.export.base import Exporter as Base
 from merlin.shards.export.view import Block, Column, Values
-from merlin.shards.segments import Ragged
+from merlin.shards.format.segments import Ragged
 
 
 class Exporter(Base):

@@ -14,7 +14,7 @@ from merlin.shards.export.base import FORMATS, Exporter, Options, Part, Progress
 from merlin.shards.export.state import State, read_export
 from merlin.shards.export.view import View
 from merlin.shards.export.workers import write_in_processes
-from merlin.shards.reader import open_shards
+from merlin.shards.reading.reader import open_shards
 
 _WORTH_BYTES = 64 << 20
 

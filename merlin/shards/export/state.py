@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.atomic import TEMPORARY_SUFFIX, write_text
-from merlin.shards.claim import claim_directory
 from merlin.shards.export.base import Part
+from merlin.shards.format.atomic import TEMPORARY_SUFFIX, write_text
+from merlin.shards.writing.claim import claim_directory
 
 FORMAT = "merlin-export"
 VERSION = 1

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import UsageError
-from merlin.shards.manifest_file import DataSet, FieldInfo
-from merlin.shards.reader import Ensemble
-from merlin.shards.segments import Ragged
+from merlin.shards.format.manifest_file import DataSet, FieldInfo
+from merlin.shards.format.segments import Ragged
+from merlin.shards.reading.reader import Ensemble
 
 BLOCK_BYTES = 32 << 20
 _TEXT_BYTES = 1024  # what a text value is taken to need

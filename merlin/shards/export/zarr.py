@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import MissingExtraError
-from merlin.shards.atomic import TEMPORARY_SUFFIX, fsync_path
 from merlin.shards.export.base import Exporter as Base
 from merlin.shards.export.base import Part, file_digest, require_count
 from merlin.shards.export.view import Array, Column
-from merlin.shards.segments import Ragged
+from merlin.shards.format.atomic import TEMPORARY_SUFFIX, fsync_path
+from merlin.shards.format.segments import Ragged
 
 NAME = "data.zarr"
 _CHUNK_BYTES = 1 << 18

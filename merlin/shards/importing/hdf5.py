@@ -9,8 +9,8 @@ import numpy as np
 
 from merlin.errors import ShardError
 from merlin.shards.export.view import Array, Values
+from merlin.shards.format.segments import Ragged
 from merlin.shards.importing.sources import Facts, SourceFile, as_text, list_some
-from merlin.shards.segments import Ragged
 
 
 class RowsFile(SourceFile):

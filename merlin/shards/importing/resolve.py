@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards import check
 from merlin.shards.importing.sources import Facts, SourceFile, list_some
 from merlin.shards.importing.streams import Part, Stream
+from merlin.shards.writing import check
 from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema
 from merlin.study.plan import Field
 

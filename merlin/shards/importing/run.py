@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.digest import combine
 from merlin.shards.export.view import Array
-from merlin.shards.graph_check import refuse_bad_graphs
+from merlin.shards.format.digest import combine
+from merlin.shards.format.manifest_file import NAME, DataSet, read_manifest
+from merlin.shards.format.segments import Column
 from merlin.shards.importing import write
 from merlin.shards.importing.resolve import find_parts, make_streams
 from merlin.shards.importing.sources import SourceFile, open_source
 from merlin.shards.importing.state import Done, State
 from merlin.shards.importing.streams import Stream
-from merlin.shards.manifest_file import NAME, DataSet, read_manifest
-from merlin.shards.piece import Piece
-from merlin.shards.segments import Column
+from merlin.shards.writing.graph_check import refuse_bad_graphs
+from merlin.shards.writing.piece import Piece
 from merlin.spec.import_schema import ImportColumn, ImportSchema
 from merlin.study.plan import Aggregate, Field
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from merlin.errors import UsageError
 from merlin.shards.export.view import Array, Values
-from merlin.shards.segments import Ragged
+from merlin.shards.format.segments import Ragged
 
 SUFFIXES = {
     ".npy": "arrays",

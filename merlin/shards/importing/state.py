@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.atomic import TEMPORARY_SUFFIX, write_text
-from merlin.shards.claim import claim_directory
-from merlin.shards.manifest_file import NAME, read_manifest
-from merlin.shards.shard_info import info_name, read_info, shard_name
+from merlin.shards.format.atomic import TEMPORARY_SUFFIX, write_text
+from merlin.shards.format.manifest_file import NAME, read_manifest
+from merlin.shards.format.shard_info import info_name, read_info, shard_name
+from merlin.shards.writing.claim import claim_directory
 
 STATE = ".import"
 _REQUEST = "request.json"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from merlin.shards import check
 from merlin.shards.export.view import Array, Values
+from merlin.shards.format.segments import Ragged
 from merlin.shards.importing.sources import Facts, SourceFile
-from merlin.shards.segments import Ragged
+from merlin.shards.writing import check
 from merlin.study.plan import Field
 
 BLOCK_BYTES = 8 << 20

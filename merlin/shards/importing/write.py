@@ -15,26 +15,26 @@ import numpy as np
 
 from merlin import __version__
 from merlin.errors import ShardError
-from merlin.shards import check
-from merlin.shards.columns import Around, ColumnSpec
-from merlin.shards.digest import ALGORITHM
 from merlin.shards.export.view import Array, Values
-from merlin.shards.gather import Place, field_columns, group_attributes, memory_column, store_shard
-from merlin.shards.growing import write_manifest_file
-from merlin.shards.importing.state import Done, study_id
-from merlin.shards.importing.streams import Stream
-from merlin.shards.manifest import MAX_CAUSES, Summary
-from merlin.shards.manifest_file import OUTCOMES, Counts
-from merlin.shards.rows import RowMap, to_ranges
-from merlin.shards.segments import Ragged
-from merlin.shards.shard_info import (
+from merlin.shards.format.digest import ALGORITHM
+from merlin.shards.format.manifest_file import OUTCOMES, Counts
+from merlin.shards.format.rows import RowMap, to_ranges
+from merlin.shards.format.segments import Ragged
+from merlin.shards.format.shard_info import (
     ATTEMPT,
     SHARD_FORMAT,
     SHARD_VERSION,
     info_name,
     read_info,
 )
-from merlin.shards.virtual import write_virtual
+from merlin.shards.format.virtual import write_virtual
+from merlin.shards.importing.state import Done, study_id
+from merlin.shards.importing.streams import Stream
+from merlin.shards.writing import check
+from merlin.shards.writing.columns import Around, ColumnSpec
+from merlin.shards.writing.gather import Place, field_columns, group_attributes, memory_column, store_shard
+from merlin.shards.writing.growing import write_manifest_file
+from merlin.shards.writing.manifest import MAX_CAUSES, Summary
 
 if TYPE_CHECKING:
     from merlin.shards.importing.run import Import

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.errors import UsageError
-from merlin.shards.atomic import replacing
 from merlin.shards.describe import describe_data_set
+from merlin.shards.format.atomic import replacing
 from merlin.shards.plot.canvas import require_matplotlib
 from merlin.shards.plot.choice import CHART_KINDS
 
 if TYPE_CHECKING:
     from merlin.shards.plot.sections import Request
-    from merlin.shards.reader import Ensemble
+    from merlin.shards.reading.reader import Ensemble
 
 SUFFIXES = (".png", ".html", ".pdf", ".svg")
 

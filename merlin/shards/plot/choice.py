@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from merlin.errors import UsageError
-from merlin.shards.splits import split_indices
+from merlin.shards.format.splits import split_indices
 
 if TYPE_CHECKING:
-    from merlin.shards.reader import Ensemble
+    from merlin.shards.reading.reader import Ensemble
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +54,7 @@ class Choice:
 
 def choose(ensemble: Ensemble, *, split: str = "", query: str = "", max_rows: int = MAX_ROWS) -> Choice:
     """Choose the rows to draw. Raises UsageError for an unknown split, or if nothing is left."""
-    from merlin.shards.reader import Selection
+    from merlin.shards.reading.reader import Selection
 
     splits = ensemble.manifest.splits
     names = tuple(splits.fractions)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from merlin.errors import MerlinError
-from merlin.shards.growing import source_workspace
+from merlin.shards.writing.growing import source_workspace
 
 if TYPE_CHECKING:
-    from merlin.shards.manifest_file import DataSet, Ranges, SourceInfo
+    from merlin.shards.format.manifest_file import DataSet, Ranges, SourceInfo
     from merlin.study.samples import SamplesTable
 
 Array = np.ndarray[Any, Any]

@@ -12,8 +12,8 @@ from merlin.shards.plot.images import MAX_ROWS, MAX_TILES, Row, shrink
 from merlin.spec.layouts import NAMES, layout_of
 
 if TYPE_CHECKING:
-    from merlin.shards.manifest_file import FieldInfo
-    from merlin.shards.reader import Ensemble
+    from merlin.shards.format.manifest_file import FieldInfo
+    from merlin.shards.reading.reader import Ensemble
 
 Array = np.ndarray[Any, Any]
 

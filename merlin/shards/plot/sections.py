@@ -19,8 +19,8 @@ from merlin.shards.plot.pictures import make_rows, most_samples, views_of
 from merlin.shards.plot.ticks import label, number
 
 if TYPE_CHECKING:
-    from merlin.shards.manifest_file import FieldInfo
-    from merlin.shards.reader import Ensemble
+    from merlin.shards.format.manifest_file import FieldInfo
+    from merlin.shards.reading.reader import Ensemble
 
 Array = np.ndarray[Any, Any]
 

@@ -21,8 +21,8 @@ from merlin.shards.describe import (
     size_text,
     statistics_of,
 )
+from merlin.shards.format.statistics import Statistics
 from merlin.shards.plot.ticks import number
-from merlin.shards.statistics import Statistics
 
 NUMBERS = ("min", "mean", "max", "std")
 _MAX_CHANNELS = 16

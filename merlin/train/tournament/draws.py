@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from merlin.train.order import Permutation, derive_seed
+from merlin.train.loading.order import Permutation, derive_seed
 
 # what a draw is for enters it, so that equal seeds of two uses are unrelated
 PAIRING, SAMPLING, MUTATION = 0x50414952, 0x53414D50, 0x4D555441

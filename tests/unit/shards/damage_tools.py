@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from merlin.shards.shard_info import read_info
+from merlin.shards.format.shard_info import read_info
 
 
 def flip(path: Path, offset: int, bit: int = 1) -> None:
@@ -64,7 +64,7 @@ def lost(report) -> list[int]:
 
 def edit_manifest(directory: Path, change) -> None:
     """Change the manifest's JSON, and make its digest fit again."""
-    from merlin.shards.manifest_file import manifest_text
+    from merlin.shards.format.manifest_file import manifest_text
 
     content = json.loads((directory / "manifest.json").read_text())
     for key in ("digest", "format", "version"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from shard_study import ShardStudy, make_study
 
-from merlin.shards.outputs import item_rows
+from merlin.shards.writing.outputs import item_rows
 from merlin.study.plan import Field
 
 NUM = 60

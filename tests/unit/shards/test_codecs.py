@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shard_study import make_study
 
 from merlin.errors import ShardError
-from merlin.shards.codecs import Codec, chunk_rows, filters
-from merlin.shards.manifest_file import read_manifest
+from merlin.shards.format.codecs import Codec, chunk_rows, filters
+from merlin.shards.format.manifest_file import read_manifest
 from merlin.study.plan import Field
 
 WAVE = Field(name="wave", kind="series", dtype="float32", shape=(512,))

@@ -10,7 +10,7 @@ import pytest
 from shard_study import FIELDS, make_cmd_study, make_study, values_of
 
 import merlin
-from merlin.shards.collect import save_outputs
+from merlin.shards.writing.collect import save_outputs
 from merlin.study.plan import Field
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from merlin.shards import decode
-from merlin.shards.decode import DecodeError, make_pipeline, unshuffle
+from merlin.shards.reading import decode
+from merlin.shards.reading.decode import DecodeError, make_pipeline, unshuffle
 
 BLOSC2, NOTHING = hdf5plugin.Blosc2, hdf5plugin.Blosc2.NOFILTER
 PIPELINES = {

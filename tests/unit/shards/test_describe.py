@@ -11,7 +11,7 @@ from picture_data import make_data
 from merlin.cli.data_set_text import lines
 from merlin.cli.output import to_json
 from merlin.shards.describe import describe, describe_data_set, size_text
-from merlin.shards.manifest_file import read_manifest
+from merlin.shards.format.manifest_file import read_manifest
 
 
 @pytest.fixture(scope="module")

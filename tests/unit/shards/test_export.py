@@ -243,7 +243,7 @@ def test_several_processes_write_the_same_files(kinds, tmp_path):
 
 
 def test_a_split_and_some_fields(kinds, tmp_path):
-    from merlin.shards.reader import open_shards
+    from merlin.shards.reading.reader import open_shards
 
     told = export_to(kinds, tmp_path, "npz", split="train", fields=("hits", "mesh"))
     with open_shards(kinds.path) as ens:
@@ -310,7 +310,7 @@ def test_two_exports_do_not_write_to_one_directory(kinds, tmp_path):
 
 def test_large_blocks_are_cut(kinds, monkeypatch):
     from merlin.shards.export import view
-    from merlin.shards.reader import open_shards
+    from merlin.shards.reading.reader import open_shards
 
     monkeypatch.setattr(view, "BLOCK_BYTES", 3000)
     with open_shards(kinds.path) as ens:

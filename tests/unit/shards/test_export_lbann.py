@@ -11,7 +11,7 @@ from lbann_reader import Reader, read_sample_list
 from merlin.errors import UsageError
 from merlin.shards.export.base import Options
 from merlin.shards.export.run import export
-from merlin.shards.reader import open_shards
+from merlin.shards.reading.reader import open_shards
 
 FIELDS = ("energy", "count", "flag", "half", "history", "image", "view", "volume", "note")
 

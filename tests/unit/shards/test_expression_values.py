@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from merlin.shards.check import BadOutput
-from merlin.shards.expression import evaluate, is_true
-from merlin.shards.segments import Ragged
+from merlin.shards.format.segments import Ragged
+from merlin.shards.writing.check import BadOutput
+from merlin.shards.writing.expression import evaluate, is_true
 from merlin.spec.expression import Binary, Call, Compare, Constant, Logic, Name, Unary, parse
 
 UNDEFINED = None
@@ -258,7 +258,7 @@ def test_items_of_a_ragged_field_can_be_derived_from():
 
 
 def test_blocks_of_samples_do_not_show(monkeypatch):
-    monkeypatch.setattr("merlin.shards.expression._BLOCK_BYTES", 100)
+    monkeypatch.setattr("merlin.shards.writing.expression._BLOCK_BYTES", 100)
     paths = Ragged.of([np.arange(float(i)) for i in range(40)], np.dtype(float), ())
     columns = {"path": paths, "x": np.arange(40.0)}
     assert evaluate(parse("sum(path) + x"), columns, 40).values.tolist() == [

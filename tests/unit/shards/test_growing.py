@@ -12,12 +12,12 @@ import merlin
 from merlin.errors import NotADataSetError, ShardError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.shards import growing
-from merlin.shards.gather import write_shard
-from merlin.shards.manifest import make_part, write_manifest
-from merlin.shards.manifest_file import read_manifest, read_manifest_json
-from merlin.shards.rows import row_map
-from merlin.shards.verify import verify
+from merlin.shards.format.manifest_file import read_manifest, read_manifest_json
+from merlin.shards.format.rows import row_map
+from merlin.shards.proving.verify import verify
+from merlin.shards.writing import growing
+from merlin.shards.writing.gather import write_shard
+from merlin.shards.writing.manifest import make_part, write_manifest
 from merlin.study.plan import Field
 from merlin.study.plan_io import write_plan
 from merlin.study.tasks import Outcome

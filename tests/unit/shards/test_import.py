@@ -12,12 +12,12 @@ from export_data import BAD, GAPS, NUM, RAGGED, Made, assert_same, make_kinds, m
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import Options
 from merlin.shards.export.run import export
+from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.importing import write
 from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.run import import_data
-from merlin.shards.manifest_file import read_manifest
-from merlin.shards.reader import open_shards
-from merlin.shards.verify import verify
+from merlin.shards.proving.verify import verify
+from merlin.shards.reading.reader import open_shards
 from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema
 

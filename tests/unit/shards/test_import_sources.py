@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from merlin.errors import ShardError, UsageError
+from merlin.shards.format.segments import Ragged
 from merlin.shards.importing.sources import open_source
-from merlin.shards.segments import Ragged
 
 
 def opened(path, samples="rows", success=None):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.shards.manifest_file import FieldInfo
+from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot import choice, images, lost, pictures, ticks
 from merlin.shards.plot.colours import choose_colours
 from merlin.shards.plot.coverage import rank_correlation

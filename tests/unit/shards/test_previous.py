@@ -12,12 +12,12 @@ from reading_data import PRESENT, make_reading_study
 from shard_study import make_study
 
 from merlin.errors import ShardError
-from merlin.shards.gather import write_shard
-from merlin.shards.manifest_file import read_manifest
-from merlin.shards.previous import ProvenRows, previous_rows
-from merlin.shards.reread import filtered_in, reread_info
-from merlin.shards.shard_info import next_info_name, read_info
-from merlin.shards.verify import verify
+from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.format.shard_info import next_info_name, read_info
+from merlin.shards.proving.previous import ProvenRows, previous_rows
+from merlin.shards.proving.reread import filtered_in, reread_info
+from merlin.shards.proving.verify import verify
+from merlin.shards.writing.gather import write_shard
 
 ROWS = [r for r in PRESENT if 20 <= r < 40]
 

@@ -14,8 +14,8 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import MissingExtraError, UsageError
-from merlin.shards.query import table_of
-from merlin.shards.splits import split_indices
+from merlin.shards.format.splits import split_indices
+from merlin.shards.reading.query import table_of
 from merlin.study.plan import Field
 from merlin.study.plan_io import write_plan
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from shard_study import make_cmd_study, make_study
 
 from merlin.errors import ShardError
-from merlin.shards.bundle import list_bundles
-from merlin.shards.manifest_file import read_manifest
-from merlin.shards.outputs import item_rows
-from merlin.shards.segments import Ragged
-from merlin.shards.shard_info import read_info
+from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.format.segments import Ragged
+from merlin.shards.format.shard_info import read_info
+from merlin.shards.writing.bundle import list_bundles
+from merlin.shards.writing.outputs import item_rows
 from merlin.study.plan import Field
 
 TRACK = Field(name="track", kind="ragged", dtype="float32", shape=(3,), ragged=True, output="track")
@@ -233,7 +233,7 @@ class TestFiles:
         assert study.collect(0, 2) == {}
 
     def test_files_larger_than_the_memory_for_them_become_several_bundles(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("merlin.shards.collect.SLICE_BYTES", 1000)
+        monkeypatch.setattr("merlin.shards.writing.collect.SLICE_BYTES", 1000)
         ragged = Field(name="t", kind="ragged", ragged=True, file="t.npy")
         dense = Field(name="d", kind="series", shape=(20,), file="d.npy")
         files = {

@@ -15,7 +15,7 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import NotADataSetError
-from merlin.shards.reader import Selection
+from merlin.shards.reading.reader import Selection
 
 SIZE = len(PRESENT)
 

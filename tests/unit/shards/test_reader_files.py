@@ -16,10 +16,10 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import ShardError
-from merlin.shards import mapped_column, shard_file, shard_files, store
-from merlin.shards.address_range import PAGE, AddressRange, map_file
-from merlin.shards.shard_info import read_info
-from merlin.shards.sharing import Cache
+from merlin.shards.format.shard_info import read_info
+from merlin.shards.reading import mapped_column, shard_file, shard_files, store
+from merlin.shards.reading.address_range import PAGE, AddressRange, map_file
+from merlin.shards.reading.sharing import Cache
 
 TRUTH = values_of(np.array(PRESENT))
 EVERY = np.random.default_rng(1).permutation(len(PRESENT))
@@ -262,7 +262,7 @@ def test_the_values_are_the_same_on_other_machines(path, monkeypatch, broken):
 
 
 def test_files_are_mapped_where_one_range_cannot_be_had(made, monkeypatch):
-    monkeypatch.setattr("merlin.shards.address_range.is_supported", lambda: False)
+    monkeypatch.setattr("merlin.shards.reading.address_range.is_supported", lambda: False)
     monkeypatch.setattr(store, "is_supported", lambda: False)
     ens = merlin.open_shards(made["none"])
     assert_all_right(ens)

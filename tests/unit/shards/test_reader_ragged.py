@@ -12,9 +12,9 @@ from test_reader import keys
 
 import merlin
 from merlin.errors import ShardError
-from merlin.shards.ragged import RaggedArray, join_graphs
-from merlin.shards.segments import Ragged
-from merlin.shards.store import Store
+from merlin.shards.format.segments import Ragged
+from merlin.shards.reading.ragged import RaggedArray, join_graphs
+from merlin.shards.reading.store import Store
 
 SIZE = len(PRESENT)
 TRUTH = ragged_of(np.array(PRESENT))
@@ -85,7 +85,7 @@ def test_long_runs_are_copied_as_short_ones_are(plain, monkeypatch):
     where = np.random.default_rng(0).integers(0, SIZE, 99)
     expected = [TRUTH["track"][row] for row in where]
     for limit in (0, 1 << 30):
-        monkeypatch.setattr("merlin.shards.store._RUN_BYTES", limit)
+        monkeypatch.setattr("merlin.shards.reading.store._RUN_BYTES", limit)
         assert_rows(merlin.open_shards(plain)["track"][where].to_list(), expected)
 
 

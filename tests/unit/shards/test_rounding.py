@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.shards.rounding import MANTISSA_BITS, round_mantissa
+from merlin.shards.writing.rounding import MANTISSA_BITS, round_mantissa
 
 WIDTHS = {"float16": 16, "float32": 32, "float64": 64}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from merlin.errors import ShardError
-from merlin.shards.row_check import FIELDS, GIVEN, RowChecks, decode, encode
+from merlin.shards.format.row_check import FIELDS, GIVEN, RowChecks, decode, encode
 
 
 def checks(columns, rows=None, step=None, offsets=None):

@@ -15,11 +15,11 @@ from shard_study import FIELDS, make_cmd_study, make_study, values_of
 import merlin
 from merlin.errors import ShardError
 from merlin.shards.describe import describe
-from merlin.shards.manifest import write_manifest
-from merlin.shards.manifest_file import read_manifest
-from merlin.shards.splits import split_indices
-from merlin.shards.statistics import Accumulator, merge
-from merlin.shards.verify import verify
+from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.format.splits import split_indices
+from merlin.shards.format.statistics import Accumulator, merge
+from merlin.shards.proving.verify import verify
+from merlin.shards.writing.manifest import write_manifest
 from merlin.study.plan import Field
 
 
@@ -216,7 +216,9 @@ def test_the_manifest_step_may_be_killed_and_run_again(tmp_path, monkeypatch):
     study.write_shards()
     study.record()
     with monkeypatch.context() as patch:
-        patch.setattr("merlin.shards.growing.write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "merlin.shards.writing.growing.write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             write_manifest(study.workspace, study.manifest)
     assert list(study.directory.glob("bundles/*/*.h5"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.shards.sql_text import mentioned, quote, quote_dotted, quote_keywords, tokens, with_from
+from merlin.shards.reading.sql_text import mentioned, quote, quote_dotted, quote_keywords, tokens, with_from
 
 
 @given(st.text(alphabet=st.sampled_from("ab'\"-/*.( \n1é;"), max_size=40))

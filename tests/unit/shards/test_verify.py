@@ -14,9 +14,9 @@ from reading_data import PRESENT, make_reading_study
 from shard_study import FIELDS, make_study
 
 from merlin.errors import NotADataSetError
-from merlin.shards.digest import digest_bytes
-from merlin.shards.shard_info import read_info
-from merlin.shards.verify import verify
+from merlin.shards.format.digest import digest_bytes
+from merlin.shards.format.shard_info import read_info
+from merlin.shards.proving.verify import verify
 
 
 @pytest.fixture(scope="module")

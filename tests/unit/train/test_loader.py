@@ -19,7 +19,7 @@ from train_study import IDS, make_data
 import merlin
 from merlin.errors import LoaderError, ShardError, UsageError
 from merlin.train import ShardDataset, ShardLoader
-from merlin.train.order import EpochOrder
+from merlin.train.loading.order import EpochOrder
 
 NUM = len(IDS)
 
@@ -342,8 +342,8 @@ def test_memory_stays_flat_over_ten_epochs(dataset):
 
 
 def test_what_a_device_normalises_equals_what_is_normalised_here(everything):
-    from merlin.train.delivery import DeviceDelivery
-    from merlin.train.producer import Planned
+    from merlin.train.loading.delivery import DeviceDelivery
+    from merlin.train.loading.producer import Planned
 
     indices = np.array([5, 3, 9])
     deliver = DeviceDelivery(everything, torch.device("cpu"), ("valid", "index"))

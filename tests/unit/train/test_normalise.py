@@ -16,7 +16,7 @@ from train_study import FIELDS, IDS, inputs_of, make_data, track_of, values_of
 import merlin
 from merlin.errors import ShardError, UsageError
 from merlin.train import Method, Normaliser, ShardDataset
-from merlin.train.scaling import Scaling
+from merlin.train.loading.scaling import Scaling
 
 TRUTH = values_of(IDS)
 NUMBERS = st.floats(-100, 100, allow_nan=False)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.errors import UsageError
-from merlin.shards.splits import split_indices
-from merlin.train.order import EpochOrder, Partition, Permutation, Schedule, derive_seed
+from merlin.shards.format.splits import split_indices
+from merlin.train.loading.order import EpochOrder, Partition, Permutation, Schedule, derive_seed
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -61,9 +61,7 @@ def test_the_order_never_changes():
 
 
 def test_another_process_finds_the_same_order():
-    script = (
-        "from merlin.train.order import EpochOrder; print(EpochOrder(1000, 3, 2).at(range(1000)).tolist())"
-    )
+    script = "from merlin.train.loading.order import EpochOrder; print(EpochOrder(1000, 3, 2).at(range(1000)).tolist())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(order_of(1000, 3, 2).tolist())
 

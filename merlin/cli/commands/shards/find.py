@@ -28,7 +28,7 @@ def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:
 
 
 def _in_workspace(path: Path, lost: bool) -> list[Path]:
-    from merlin.shards.whereabouts import has_manifest_outcome
+    from merlin.shards.proving.whereabouts import has_manifest_outcome
     from merlin.study.plan import StepKind
     from merlin.study.workspace import open_workspace
 

@@ -41,7 +41,7 @@ def plot(path: Path, out: Path, kind: str, fields: tuple[str, ...], num: int, sp
     """
     from merlin.cli.output import is_terminal
     from merlin.shards.plot import request, write_plot
-    from merlin.shards.reader import open_shards
+    from merlin.shards.reading.reader import open_shards
 
     found = find_data_sets(path)
     if len(found) > 1:

@@ -52,8 +52,8 @@ def query(
     merlin shards query PATH "select outcome, cause, count(*) group by all" --sql
     """
     from merlin.cli.output import console, count, flush, print_json, table
-    from merlin.shards.query import table_of
-    from merlin.shards.reader import open_shards
+    from merlin.shards.reading.query import table_of
+    from merlin.shards.reading.reader import open_shards
 
     if as_json and as_csv:
         raise UsageError("--json and --csv are two answers; take one")

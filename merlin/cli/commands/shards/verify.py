@@ -13,7 +13,7 @@ from merlin.cli.options import json_option
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
-    from merlin.shards.verify import Report
+    from merlin.shards.proving.verify import Report
 
 EXIT_INTERRUPTED = 130
 
@@ -57,7 +57,7 @@ def verify(
     """
     from merlin.cli.bar import progress_bar
     from merlin.cli.output import flush, print_json
-    from merlin.shards.verify import verify as verify_one
+    from merlin.shards.proving.verify import verify as verify_one
 
     if with_repair and quick:
         raise UsageError("--repair needs the full check; leave out --quick")

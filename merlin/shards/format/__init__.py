@@ -1,0 +1,1 @@
+"""What is on the disk: sidecars and manifests, digests, statistics, splits, row numbers, codecs."""

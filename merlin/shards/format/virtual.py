@@ -1,0 +1,89 @@
+"""One HDF5 file that shows all shards of a data set as one, by virtual data sets; it holds their names relative to
+itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.atomic import replacing
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = "merlin-ensemble"
+VERSION = 1
+
+
+def write_virtual(path: Path, data: dict[str, Any]) -> None:
+    """Write the file for a manifest (as JSON data), beside the shards.
+
+    The offsets of ragged fields count through all shards, so they are stored, shard by shard; all else is virtual.
+    """
+    import h5py
+
+    num_rows = sum(info["num_rows"] for info in data["shards"])
+    shards = [(info["file"], info["num_rows"]) for info in data["shards"] if info["num_rows"]]
+    with replacing(path) as temporary, h5py.File(temporary, "w", libver=("earliest", "v110")) as file:
+        file.attrs.update({"format": FORMAT, "version": VERSION, "num_rows": num_rows})
+        ragged = [column["path"] for column in data["columns"] if column.get("ragged")]
+        items = _write_offsets(
+            file, path.parent, shards, [p for p in ragged if p.endswith("/offsets")], num_rows
+        )
+        for column in data["columns"]:
+            name = column["path"]
+            if name not in ragged:
+                _show(file, column, shards)
+            elif name.endswith("/values"):
+                sizes = items[name.removesuffix("/values")]
+                _show(file, column, [(shard, size) for (shard, _), size in zip(shards, sizes, strict=True)])
+
+
+def _show(file: Any, column: dict[str, Any], parts: list[tuple[str, int]]) -> None:
+    """A virtual data set over the first axis of one data set per shard: (file, length)."""
+    import h5py
+
+    name = column["path"]
+    dtype = h5py.string_dtype() if column["dtype"] == "text" else np.dtype(column["dtype"])
+    shape = (sum(size for _, size in parts), *column["shape"])
+    if not shape[0]:
+        file.create_dataset(name, shape=shape, dtype=dtype)
+        return
+    layout = h5py.VirtualLayout(shape=shape, dtype=dtype)
+    at = 0
+    for shard, size in parts:
+        if size:
+            layout[at : at + size] = h5py.VirtualSource(shard, name, shape=(size, *shape[1:]), dtype=dtype)
+            at += size
+    file.create_virtual_dataset(name, layout)
+
+
+def _write_offsets(
+    file: Any, directory: Path, shards: list[tuple[str, int]], names: list[str], num_rows: int
+) -> dict[str, list[int]]:
+    """Store offsets that count through; returns for each ragged field the number of items in each shard."""
+    items: dict[str, list[int]] = {name.removesuffix("/offsets"): [] for name in names}
+    if not names:
+        return items
+    stored = {name: file.create_dataset(name, (num_rows + 1,), "<i8") for name in names}
+    totals = dict.fromkeys(names, 0)
+    at = 0
+    for shard, size in shards:
+        for name, offsets in _read_offsets(directory / shard, names).items():
+            stored[name][at : at + size + 1] = offsets + totals[name]
+            items[name.removesuffix("/offsets")].append(int(offsets[-1]))
+            totals[name] += int(offsets[-1])
+        at += size
+    return items
+
+
+def _read_offsets(path: Path, names: list[str]) -> dict[str, Array]:
+    import h5py
+
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return {name: file[name][()] for name in names}
+    except (OSError, KeyError, RuntimeError) as e:
+        raise ShardError(f"{path}: cannot be read: {e}") from e

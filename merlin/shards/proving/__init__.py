@@ -1,0 +1,1 @@
+"""Proof that a data set is whole, and its repair."""

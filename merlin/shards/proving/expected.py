@@ -1,0 +1,59 @@
+"""What a manifest promises about rows: which of them a shard holds, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.manifest_file import DataSet, SourceInfo
+from merlin.shards.format.rows import to_ranges
+
+Array = np.ndarray[Any, Any]
+
+ABSENT = ("failed", "filtered", "skipped", "missing")
+
+
+def expected_rows(data: DataSet, lo: int, hi: int) -> Array:
+    """Rows of [lo, hi) that the data set holds, ascending: all but those that failed, were filtered …"""
+    mask = np.ones(hi - lo, dtype=bool)
+    for source in data.sources:
+        for a, b in _absent(source):
+            mask[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
+    return lo + np.flatnonzero(mask)
+
+
+def _absent(source: SourceInfo) -> Iterator[tuple[int, int]]:
+    for fate in ABSENT:
+        for a, b in getattr(source, fate):
+            yield source.first_row + a, source.first_row + b
+
+
+def sample_ids(data: DataSet, rows: Array) -> Array:
+    """The samples of rows (n,): int64. Rows that no source has get their own number."""
+    ids = np.array(rows, dtype=np.int64)
+    if data.per_sample:
+        for source in data.sources:
+            mine = (rows >= source.first_row) & (rows < source.first_row + source.num_tasks)
+            ids[mine] += source.first_sample - source.first_row
+    return ids
+
+
+def tasks_of(data: DataSet, rows: Array) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Rows as ranges of tasks by (workspace below the study's, instance id).
+
+    Raises ShardError for a row that no source has.
+    """
+    rows = np.unique(rows)
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    num = 0
+    for source in data.sources:
+        mine = rows[(rows >= source.first_row) & (rows < source.first_row + source.num_tasks)]
+        if len(mine):
+            found[source.workspace, source.id] = to_ranges(mine - source.first_row)
+            num += len(mine)
+    if num != len(rows):
+        raise ShardError(f"{data.directory}: {len(rows) - num} rows belong to no source in the manifest")
+    return found

@@ -1,0 +1,184 @@
+"""Rows of a shard file that are proven to be what was written, whatever else is wrong with the file.
+
+A row counts if its values give the check value that a sidecar recorded for it. So rows are taken from damaged files,
+and from older versions of a shard, but never on trust.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.digest import digest_bytes
+from merlin.shards.format.row_check import FIELDS, GIVEN, decode
+from merlin.shards.format.shard_info import (
+    ATTEMPT,
+    DatasetInfo,
+    ShardInfo,
+    info_name,
+    next_info_name,
+    read_info,
+    shard_name,
+)
+from merlin.shards.proving.stored import StoredShard
+from merlin.shards.writing.columns import skeleton_digest
+
+Array = np.ndarray[Any, Any]
+
+
+class ProvenRows:
+    """The proven rows of one shard file; a row source for the packer (see gather)."""
+
+    def __init__(self, path: Path, info: ShardInfo) -> None:
+        """Read and check the whole file against what `info` recorded of its rows.
+
+        Raises ShardError if `info` has recorded no check values. A file that cannot be read has no proven rows.
+        """
+        self.path = path
+        self._stored: list[StoredShard] = []
+        known = np.concatenate([np.arange(a, b) for a, b in info.rows] or [np.zeros(0, np.int64)])
+        recorded = decode(info.checks)
+        if len(recorded) != len(known):
+            raise ShardError(f"{path}: its sidecar has check values of {len(recorded)} of {len(known)} rows")
+        self._file = np.full(len(known), -1)  # number in _stored, by place in `known`
+        self._place = np.zeros(len(known), dtype=np.int64)
+        self.given: Array = np.zeros(0, dtype=np.int64)  # rows whose inputs and parameters are proven
+        self.filtered: dict[str, Array] = {
+            expression: np.concatenate([np.arange(a, b) for a, b in ranges])
+            for expression, ranges in info.filtered.items()
+            if ranges
+        }
+        try:
+            self._search(info, known, recorded)
+        except BaseException:
+            self.close()
+            raise
+        found = self._file >= 0
+        self.rows: Array = known[found]
+        self._file, self._place = self._file[found], self._place[found]
+        self._lengths: dict[str, Array] = {}
+        self.attempts = self._attempts(info)
+
+    def _search(self, info: ShardInfo, known: Array, recorded: Array) -> None:
+        """First where the sidecar says that the rows are, then where the file itself does."""
+        if not self.path.is_file():
+            return
+        stored = StoredShard.by_sidecar(self.path, info)
+        self._stored.append(stored)
+        names = [dataset.name for dataset in info.datasets]
+        self._match(stored, known, names, known, recorded)
+        if (self._file >= 0).all() or _has_skeleton(self.path, info):
+            return  # the file's own headers say the same as the sidecar
+        try:
+            stored = StoredShard.by_itself(self.path)
+            self._stored.append(stored)
+            self._match(stored, stored.read("row", 0, stored.num_rows), names, known, recorded)
+        except ShardError:
+            return
+
+    def _match(
+        self, stored: StoredShard, claimed: Array, names: list[str], known: Array, recorded: Array
+    ) -> None:
+        """Look for rows in a file that claims to hold the rows `claimed`, in this order."""
+        if not len(claimed) or not len(known):
+            return
+        values, readable = stored.checks(claimed, names)
+        at = np.searchsorted(known, claimed)
+        at[at == len(known)] = 0
+        equal = (known[at] == claimed)[:, None] & readable & (values == recorded[at])
+        new = equal[:, FIELDS] & (self._file[at] < 0)
+        self._file[at[new]] = len(self._stored) - 1
+        self._place[at[new]] = np.flatnonzero(new)
+        self.given = np.union1d(self.given, claimed[equal[:, GIVEN]])
+
+    def _attempts(self, info: ShardInfo) -> Array:
+        """Which attempt made each row; 0 where that is damaged, as no check value covers it."""
+        attempts = np.zeros(len(self.rows), dtype="<i4")
+        dataset = next((d for d in info.datasets if d.name == ATTEMPT), None)
+        if dataset is None or not self._stored:
+            return attempts
+        try:
+            values = self._stored[0].read(ATTEMPT, 0, info.num_rows)
+        except ShardError:
+            return attempts
+        mine = self._file == 0
+        if _is_intact(values, dataset):
+            attempts[mine] = values[self._place[mine]]
+        return attempts
+
+    def read(self, name: str, lo: int, out: Array) -> None:
+        """Put proven rows number [lo, lo + len(out)) of a data set into `out`; of ragged values, items."""
+        if name.endswith("/offsets"):
+            out[...] = self.offsets(name.removesuffix("/offsets"))[lo : lo + len(out)]
+        elif name.endswith("/values"):
+            self._read_items(name, lo, out)
+        else:
+            for first, last in self._runs(lo, lo + len(out)):
+                stored, place = self._stored[self._file[first]], int(self._place[first])
+                out[first - lo : last - lo] = stored.read(name, place, place + last - first)
+
+    def _runs(self, lo: int, hi: int) -> list[tuple[int, int]]:
+        """Stretches of proven rows [lo, hi) that lie one after the other in one file."""
+        same = (np.diff(self._file[lo:hi]) == 0) & (np.diff(self._place[lo:hi]) == 1)
+        cuts = [lo, *(lo + 1 + np.flatnonzero(~same)).tolist(), hi]
+        return [(a, b) for a, b in pairwise(cuts) if a < b]
+
+    def offsets(self, name: str) -> Array:
+        """(n + 1,) of a ragged field ("fields/g/nodes"): where the items of each proven row begin among theirs."""
+        if name not in self._lengths:
+            lengths = np.zeros(len(self.rows), dtype=np.int64)
+            for number, stored in enumerate(self._stored):
+                mine = self._file == number
+                if mine.any():
+                    lengths[mine] = np.diff(stored.offsets(name))[self._place[mine]]
+            self._lengths[name] = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return self._lengths[name]
+
+    def _read_items(self, name: str, lo: int, out: Array) -> None:
+        field, hi = name.removesuffix("/values"), lo + len(out)
+        offsets = self.offsets(field)
+        first = int(np.searchsorted(offsets, lo, side="right")) - 1
+        last = int(np.searchsorted(offsets, hi, side="left"))
+        for a, b in self._runs(first, last):
+            stored = self._stored[self._file[a]]
+            begin, end = max(lo, int(offsets[a])), min(hi, int(offsets[b]))
+            shift = int(stored.offsets(field)[self._place[a]]) - int(offsets[a])
+            out[begin - lo : end - lo] = stored.read(name, begin + shift, end + shift)
+
+    def close(self) -> None:
+        for stored in self._stored:
+            stored.close()
+        self._stored.clear()
+
+
+def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[str]]:
+    """The proven rows of a shard as it is on disk, by its sidecar and by that of a writer that was killed.
+
+    A sidecar without its shard still knows which rows were filtered. Also returns what is in the way of more.
+    """
+    path = directory / shard_name(shard)
+    sidecars = [directory / name for name in (info_name(shard), next_info_name(shard))]
+    found, problems = [], []
+    for sidecar in sidecars if path.is_file() else [s for s in sidecars if s.is_file()]:
+        if sidecar.is_file() or sidecar == sidecars[0]:
+            try:
+                found.append(ProvenRows(path, read_info(sidecar)))
+            except ShardError as e:
+                problems.append(f"{e}; to get it back: merlin shards verify {directory} --repair")
+    return found, problems
+
+
+def _is_intact(values: Array, dataset: DatasetInfo) -> bool:
+    """Whether the values of a small column have the digests that were recorded."""
+    step = dataset.block_rows
+    blocks = [digest_bytes(values[lo : lo + step].tobytes()) for lo in range(0, len(values), step)]
+    return tuple(blocks) == dataset.blocks
+
+
+def _has_skeleton(path: Path, info: ShardInfo) -> bool:
+    """Whether everything but the values is as it was written."""
+    return path.stat().st_size == info.size_bytes and skeleton_digest(path, info.datasets) == info.skeleton

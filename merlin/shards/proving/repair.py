@@ -1,0 +1,218 @@
+"""Bring a damaged data set back: what to do about a report, and everything of it that runs no task.
+
+Rows whose fields are lost have to run again, which is the executor's work. All else is rebuilt here from what still
+proves itself: sidecars from shards, shards from their proven rows and the study's samples, the rest from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.atomic import write_text
+from merlin.shards.format.digest import combine
+from merlin.shards.format.manifest_file import NAME, DataSet, ShardEntry, read_manifest_json
+from merlin.shards.format.row_check import FIELDS, decode
+from merlin.shards.format.rows import row_map, to_ranges
+from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, read_info, shard_name
+from merlin.shards.format.virtual import write_virtual
+from merlin.shards.proving.damage import NO_ROWS, Problem, lost_rows, numbers
+from merlin.shards.proving.expected import expected_rows
+from merlin.shards.proving.previous import previous_rows
+from merlin.shards.proving.reread import filtered_in, reread_info
+from merlin.shards.writing.gather import write_shard
+from merlin.shards.writing.growing import write_manifest_file
+from merlin.shards.writing.manifest import present_rows
+
+if TYPE_CHECKING:
+    from merlin.study.plan import StepInstance
+    from merlin.study.workspace import Workspace
+
+Array = np.ndarray[Any, Any]
+
+_MISDESCRIBED = ("out of range", "wrong schema")  # what is packed again may be described in another way
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What to do; shards by their numbers, ascending."""
+
+    manifest: bool = False  # write it anew from the ledger and the sidecars
+    virtual: bool = False
+    sidecars: tuple[int, ...] = ()  # tell them from their shards
+    repack: tuple[int, ...] = ()  # pack again from proven rows
+    doubtful: tuple[int, ...] = ()  # their rows are not proven by the manifest until they are packed again
+    rows: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # to run again
+
+    @property
+    def needs_workspace(self) -> bool:
+        return self.manifest or bool(self.repack) or len(self.rows) > 0
+
+
+def plan_repair(data: DataSet, problems: Iterable[Problem]) -> RepairPlan:
+    """Decide what to do about the findings of a full check."""
+    by_file: dict[str, list[Problem]] = {}
+    for each in problems:
+        by_file.setdefault(each.file, []).append(each)
+    rows = lost_rows(p for found in by_file.values() for p in found)
+    sidecars, repack, doubtful = [], [], []
+    is_misdescribed = any(p.kind in _MISDESCRIBED for found in by_file.values() for p in found)
+    for entry in data.shards:
+        has_lost = bool(((rows >= entry.lo) & (rows < entry.hi)).any())
+        is_sidecar_bad = info_name(entry.shard) in by_file
+        if entry.file in by_file and not has_lost:
+            repack.append(entry.shard)
+        if is_sidecar_bad and has_lost:
+            doubtful.append(entry.shard)
+        elif is_sidecar_bad:
+            sidecars.append(entry.shard)
+    others = by_file.keys() - {e.file for e in data.shards} - {info_name(e.shard) for e in data.shards}
+    return RepairPlan(
+        manifest=(NAME in others or is_misdescribed) and not len(rows),  # else the run writes it
+        virtual=bool(others - {NAME}),
+        sidecars=tuple(sidecars),
+        repack=tuple(repack),
+        doubtful=tuple(doubtful),
+        rows=rows,
+    )
+
+
+# ------------------------------------------------------------------------- without a workspace
+
+
+def rebuild_sidecars(data: DataSet, shards: Iterable[int]) -> None:
+    """Write the sidecars of intact shards anew, or keep those that fit; the manifest takes note.
+
+    Raises ShardError for a shard whose content is not the manifest's.
+    """
+    entries = {entry.shard: entry for entry in data.shards}
+    changes = {}
+    for shard in shards:
+        info = _fitting_sidecar(data, entries[shard])
+        if info is None:
+            info = reread_info(data, entries[shard], filtered_in(data, entries[shard].lo, entries[shard].hi))
+            if info.content_digest != entries[shard].content_digest:
+                raise ShardError(f"{data.directory / info.file}: its content is not what the manifest says")
+            write_text(data.directory / info_name(shard), info.to_json())
+        changes[shard] = info
+    note_shards(data.directory, changes)
+
+
+def _fitting_sidecar(data: DataSet, entry: ShardEntry) -> ShardInfo | None:
+    """The sidecar on disk, if it is only not the one that the manifest was made from."""
+    try:
+        info = read_info(data.directory / info_name(entry.shard))
+    except ShardError:
+        return None
+    size = (data.directory / entry.file).stat().st_size
+    return info if info.content_digest == entry.content_digest and info.size_bytes == size else None
+
+
+def note_shards(directory: Path, infos: Mapping[int, ShardInfo], *, virtual: bool = False) -> None:
+    """Let the manifest name these shards as they are now; their content is the same as before.
+
+    Nothing is written if it does so already, unless `virtual` asks for the virtual data set anew.
+    """
+    data = read_manifest_json(directory / NAME)
+    names = ("num_rows", "size_bytes", "file_digest", "content_digest", "info_digest")
+    changed = virtual
+    for entry in data["shards"]:
+        info = infos.get(entry["shard"])
+        if info is not None:
+            found = {name: getattr(info, name) for name in names}
+            changed = changed or any(entry[name] != value for name, value in found.items())
+            entry.update(found)
+    data["content_digest"] = combine([entry["content_digest"] for entry in data["shards"]])
+    if changed:
+        write_manifest_file(directory, {k: v for k, v in data.items() if k != "virtual"}, write_virtual)
+
+
+# ------------------------------------------------------------------------- with one
+
+
+def repack(data: DataSet, shards: Iterable[int], workspaces: Mapping[str, Workspace]) -> None:
+    """Pack shards again whose rows are all proven. Raises ShardError for rows that are not, after all.
+
+    `workspaces`: the study and its extensions, by their place below the study's.
+    """
+    entries = {entry.shard: entry for entry in data.shards}
+    infos = {}
+    for shard in shards:
+        entry = entries[shard]
+        workspace = workspaces[workspace_of_row(data, entry.lo)]
+        absent = absent_rows(data, entry)
+        infos[shard] = write_shard(workspace, workspace.instance(data.aggregate), shard, absent)
+    note_shards(data.directory, infos)
+
+
+def workspace_of_row(data: DataSet, row: int) -> str:
+    """Where the task of a row ran, below the study's workspace. Raises ShardError for a row that nobody has."""
+    for source in data.sources:
+        if source.first_row <= row < source.first_row + source.num_tasks:
+            return source.workspace
+    raise ShardError(f"{data.directory}: row {row} belongs to no source in the manifest")
+
+
+def absent_rows(data: DataSet, entry: ShardEntry) -> list[tuple[int, int]]:
+    """Rows of a shard whose tasks did not end ok; those that filters rejected did."""
+    there = expected_rows(data, entry.lo, entry.hi)
+    filtered = numbers(r for f in data.filters for r in f.rows)
+    return to_ranges(np.setdiff1d(np.arange(entry.lo, entry.hi), np.union1d(there, filtered)))
+
+
+def remember_filtered(data: DataSet, shards: Iterable[int]) -> None:
+    """Leave what the manifest knows of filtered rows where the packer finds it, for shards without a sidecar."""
+    for entry in data.shards:
+        filtered = filtered_in(data, entry.lo, entry.hi)
+        if entry.shard in shards and filtered:
+            known = {name: getattr(entry, name) for name in ("file", "shard", "lo", "hi")}
+            info = ShardInfo(**known, num_rows=0, size_bytes=0, skeleton="", datasets=(), filtered=filtered)
+            write_text(data.directory / next_info_name(entry.shard), info.to_json())
+
+
+def changed_rows(before: ShardInfo, after: ShardInfo) -> Array:
+    """Rows that both versions of a shard hold, with other values."""
+    old, new = numbers(before.rows), numbers(after.rows)
+    both, at_old, at_new = np.intersect1d(old, new, assume_unique=True, return_indices=True)
+    differs = decode(before.checks)[at_old, FIELDS] != decode(after.checks)[at_new, FIELDS]
+    return np.asarray(both[differs])
+
+
+# ------------------------------------------------------------------------- without a manifest
+
+
+def lost_without_manifest(workspace: Workspace, aggregate: StepInstance) -> Array:
+    """Rows (n,) of a study that ended ok and that no sidecar vouches for.
+
+    A shard of the size that its sidecar says is believed here: a full check follows once there is a manifest.
+    """
+    from merlin.ledger.replay import replay
+
+    rows = row_map(workspace, aggregate)
+    ended = replay(workspace.ledger_dir, workspace.plan).outcomes
+    outcomes = [ended[source] for source in rows.aggregate.sources]
+    directory = workspace.data_set_dir(aggregate)
+    lost = [NO_ROWS]
+    for shard in rows.shards:
+        if not _is_whole(directory, shard):
+            found, _ = previous_rows(directory, shard)
+            known = [each.rows for each in found] + [r for each in found for r in each.filtered.values()]
+            for each in found:
+                each.close()
+            present = present_rows(rows, outcomes, shard)
+            lost.append(np.setdiff1d(present, np.concatenate([*known, NO_ROWS])))
+    return np.concatenate(lost)
+
+
+def _is_whole(directory: Path, shard: int) -> bool:
+    try:
+        return (directory / shard_name(shard)).stat().st_size == read_info(
+            directory / info_name(shard)
+        ).size_bytes
+    except (ShardError, OSError):
+        return False

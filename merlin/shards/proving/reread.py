@@ -1,0 +1,145 @@
+"""What a sidecar says of a shard, told from the shard itself: to prove it without its sidecar, or to get that back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.digest import TEXT_BLOCK_ROWS, block_rows, combine, digest_array, digest_bytes
+from merlin.shards.format.manifest_file import DataSet, FieldInfo, ShardEntry
+from merlin.shards.format.row_check import encode
+from merlin.shards.format.rows import to_ranges
+from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo, Extent, Ranges, ShardInfo
+from merlin.shards.format.statistics import Accumulator, Statistics, channel_axis
+from merlin.shards.proving.stored import StoredColumn, StoredShard
+from merlin.shards.writing.columns import skeleton_digest
+
+Array = np.ndarray[Any, Any]
+
+
+def content_digest(stored: StoredShard) -> str:
+    """Of all values, as sidecars and the manifest have it (see ShardInfo). Raises ShardError."""
+    found = []
+    for name in sorted(stored.columns):
+        column = stored.columns[name]
+        if not name.startswith(PROVENANCE):
+            found.append((name, combine(column.dtype, column.shape, _blocks(stored, column))))
+    return combine(found)
+
+
+def reread_info(data: DataSet, entry: ShardEntry, filtered: dict[str, Ranges]) -> ShardInfo:
+    """The sidecar of a shard that is intact and has lost it; `filtered` as the manifest lists it.
+
+    Raises ShardError if the shard cannot be read.
+    """
+    path = data.directory / entry.file
+    fields = {field.path: field for field in data.fields}
+    described = {column.path: column for column in data.columns}
+    with StoredShard.by_itself(path) as stored:
+        datasets = []
+        for name, column in described.items():
+            if name not in stored.columns:
+                raise ShardError(f"{path}: has no '{name}'")
+            field = fields.get(name.removesuffix("/values").removesuffix("/offsets"))
+            statistics = _statistics(stored, stored.columns[name], field, column.statistics is not None)
+            datasets.append(_describe(stored, stored.columns[name], field, column.ragged, statistics))
+        rows = stored.read("row", 0, stored.num_rows)
+        values, readable = stored.checks(rows, [d.name for d in datasets])
+    if not readable.all():
+        raise ShardError(f"{path}: not all of its rows can be read")
+    return ShardInfo(
+        file=entry.file,
+        shard=entry.shard,
+        lo=entry.lo,
+        hi=entry.hi,
+        num_rows=len(rows),
+        size_bytes=path.stat().st_size,
+        skeleton=skeleton_digest(path, datasets),
+        datasets=tuple(datasets),
+        filtered=filtered,
+        rows=tuple(to_ranges(rows)),
+        checks=encode(values),
+    )
+
+
+def filtered_in(data: DataSet, lo: int, hi: int) -> dict[str, Ranges]:
+    """What filters rejected of rows [lo, hi), by expression."""
+    found = {}
+    for each in data.filters:
+        ranges = tuple((max(a, lo), min(b, hi)) for a, b in each.rows if a < hi and b > lo)
+        if ranges:
+            found[each.expression] = ranges
+    return found
+
+
+def _step(column: StoredColumn) -> int:
+    return TEXT_BLOCK_ROWS if column.is_text else block_rows(column.row_bytes)
+
+
+def _blocks(stored: StoredShard, column: StoredColumn) -> list[str]:
+    """Digests of a column's blocks."""
+    step, num = _step(column), column.shape[0] if column.shape else 0
+    try:
+        return [digest_array(stored.read(column.name, lo, min(lo + step, num))) for lo in range(0, num, step)]
+    except UnicodeEncodeError as e:
+        raise ShardError(f"{stored.path}: '{column.name}' holds bytes that are no text") from e
+
+
+def _describe(
+    stored: StoredShard,
+    column: StoredColumn,
+    field: FieldInfo | None,
+    ragged: bool,
+    statistics: Statistics | None,
+) -> DatasetInfo:
+    blocks = tuple(_blocks(stored, column))
+    is_compressed = column.chunks is not None
+    return DatasetInfo(
+        name=column.name,
+        dtype=column.dtype,
+        shape=column.shape,
+        compression=field.compression if is_compressed and field is not None else "none",
+        block_rows=_step(column),
+        blocks=blocks,
+        extents=tuple(_extents(stored, column, blocks)),
+        statistics=statistics,
+        ragged=ragged,
+        shuffle=field.shuffle if is_compressed and field is not None else "",
+        references=column.offset if column.is_text and column.shape[0] else None,
+    )
+
+
+def _extents(stored: StoredShard, column: StoredColumn, blocks: tuple[str, ...]) -> list[Extent]:
+    if column.chunks is not None:
+        return [
+            Extent(c.offset, c.nbytes, c.lo, c.hi, digest_bytes(stored.peek(c.offset, c.nbytes)), c.mask)
+            for c in column.chunks.table
+        ]
+    if column.is_text or not column.row_bytes:
+        return []
+    found, step, size = [], _step(column), column.row_bytes
+    for number, digest in enumerate(blocks):
+        lo, hi = number * step, min((number + 1) * step, column.shape[0])
+        found.append(Extent((column.offset or 0) + lo * size, (hi - lo) * size, lo, hi, digest))
+    return found
+
+
+def _statistics(
+    stored: StoredShard, column: StoredColumn, field: FieldInfo | None, is_described: bool
+) -> Statistics | None:
+    """As the packer takes them, block by block: the sums depend on that in their last digits."""
+    name = column.name
+    if name.endswith("/offsets") and field is not None and field.ragged:
+        lengths = Accumulator((), None)
+        lengths.add(np.diff(stored.offsets(name.removesuffix("/offsets"))))
+        return lengths.result()
+    is_numeric = not column.is_text and column.numpy.kind in "iufb"
+    if not is_numeric or not (field is not None or is_described):
+        return None
+    taken = Accumulator(column.shape[1:], channel_axis(field) if field is not None else None)
+    step, num = _step(column), column.shape[0]
+    for lo in range(0, num, step):
+        taken.add(stored.read(name, lo, min(lo + step, num)))
+    return taken.result()

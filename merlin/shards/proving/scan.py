@@ -1,0 +1,165 @@
+"""Read every stored byte of a column once: hash it, and hold its values against their recorded range.
+
+Reading, hashing and comparing let go of the GIL, so threads scale. Memory: a piece and a compressed chunk per thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.aligned import aligned_empty
+from merlin.shards.format.digest import TEXT_DTYPE
+from merlin.shards.format.shard_info import DatasetInfo, Extent, ShardInfo
+from merlin.shards.proving.bounds import Bounds
+from merlin.shards.reading.chunks import Chunk, Chunks, chunks_of
+
+Array = np.ndarray[Any, Any]
+Tick = Callable[[int], None]  # so many bytes more were read
+
+PIECE_BYTES = 1 << 20  # read, hashed and compared while it is in the cache of a core
+JOB_BYTES = 1 << 25
+
+_local = threading.local()
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong with a column; places are rows of the file, for ragged values items."""
+
+    bad: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # their stored bytes differ, or cannot be decoded
+    broken: list[Array] = field(
+        default_factory=list
+    )  # places with values out of range, where the bytes are right
+
+    def add(self, other: Findings) -> None:
+        self.bad += other.bad
+        self.broken += other.broken
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Some neighbouring extents of one column."""
+
+    dataset: DatasetInfo
+    extents: tuple[Extent, ...]
+    bounds: Bounds | None
+
+    def run(self, descriptor: int, tick: Tick) -> Findings:
+        """Read them from an open file."""
+        if self.dataset.compression in ("", "none"):
+            return _scan_raw(self, descriptor, tick)
+        return _scan_chunks(self, descriptor, tick)
+
+
+def jobs_of(info: ShardInfo, bounds: Callable[[DatasetInfo], Bounds | None]) -> Iterator[Job]:
+    """All columns of a shard in jobs of about 32 MiB, each of whole blocks."""
+    for dataset in info.datasets:
+        if dataset.dtype == TEXT_DTYPE:
+            continue
+        promised, some, size = bounds(dataset), list[Extent](), 0
+        for extent in dataset.extents:
+            if size >= JOB_BYTES and extent.lo % dataset.block_rows == 0:
+                yield Job(dataset, tuple(some), promised)
+                some, size = [], 0
+            some.append(extent)
+            size += extent.nbytes
+        if some:
+            yield Job(dataset, tuple(some), promised)
+
+
+def _scan_raw(job: Job, descriptor: int, tick: Tick) -> Findings:
+    dataset, bounds, found = job.dataset, job.bounds, Findings()
+    dtype, shape = np.dtype(dataset.dtype), dataset.shape[1:]
+    row_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    rows_at_once = PIECE_BYTES // row_bytes
+    size = (
+        max(1, rows_at_once) * row_bytes if rows_at_once else PIECE_BYTES // dtype.itemsize * dtype.itemsize
+    )
+    for extent in job.extents:
+        state, broken = hashlib.sha256(), []
+        for done in range(0, extent.nbytes, size):
+            piece = _read(descriptor, extent.offset + done, min(size, extent.nbytes - done))
+            state.update(piece.data)
+            tick(len(piece))
+            if bounds is None or len(piece) < min(size, extent.nbytes - done):
+                continue
+            row = extent.lo + done // row_bytes
+            if rows_at_once:
+                wrong = bounds.broken(piece.view(dtype).reshape(-1, *shape))
+                broken += [] if wrong is None else [row + np.flatnonzero(wrong)]
+            elif bounds.broken_anywhere(piece.view(dtype)):
+                broken.append(np.array([row]))
+        if state.hexdigest() != extent.digest:
+            found.bad.append((extent.lo, extent.hi))
+        else:
+            found.broken += broken
+    return found
+
+
+def _read(descriptor: int, at: int, size: int) -> Array:
+    """Bytes of the file in the thread's own memory; fewer at its end."""
+    memory = getattr(_local, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = _local.memory = aligned_empty((max(size, PIECE_BYTES),), np.dtype(np.uint8))
+    num = 0
+    while num < size and (more := os.preadv(descriptor, [memory[num:size].data], at + num)):
+        num += more
+    return memory[:num]
+
+
+def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> Findings:
+    """Compressed columns: the stored bytes of every chunk, then what they decode to, block by block."""
+    dataset, found = job.dataset, Findings()
+    chunks, memory = _chunks(dataset), np.empty(0, np.uint8)
+    states: dict[int, Any] = {}  # of the decoded values, by block
+    for extent in job.extents:
+        stored = _read(descriptor, extent.offset, extent.nbytes)
+        tick(len(stored))
+        state = states.setdefault(extent.lo // dataset.block_rows, hashlib.sha256())
+        if hashlib.sha256(stored.data).hexdigest() != extent.digest:
+            found.bad.append((extent.lo, extent.hi))
+            continue
+        if chunks is None:
+            continue
+        if not len(memory):
+            memory = np.empty(chunks.chunk_bytes, np.uint8)
+        chunk = Chunk(extent.offset, extent.nbytes, extent.lo, extent.hi, extent.mask)
+        try:
+            values = chunks.decode(stored, chunk, memory)
+        except ShardError:
+            found.bad.append((extent.lo, extent.hi))
+            continue
+        state.update(values.reshape(-1).view(np.uint8).data)
+        wrong = None if job.bounds is None else job.bounds.broken(values)
+        found.broken += [] if wrong is None else [extent.lo + np.flatnonzero(wrong)]
+    if chunks is not None:
+        _compare(dataset, states, found)
+    return found
+
+
+def _chunks(dataset: DatasetInfo) -> Chunks | None:
+    """None where only the HDF5 library can decode: then the stored bytes have to do as proof."""
+    try:
+        return chunks_of(dataset)
+    except ShardError:
+        return None
+
+
+def _compare(dataset: DatasetInfo, states: dict[int, Any], found: Findings) -> None:
+    """Add the blocks whose values are not those that were compressed, though the stored bytes are."""
+    for number, state in states.items():
+        lo = number * dataset.block_rows
+        hi = min(lo + dataset.block_rows, dataset.shape[0])
+        is_known = any(a < hi and b > lo for a, b in found.bad)
+        if not is_known and state.hexdigest() != dataset.blocks[number]:
+            found.bad.append((lo, hi))

@@ -1,0 +1,232 @@
+"""Prove that a data set is what its manifest says, or tell what is wrong with it and which samples it concerns.
+
+Every byte of every file is covered by exactly one digest: the manifest's own, that of a sidecar, of ``ensemble.h5``, of
+a block of values, or of what lies between the values of a shard. Damaged blocks are narrowed down to rows by the check
+values of the sidecars. Then the rows are reconciled with the plan's: planned = ok + failed + filtered + skipped +
+missing, each exactly once; and the values with the ranges of the recorded statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import NotADataSetError, ShardError
+from merlin.shards.format.digest import digest_bytes
+from merlin.shards.format.manifest_file import (
+    FORMAT,
+    NAME,
+    VERSION,
+    VIRTUAL_NAME,
+    Counts,
+    DataSet,
+    manifest_path,
+    read_manifest,
+)
+from merlin.shards.format.rows import to_ranges
+from merlin.shards.proving.damage import Problem, lost_rows, problem, samples_by_kind
+from merlin.shards.proving.expected import ABSENT, sample_ids
+from merlin.shards.proving.scan import Tick
+from merlin.shards.proving.shard_check import ShardCheck
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+_SHARDS_AHEAD = 4  # per thread; begun and not concluded
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `verify` found."""
+
+    path: Path
+    is_quick: bool
+    problems: tuple[Problem, ...]
+    seconds: float
+    counts: Counts | None = None  # None if the manifest cannot be read, as all that follows
+    num_shards: int = 0
+    num_rows: int = 0
+    size_bytes: int = 0  # of all shards
+    num_read: int = 0  # bytes of them that were read
+    content_digest: str = ""
+    samples: tuple[tuple[int, int], ...] = ()  # ids of the samples that have to run again
+
+    @property
+    def ok(self) -> bool:
+        """Intact and reconciled; the command exits with 0, else with 1."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs; ranges are [lo, hi)."""
+        return {
+            "path": str(self.path),
+            "ok": self.ok,
+            "quick": self.is_quick,
+            "counts": self.counts,
+            "num_shards": self.num_shards,
+            "num_rows": self.num_rows,
+            "size_bytes": self.size_bytes,
+            "bytes_read": self.num_read,
+            "seconds": self.seconds,
+            "content_digest": self.content_digest,
+            "damage": samples_by_kind(self.problems),
+            "lost_samples": self.samples,
+            "problems": self.problems,
+        }
+
+
+def verify(
+    path: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    quick: bool = False,
+    workers: int | None = None,
+) -> Report:
+    """Check a data set in as many threads as there are cores, or `workers`.
+
+    `quick` reads no values: files, sizes, sidecars, headers, attributes, texts and counts. Memory: a block and a
+    compressed chunk per thread, and the sidecars of a few shards.
+
+    Raises:
+        NotADataSetError: there is no manifest and nothing shows that there was one; or it is of a version that is not
+            known here.
+    """
+    started = time.monotonic()
+    directory = manifest_path(Path(path)).parent
+    try:
+        data = read_manifest(directory)
+    except ShardError as e:
+        lost = _manifest_problem(directory, e)
+        return Report(directory, quick, (lost,), time.monotonic() - started)
+    counter = _Counter(data.size_bytes, progress)
+    problems = (*_check_counts(data), *_check_virtual(data), *_check_shards(data, counter, quick, workers))
+    return Report(
+        path=data.directory,
+        is_quick=quick,
+        problems=problems,
+        seconds=time.monotonic() - started,
+        counts=data.counts,
+        num_shards=len(data.shards),
+        num_rows=data.num_rows,
+        size_bytes=data.size_bytes,
+        num_read=counter.done,
+        content_digest=data.content_digest,
+        samples=tuple(to_ranges(np.unique(sample_ids(data, lost_rows(problems))))),
+    )
+
+
+def _manifest_problem(directory: Path, error: ShardError) -> Problem:
+    """A manifest that is lost or damaged. Raises NotADataSetError where that cannot be said."""
+    path = directory / NAME
+    has_sidecars = any(directory.glob("shard_*.json"))
+    if not path.is_file():
+        if not has_sidecars or not _was_finished(directory):
+            raise error
+        return Problem("missing file", NAME, "the manifest is not there, although the data set was finished")
+    try:
+        head = json.loads(path.read_text(encoding="utf-8"))
+        kind = (head["format"], head["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        kind = (FORMAT, VERSION)
+    if kind != (FORMAT, VERSION) or not has_sidecars:
+        raise NotADataSetError(str(error)) from error
+    return Problem("damaged manifest", NAME, str(error).removeprefix(f"{path}: "))
+
+
+def _was_finished(directory: Path) -> bool:
+    """Whether the study of a data set without a manifest says that it had one; true where no study is there."""
+    from merlin.shards.proving.whereabouts import find_aggregate, has_manifest_outcome
+
+    found = find_aggregate(directory)
+    return found is None or has_manifest_outcome(*found)
+
+
+class _Counter:
+    """Bytes that were read, by all threads."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.done = 0
+        self._total, self._progress = total, progress
+        self._lock = threading.Lock()
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            self.done += num_bytes
+            if self._progress is not None:
+                self._progress(min(self.done, self._total), self._total)
+
+
+def _check_counts(data: DataSet) -> Iterator[Problem]:
+    """The manifest agrees with itself: counts, ranges, and the rows of its shards."""
+    for counts, of in [(data.counts, "the data set"), *((s.counts, f"'{s.id}'") for s in data.sources)]:
+        if not counts.reconciled:
+            yield problem(data, "count mismatch", NAME, f"the counts of {of} do not add up: {counts}")
+    for source in data.sources:
+        for fate in ABSENT:
+            listed = sum(b - a for a, b in getattr(source, fate))
+            counted = getattr(source.counts, fate)
+            if listed != counted:
+                message = f"'{source.id}' counts {counted} {fate} tasks and lists {listed}"
+                yield problem(data, "count mismatch", NAME, message)
+    totals = {key: sum(getattr(s.counts, key) for s in data.sources) for key in ("planned", "ok")}
+    if (totals["planned"], totals["ok"]) != (data.counts.planned, data.counts.ok):
+        message = f"the sources add up to {totals}, the data set to {data.counts}"
+        yield problem(data, "count mismatch", NAME, message)
+    if data.num_rows != data.counts.ok:
+        message = f"{data.counts.ok} samples are counted as ok, the shards hold {data.num_rows} rows"
+        yield problem(data, "count mismatch", NAME, message)
+    borders = [0, *(hi for shard in data.shards for hi in (shard.lo, shard.hi))]
+    if borders[::2] != [*borders[1::2], totals["planned"]]:
+        message = "the row ranges of the shards do not follow each other up to the last row"
+        yield problem(data, "count mismatch", NAME, message)
+
+
+def _check_virtual(data: DataSet) -> Iterator[Problem]:
+    """The virtual data set, and the name under which people find it."""
+    entry = data.virtual
+    for name in dict.fromkeys((entry.file, VIRTUAL_NAME)):
+        path = data.directory / name
+        if not path.is_file():
+            yield problem(data, "missing file", name, "the file is not there")
+        elif digest_bytes(path.read_bytes()) not in (
+            entry.digest,
+            entry.before if name != entry.file else "",
+        ):
+            size = path.stat().st_size
+            other = "" if size == entry.size_bytes else f": expected {entry.size_bytes} bytes, found {size}"
+            yield problem(data, "damaged ensemble", name, f"its digest differs{other}")
+
+
+def _check_shards(data: DataSet, counter: _Counter, quick: bool, workers: int | None) -> list[Problem]:
+    num_threads = workers or len(os.sched_getaffinity(0))
+    concluding: list[Future[list[Problem]]] = []
+    begun: deque[tuple[ShardCheck, list[Future[Any]]]] = deque()
+    tick: Tick = counter.add
+    pool = ThreadPoolExecutor(num_threads, thread_name_prefix="verify")
+
+    def conclude_oldest() -> None:
+        check, work = begun.popleft()
+        concluding.append(pool.submit(check.finish, [each.result() for each in work]))
+
+    try:
+        for entry in data.shards:
+            check = ShardCheck(data, entry, tick, quick=quick)
+            begun.append((check, [pool.submit(work) for work in check.begin()]))
+            if len(begun) >= _SHARDS_AHEAD * num_threads:
+                conclude_oldest()
+        while begun:
+            conclude_oldest()
+        return [found for each in concluding for found in each.result()]
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for check, _ in begun:
+            check.close()

@@ -1,0 +1,173 @@
+"""Many columns at the same rows, into memory that is used again and again.
+
+Columns of small rows are kept in memory, row after row, so that twenty scalars cost one gather and not twenty.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.format.aligned import aligned_empty
+from merlin.shards.reading.indexing import check_out
+from merlin.shards.reading.sharing import ForkLock
+from merlin.shards.reading.store import Store
+
+Array = np.ndarray[Any, Any]
+
+SMALL_BYTES = 4096  # per row; columns of larger rows are not kept in memory
+TABLE_BYTES = 1 << 30  # of small columns that are kept in memory, at most
+_MAX_PLANS = 4  # lists of columns that are remembered
+
+
+@dataclass(eq=False)
+class _Table:
+    """Small columns of one dtype and shape, kept together."""
+
+    names: list[str]
+    paths: list[str]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    values: Array | None = field(default=None, repr=False)  # (rows of the data set, columns, *shape)
+
+    def nbytes(self, num_rows: int) -> int:
+        return num_rows * len(self.paths) * self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def load(self, store: Store) -> Array:
+        if self.values is None:
+            values = np.empty((store.num_rows, len(self.paths), *self.shape), self.dtype)
+            for shard, lo, hi in zip(
+                range(len(store.data.shards)),
+                store.starts[:-1].tolist(),
+                store.starts[1:].tolist(),
+                strict=True,
+            ):
+                for i, path in enumerate(self.paths):
+                    values[lo:hi, i] = store.read(path, shard, 0, hi - lo)
+            self.values = values
+        return self.values
+
+    def fill(self, store: Store, rows: Array, block: Array) -> None:
+        """block (columns, n, *shape) at rows (n,)."""
+        values = self.load(store)
+        if len(self.paths) == 1:
+            np.take(values[:, 0], rows, axis=0, out=block[0], mode="clip")
+            return
+        np.copyto(block, np.take(values, rows, axis=0, mode="clip").swapaxes(0, 1))
+
+
+@dataclass(eq=False)
+class Plan:
+    """How a list of columns is gathered: all numeric and of fixed shape, or text."""
+
+    columns: dict[str, str]  # path by name
+    tables: list[_Table]
+    others: dict[str, str]  # path by name, each gathered for itself
+
+    def __post_init__(self) -> None:
+        self.names = tuple(self.columns)
+
+
+class Buffers(Mapping[str, Array]):
+    """Arrays (num, …) by name for `Ensemble.batch` to fill, each aligned so that filling it is fast."""
+
+    def __init__(self, plan: Plan, store: Store, num: int) -> None:
+        self.plan = plan
+        self.num = num
+        self.blocks = [aligned_empty((len(t.paths), num, *t.shape), t.dtype) for t in plan.tables]
+        found = {
+            name: block[i]
+            for table, block in zip(plan.tables, self.blocks, strict=True)
+            for i, name in enumerate(table.names)
+        }
+        for name, path in plan.others.items():
+            dtype, shape = store.layout(path)
+            found[name] = aligned_empty((num, *shape), dtype)
+        self.arrays: dict[str, Array] = {name: found[name] for name in plan.names}
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+class Batches:
+    """Gathers of several columns; shared by an ensemble and its selections."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._plans: OrderedDict[tuple[str, ...], Plan] = OrderedDict()
+        self._lock = ForkLock()
+
+    def plan(self, columns: Mapping[str, str]) -> Plan:
+        """`columns`: path by name."""
+        names = tuple(columns)
+        with self._lock:
+            found = self._plans.get(names)
+            if found is None:
+                found = self._plans[names] = self._make(columns)
+                while len(self._plans) > _MAX_PLANS:
+                    self._plans.popitem(last=False)
+            self._plans.move_to_end(names)
+            return found
+
+    def _make(self, columns: Mapping[str, str]) -> Plan:
+        tables: dict[Any, _Table] = {}
+        others: dict[str, str] = {}
+        for name, path in columns.items():
+            dtype, shape = self._store.layout(path)
+            if dtype.kind == "O" or self._store.item_bytes(path) > SMALL_BYTES:
+                others[name] = path
+                continue
+            table = tables.setdefault((dtype, shape), _Table([], [], dtype, shape))
+            table.names.append(name)
+            table.paths.append(path)
+        left, kept = TABLE_BYTES, []
+        for table in tables.values():
+            size = table.nbytes(self._store.num_rows)
+            if size <= left:
+                left -= size
+                kept.append(table)
+            else:
+                others |= zip(table.names, table.paths, strict=True)
+        return Plan(dict(columns), kept, others)
+
+    def gather(self, plan: Plan, rows: Array, out: Mapping[str, Array] | None) -> dict[str, Array]:
+        """Rows (n,) of the data set, into the arrays of `out` where it has them."""
+        if isinstance(out, Buffers) and out.plan is plan and out.num == len(rows):
+            self._fill(plan, rows, out.blocks, out.arrays)
+            return dict(out.arrays)
+        given = {} if out is None else out
+        found: dict[str, Array] = {}
+        for name, path in plan.columns.items():
+            dtype, shape = self._store.layout(path)
+            if name in given:
+                found[name] = check_out(given[name], dtype, (len(rows), *shape))
+            elif name in plan.others:
+                found[name] = aligned_empty((len(rows), *shape), dtype)
+        blocks = [aligned_empty((len(t.paths), len(rows), *t.shape), t.dtype) for t in plan.tables]
+        self._fill(plan, rows, blocks, found)
+        for table, block in zip(plan.tables, blocks, strict=True):
+            for name, values in zip(table.names, block, strict=True):
+                if name in found:
+                    np.copyto(found[name], values)
+                else:
+                    found[name] = values
+        return {name: found[name] for name in plan.columns}
+
+    def _fill(self, plan: Plan, rows: Array, blocks: Sequence[Array], arrays: Mapping[str, Array]) -> None:
+        for table, block in zip(plan.tables, blocks, strict=True):
+            table.fill(self._store, rows, block)
+        for name, path in plan.others.items():
+            self._store.take_rows(path, rows, arrays[name])
+
+    def close(self) -> None:
+        self._plans.clear()

@@ -1,0 +1,109 @@
+"""Items of compressed columns: each chunk that is needed is decompressed once, by several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from merlin.shards.reading.decode import DecodeError
+from merlin.shards.reading.shard_file import Chunked, ShardFile
+from merlin.shards.reading.shard_files import ShardFiles
+from merlin.shards.reading.sharing import Cache
+from merlin.shards.reading.workers import Workers
+
+Array = np.ndarray[Any, Any]
+
+_JOBS_PER_THREAD = 4  # fewer are not worth another thread
+
+
+class Share(NamedTuple):
+    """What is wanted of one shard: out[at[k]] = item local[k]."""
+
+    shard: int
+    stored: Chunked
+    local: Array
+    at: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One chunk, and where its items go."""
+
+    share: Share
+    chunk: int
+    picks: Array  # into the share's `local` and `at`
+
+
+class ChunkReader:
+    def __init__(self, files: ShardFiles, cache: Cache, workers: Workers) -> None:
+        self._files = files
+        self._cache = cache
+        self._workers = workers
+
+    def take(self, path: str, shares: Sequence[Share], out: Array) -> None:
+        """Put the items of all shares into `out`, C-contiguous."""
+        jobs = [job for share in shares for job in _jobs(share)]
+        target = _Target(path, out, self._is_worth_keeping(path))
+        num = max(1, min(self._workers.threads, len(jobs) // _JOBS_PER_THREAD))
+        self._workers.run([partial(self._work, jobs[i::num], target) for i in range(num)])
+
+    def _is_worth_keeping(self, path: str) -> bool:
+        """Whether the cache can hold the whole column, so that it is still there when it is wanted again."""
+        dtype, shape = self._files.layout(path)
+        num = sum(shard.num_rows for shard in self._files.data.shards)
+        return num * dtype.itemsize * int(np.prod(shape, dtype=np.int64)) <= self._cache.limit
+
+    def _work(self, jobs: Sequence[_Job], target: _Target) -> None:
+        for job in jobs:
+            share = job.share
+            at = share.at[job.picks]
+            rows = share.stored.rows
+            if rows == 1 and not target.keep:
+                first = int(at[0])
+                self._decode(job, target.path, target.bytes[first])
+                if len(at) > 1:
+                    target.out[at[1:]] = target.out[first]
+                continue
+            key = (target.path, share.shard, job.chunk)
+            block = self._cache.get(key)
+            if block is None:
+                block = np.empty((rows, *target.out.shape[1:]), target.out.dtype)
+                self._decode(job, target.path, block.reshape(-1).view(np.uint8))
+                self._cache.put(key, block)
+            target.out[at] = block[share.local[job.picks] - job.chunk * rows]
+
+    def _decode(self, job: _Job, path: str, out: Array) -> None:
+        share, stored = job.share, job.share.stored
+        offset = int(stored.offsets[job.chunk])
+
+        def decode(file: ShardFile) -> None:
+            raw = self._files.content(share.shard)[offset : offset + int(stored.sizes[job.chunk])]
+            try:
+                stored.pipeline.decode(raw, int(stored.masks[job.chunk]), out)
+            except DecodeError as e:
+                lo = job.chunk * stored.rows
+                raise file.damaged(f"{path}, items {lo} to {lo + stored.rows}: {e}") from e
+
+        self._files.use(share.shard, decode)
+
+
+class _Target:
+    def __init__(self, path: str, out: Array, keep: bool) -> None:
+        self.path = path
+        self.out = out
+        self.keep = keep
+        self.bytes = out.reshape(len(out), -1).view(np.uint8) if out.size else out
+
+
+def _jobs(share: Share) -> list[_Job]:
+    """One for each chunk that holds something wanted."""
+    chunks = share.local // share.stored.rows
+    order = np.argsort(chunks, kind="stable")
+    sorted_chunks = chunks[order]
+    cuts = np.flatnonzero(np.diff(sorted_chunks)) + 1
+    numbers = sorted_chunks[np.concatenate(([0], cuts))].tolist() if len(chunks) else []
+    return [_Job(share, n, picks) for n, picks in zip(numbers, np.split(order, cuts), strict=False)]

@@ -1,0 +1,159 @@
+"""Read rows of a columnar file, a bundle or a shard, at the speed of the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.shard_info import FILTERED
+
+Array = np.ndarray[Any, Any]
+
+_MAX_OPEN = 128  # files with an open descriptor, of one `OpenFiles`
+
+
+class OpenFiles:
+    """Keeps the files of many readers open, those that were used last, and closes the others."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, tuple[Any, Callable[[], None]]] = OrderedDict()
+
+    def get(self, path: Path, opener: Callable[[], tuple[Any, Callable[[], None]]]) -> Any:
+        """What `opener` made of the path, now or before; it returns the handle and what closes it."""
+        known = self._open.get(path)
+        if known is None:
+            if len(self._open) >= _MAX_OPEN:
+                self._open.popitem(last=False)[1][1]()
+            known = self._open[path] = opener()
+        else:
+            self._open.move_to_end(path)
+        return known[0]
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1][1]()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a contiguous data set lies; offset None: only the library can read it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int | None
+
+
+class ColumnReader:
+    """Rows of one file. Raises ShardError if it cannot be read.
+
+    It keeps row numbers and the places of its data sets, and no file open: those are shared in `files`.
+    """
+
+    def __init__(self, path: Path, format_name: str, version: int, files: OpenFiles) -> None:
+        import h5py
+
+        self.path = path
+        self._files = files
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                found = (file.attrs["format"], int(file.attrs["version"]))
+                if found != (format_name, version):
+                    raise ShardError(
+                        f"{path}: expected {format_name} version {version}, found {found[0]} {found[1]}"
+                    )
+                self.rows: Array = file["row"][()]
+                self.attempts: Array = _attempts(file, len(self.rows))
+                self.filtered = _filtered(file)  # rows that a filter rejected, by expression
+                self._places: dict[str, _Place] = {}
+                _find_places(file["fields"], self._places)
+        except (OSError, KeyError, RuntimeError, ValueError) as e:
+            raise ShardError(f"{path}: cannot be read: {e}") from e
+
+    def read(self, name: str, lo: int, out: Array) -> None:
+        """Put rows (or items) [lo, lo + len(out)) of a data set into `out`, which is C-contiguous."""
+        try:
+            place = self._places[name]
+        except KeyError:
+            raise ShardError(f"{self.path}: has no '{name}'") from None
+        if place.offset is None or place.dtype != out.dtype or place.shape[1:] != out.shape[1:]:
+            self._read_with_library(name, lo, out)
+        else:
+            position = place.offset + lo * (out.nbytes // max(1, len(out)))
+            self._read_bytes(name, out.reshape(-1).view(np.uint8).data, position)
+
+    def offsets(self, name: str) -> Array:
+        """(n + 1,) of a ragged field: where the items of each of its rows begin."""
+        found = np.empty(len(self.rows) + 1, np.int64)
+        self.read(f"{name}/offsets", 0, found)
+        return found
+
+    def close(self) -> None:
+        """Nothing: `files` has what is open."""
+
+    def _read_bytes(self, name: str, data: memoryview, position: int) -> None:
+        descriptor = self._files.get(self.path, self._open)
+        while data:
+            count = os.preadv(descriptor, [data], position)
+            if not count:
+                raise ShardError(f"{self.path}: ends early; '{name}' is cut off")
+            data, position = data[count:], position + count
+
+    def _open(self) -> tuple[Any, Callable[[], None]]:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return descriptor, lambda: os.close(descriptor)
+
+    def _read_with_library(self, name: str, lo: int, out: Array) -> None:
+        dataset = self._files.get(self.path / "library", self._open_library)[name]
+        try:
+            if out.dtype.kind == "O":
+                out[:] = dataset.asstr()[lo : lo + len(out)]
+            else:
+                out[...] = dataset[lo : lo + len(out)]
+        except (OSError, RuntimeError, ValueError, TypeError) as e:
+            raise ShardError(f"{self.path}: '{name}' cannot be read: {e}") from e
+
+    def _open_library(self) -> tuple[Any, Callable[[], None]]:
+        import h5py
+        import hdf5plugin  # noqa: F401 - registers the decompressors
+
+        file = h5py.File(self.path, "r", locking=False)
+        return file, file.close
+
+
+def _attempts(file: Any, num_rows: int) -> Array:
+    if "provenance/attempt" in file:
+        return np.asarray(file["provenance/attempt"][()])
+    return np.full(num_rows, int(file.attrs.get("attempt", 0)), dtype="<i4")
+
+
+def _filtered(file: Any) -> dict[str, Array]:
+    """A bundle has the rows in data sets, a shard in a text."""
+    if "filtered" in file:
+        return {str(one.attrs["expression"]): one[()] for one in file["filtered"].values()}
+    if FILTERED not in file:
+        return {}
+    listed = json.loads(file[FILTERED].asstr()[()])
+    return {
+        expression: np.concatenate([np.arange(a, b, dtype="<i8") for a, b in ranges])
+        for expression, ranges in listed.items()
+        if ranges
+    }
+
+
+def _find_places(group: Any, places: dict[str, _Place]) -> None:
+    import h5py
+
+    for node in group.values():
+        if isinstance(node, h5py.Group):
+            _find_places(node, places)
+            continue
+        text = node.dtype.kind == "O"
+        places[node.name[1:]] = _Place(node.dtype, node.shape, None if text else node.id.get_offset())

@@ -1,0 +1,102 @@
+"""Columns that are read when they are indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.reading.indexing import Rows
+from merlin.shards.reading.store import Store
+
+Array = np.ndarray[Any, Any]
+
+
+class LazyArray:
+    """One column over all shards.
+
+    A slice of uncompressed rows that lie together is a read-only view of the mapped files; everything else is a
+    copy.
+    """
+
+    def __init__(self, store: Store, path: str, rows: Rows | None = None) -> None:
+        self._store = store
+        self._path = path
+        self._rows = Rows(store.num_rows) if rows is None else rows
+        self.dtype, shape = store.layout(path)
+        self.shape: tuple[int, ...] = (len(self._rows), *shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def name(self) -> str:
+        return self._path.rpartition("/")[2]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        rest: tuple[Any, ...] = ()
+        if isinstance(key, tuple):
+            key, rest = (key[0], key[1:]) if key else (slice(None), ())
+        if key is Ellipsis:
+            key, rest = slice(None), (Ellipsis, *rest) if rest else ()
+        if isinstance(key, int | np.integer):
+            found = self._store.one_row(self._path, self._rows.one(int(key)))
+            return found[rest] if rest else found
+        stretch = self._rows.stretch(key)
+        if stretch is not None:
+            values = self._store.read_rows(self._path, *stretch)
+        else:
+            values = self._store.take_rows(self._path, self._rows.many(key))
+        return values[(slice(None), *rest)] if rest else values
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(len(self)):
+            yield self[i]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        values = self[:]
+        return np.array(values, dtype=dtype, copy=True if copy else None)
+
+    def __repr__(self) -> str:
+        return f"LazyArray({self.name!r}, shape={self.shape}, dtype={self.dtype})"
+
+
+class Inputs(Mapping[str, LazyArray]):
+    """Lazy columns by label, and the numeric ones together as a matrix."""
+
+    def __init__(self, store: Store, group: str, labels: Sequence[str], rows: Rows | None = None) -> None:
+        self._store = store
+        self._group = group
+        self._rows = Rows(store.num_rows) if rows is None else rows
+        self.labels = tuple(labels)
+
+    def __getitem__(self, label: str) -> LazyArray:
+        if label not in self.labels:
+            raise KeyError(f"no column '{label}'; there are: {', '.join(self.labels) or 'none'}")
+        return LazyArray(self._store, f"{self._group}/{label}", self._rows)
+
+    def __contains__(self, label: object) -> bool:
+        return label in self.labels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def array(self, lo: int = 0, hi: int | None = None) -> Array:
+        """Rows [lo, hi) of all columns as float64 (n, number of labels); ShardError if one is text."""
+        columns = [self[label] for label in self.labels]
+        for column in columns:
+            if column.dtype.kind == "O":
+                raise ShardError(f"column '{column.name}' holds text; read it by its label")
+        out = np.empty((len(range(len(self._rows))[lo:hi]), len(columns)), dtype="<f8")
+        for i, column in enumerate(columns):
+            out[:, i] = column[lo:hi]
+        return out

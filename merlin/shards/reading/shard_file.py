@@ -1,0 +1,229 @@
+"""One shard, opened for reading: where its columns lie, and its bytes.
+
+HDF5 is asked where a column lies; contiguous columns are then read as mapped memory, and chunks of compressed
+ones as stored bytes. Only text, and what no other way is known for, is read through the library.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.reading.address_range import map_file
+from merlin.shards.reading.decode import Pipeline, make_pipeline
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = "merlin-shard"
+VERSION = 1
+
+
+class ReplacedError(Exception):
+    """Another file has taken the shard's name since it was opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a column has to be, as the manifest says."""
+
+    path: str  # "fields/image"
+    dtype: np.dtype[Any]  # object: text
+    shape: tuple[int, ...]  # of one item
+    num: int | None  # items; None: any number
+
+
+@dataclass(frozen=True, slots=True)
+class Contiguous:
+    """Items that lie in the file as in memory."""
+
+    num: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """Items compressed in chunks of `rows`; chunk k begins at item k * rows."""
+
+    num: int
+    rows: int
+    offsets: Array  # (chunks,) int64, in the file
+    sizes: Array  # (chunks,) int64, stored
+    masks: Array  # (chunks,) uint32, filters left out
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughLibrary:
+    """Items that only the HDF5 library can read; `rows` is how many it reads at once."""
+
+    num: int
+    rows: int
+
+
+Stored = Contiguous | Chunked | ThroughLibrary
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a shard's attributes have to say; a study_id of "" may be any."""
+
+    shard: int
+    lo: int
+    hi: int
+    study_id: str
+
+
+class ShardFile:
+    """One shard. Raises ShardError for a file that is missing, damaged or not the one expected.
+
+    `handle` (an open HDF5 file) and `content` (the mapped bytes) come and go, as the store decides; what was
+    found out about columns stays. All of it is about one file: ReplacedError if the name leads to another now.
+    """
+
+    def __init__(self, path: Path, expected: Expected) -> None:
+        self.path = path
+        self._expected = expected
+        self._identity: tuple[int, ...] | None = None
+        self._columns: dict[str, Stored] = {}
+        self.handle: Any = None
+
+    def damaged(self, why: object) -> ShardError:
+        return ShardError(f"{self.path}: {why}; run merlin shards verify {self.path.parent}")
+
+    def open(self) -> Any:
+        """Open through the library."""
+        import h5py
+
+        try:
+            self._check_identity(self.path.stat())
+            handle = h5py.File(self.path, "r", locking=False)
+            try:
+                self._check_identity(self.path.stat())
+                self._check_attributes(handle.attrs)
+            except BaseException:
+                handle.close()
+                raise
+        except FileNotFoundError:
+            raise self.damaged("the file is missing") from None
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as e:
+            raise self.damaged(f"cannot be read: {e}") from e
+        self.handle = handle
+        return handle
+
+    def _check_identity(self, status: os.stat_result) -> None:
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._identity is None:
+            self._identity = identity
+        elif self._identity != identity:
+            raise ReplacedError
+
+    def _check_attributes(self, attributes: Any) -> None:
+        expected = self._expected
+        found = (attributes["format"], int(attributes["version"]))
+        if found != (FORMAT, VERSION):
+            raise ShardError(f"{self.path}: expected {FORMAT} version {VERSION}, found {found[0]} {found[1]}")
+        place = tuple(int(attributes[name]) for name in ("shard", "row_lo", "row_hi"))
+        if place != (expected.shard, expected.lo, expected.hi):
+            raise self.damaged(
+                f"a foreign shard: number {place[0]} with rows {place[1]} to {place[2]}, where "
+                f"{expected.shard} with rows {expected.lo} to {expected.hi} belongs"
+            )
+        if expected.study_id and attributes["study_id"] != expected.study_id:
+            raise self.damaged(f"a foreign shard, of study {attributes['study_id']}")
+
+    def map(self) -> Array:
+        """The file's bytes, mapped."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                self._check_identity(os.fstat(descriptor))
+                return map_file(descriptor)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as e:
+            raise self.damaged(f"cannot be mapped: {e}") from e
+
+    def open_descriptor(self) -> int:
+        """A descriptor of the file, for the caller to close."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except OSError as e:
+            raise self.damaged(f"cannot be opened: {e}") from e
+        try:
+            self._check_identity(os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def known(self, path: str) -> Stored | None:
+        """Where a column lies, if `find` was asked before."""
+        return self._columns.get(path)
+
+    def find(self, wanted: Wanted) -> Stored:
+        """Where a column lies; needs `handle`."""
+        try:
+            dataset = self.handle[wanted.path]
+            shape, dtype = dataset.shape, dataset.dtype
+            num = shape[0] if wanted.num is None else wanted.num
+            if shape != (num, *wanted.shape):
+                raise self.damaged(f"{wanted.path} has shape {shape}, expected {(num, *wanted.shape)}")
+            if dtype != wanted.dtype:
+                raise self.damaged(f"{wanted.path} is {dtype}, expected {wanted.dtype}")
+            stored = self._place(dataset, wanted, num)
+        except KeyError:
+            raise self.damaged(f"there is no '{wanted.path}' in it") from None
+        except (OSError, ValueError, TypeError, RuntimeError) as e:
+            raise self.damaged(f"{wanted.path} cannot be read: {e}") from e
+        self._columns[wanted.path] = stored
+        return stored
+
+    def _place(self, dataset: Any, wanted: Wanted, num: int) -> Stored:
+        assert self._identity is not None
+        chunks = dataset.chunks
+        whole = num * wanted.dtype.itemsize * int(np.prod(wanted.shape, dtype=np.int64))
+        if wanted.dtype.kind == "O":
+            return ThroughLibrary(num, max(1, num))
+        if not whole:
+            return Contiguous(num, 0)
+        if chunks is None:
+            offset = dataset.id.get_offset()
+            if offset is None:
+                return ThroughLibrary(num, num)
+            if offset + whole > self._identity[2]:
+                raise self.damaged(f"it ends before the end of {wanted.path}")
+            return Contiguous(num, offset)
+        stored = self._chunked(dataset, num) if chunks[1:] == dataset.shape[1:] else None
+        return ThroughLibrary(num, int(chunks[0])) if stored is None else stored
+
+    def _chunked(self, dataset: Any, num: int) -> Chunked | None:
+        """None if only the library can read it, as when a chunk was never written."""
+        assert self._identity is not None
+        import hdf5plugin  # noqa: F401 - registers the decompressors, should the library have to read
+
+        properties = dataset.id.get_create_plist()
+        filters = [properties.get_filter(i) for i in range(properties.get_nfilters())]
+        rows = int(dataset.chunks[0])
+        row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
+        pipeline = make_pipeline([(f[0], tuple(f[2])) for f in filters], rows * row_bytes)
+        found: list[tuple[int, int, int, int]] = []
+        dataset.id.chunk_iter(
+            lambda c: found.append((c.chunk_offset[0], c.byte_offset, c.size, c.filter_mask))
+        )
+        table = np.array(sorted(found), dtype=np.int64).reshape(-1, 4)
+        begins = np.arange(-(-num // rows), dtype=np.int64) * rows
+        if pipeline is None or not np.array_equal(table[:, 0], begins):
+            return None
+        if int((table[:, 1] + table[:, 2]).max()) > self._identity[2]:
+            raise self.damaged(f"it ends before the end of {dataset.name}")
+        return Chunked(num, rows, table[:, 1].copy(), table[:, 2].copy(), table[:, 3].astype("u4"), pipeline)
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.handle.close()
+            self.handle = None

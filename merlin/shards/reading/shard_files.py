@@ -1,0 +1,172 @@
+"""The shards' files, opened when first touched: few open at a time, whatever the number of shards.
+
+What is known about a shard's columns stays; open files and maps are dropped again, those used longest ago first.
+A forked child keeps maps and knowledge, and opens its own files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.digest import TEXT_DTYPE
+from merlin.shards.format.manifest_file import ColumnInfo, DataSet
+from merlin.shards.reading.address_range import is_supported, map_limit
+from merlin.shards.reading.shard_file import Expected, ReplacedError, ShardFile, Stored, Wanted
+from merlin.shards.reading.sharing import ForkLock
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+MAX_HANDLES = 32  # files open in the HDF5 library
+_MAX_DESCRIPTORS = 128  # maps, where each keeps its file open
+
+
+class ShardFiles:
+    """Raises ShardError, naming the file, for what is missing, damaged or foreign."""
+
+    def __init__(self, data: DataSet) -> None:
+        self.data = data
+        self.max_maps = map_limit() // 2 if is_supported() else _MAX_DESCRIPTORS
+        self._columns = {column.path: column for column in data.columns}
+        self._layouts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._files: dict[int, ShardFile] = {}
+        self._maps: OrderedDict[int, Array] = OrderedDict()
+        self._handles: OrderedDict[int, ShardFile] = OrderedDict()
+        self._lock = ForkLock()
+        self._pid = os.getpid()
+
+    def column(self, path: str) -> ColumnInfo:
+        """What the manifest says of a column."""
+        try:
+            return self._columns[path]
+        except KeyError:
+            raise ShardError(f"{self.data.directory}: its manifest lists no column '{path}'") from None
+
+    def layout(self, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """dtype (object for text) and shape of one row, or of one item of a ragged column."""
+        found = self._layouts.get(path)
+        if found is None:
+            column = self.column(path)
+            dtype = np.dtype(object if column.dtype == TEXT_DTYPE else column.dtype)
+            found = self._layouts[path] = dtype, column.shape
+        return found
+
+    def stored(self, shard: int, path: str) -> Stored:
+        """Where a column lies in a shard."""
+
+        def find(file: ShardFile) -> Stored:
+            known = file.known(path)
+            if known is not None:
+                return known
+            with self._lock:
+                self._handle(shard, file)
+                return file.find(self._wanted(shard, path))
+
+        return self.use(shard, find)
+
+    def _wanted(self, shard: int, path: str) -> Wanted:
+        dtype, shape = self.layout(path)
+        num_rows = self.data.shards[shard].num_rows
+        if not self.column(path).ragged:
+            return Wanted(path, dtype, shape, num_rows)
+        return Wanted(path, dtype, shape, num_rows + 1 if path.endswith("/offsets") else None)
+
+    def use(self, shard: int, action: Callable[[ShardFile], T]) -> T:
+        """Do something with a shard's file; once more with the new file, if it was replaced meanwhile."""
+        for is_last in (False, True):
+            file = self._file(shard)
+            try:
+                return action(file)
+            except ReplacedError:
+                if is_last:
+                    raise file.damaged("somebody replaces it again and again") from None
+                self._forget(shard)
+        raise AssertionError("unreachable")
+
+    def _file(self, shard: int) -> ShardFile:
+        if self._pid != os.getpid():
+            self._after_fork()
+        file = self._files.get(shard)
+        if file is None:
+            entry = self.data.shards[shard]
+            expected = Expected(entry.shard, entry.lo, entry.hi, self.data.study_id_of(entry.lo))
+            file = self._files.setdefault(shard, ShardFile(self.data.directory / entry.file, expected))
+        return file
+
+    def _after_fork(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid():
+                return
+            for file in self._handles.values():
+                file.handle = None  # the parent's, who closes it
+            self._handles.clear()
+            self._pid = os.getpid()
+
+    def _forget(self, shard: int) -> None:
+        with self._lock:
+            file = self._files.pop(shard, None)
+            self._handles.pop(shard, None)
+            self._maps.pop(shard, None)
+            if file is not None:
+                file.close()
+
+    def _handle(self, shard: int, file: ShardFile) -> Any:
+        """The shard, open in the HDF5 library; to be used while the lock is held."""
+        if file.handle is not None:
+            self._handles.move_to_end(shard)
+            return file.handle
+        while len(self._handles) >= MAX_HANDLES:
+            self._handles.popitem(last=False)[1].close()
+        file.open()
+        self._handles[shard] = file
+        return file.handle
+
+    def content(self, shard: int) -> Array:
+        """The bytes of a shard, mapped."""
+        found = self._maps.get(shard)
+        if found is not None:
+            return found
+
+        def mapped(file: ShardFile) -> Array:
+            with self._lock:
+                found = file.map()
+                while len(self._maps) >= self.max_maps:
+                    self._maps.popitem(last=False)
+                self._maps[shard] = found
+                return found
+
+        return self.use(shard, mapped)
+
+    def read_library(self, shard: int, path: str, lo: int, hi: int) -> Array:
+        """Items [lo, hi) through the HDF5 library."""
+
+        def read(file: ShardFile) -> Array:
+            with self._lock:
+                dataset = self._handle(shard, file)[path]
+                try:
+                    text = dataset.dtype.kind == "O"
+                    return np.asarray(dataset.asstr()[lo:hi] if text else dataset[lo:hi])
+                except (OSError, ValueError, RuntimeError) as e:
+                    raise file.damaged(f"{path} cannot be read: {e}") from e
+
+        return self.use(shard, read)
+
+    def num_open(self) -> tuple[int, int]:
+        """How many files are open in the library, and how many are mapped whole."""
+        return len(self._handles), len(self._maps)
+
+    def close(self) -> None:
+        """Forget all files; arrays that were handed out stay valid."""
+        with self._lock:
+            if self._pid == os.getpid():
+                for file in self._handles.values():
+                    file.close()
+            self._handles.clear()
+            self._files.clear()
+            self._maps.clear()

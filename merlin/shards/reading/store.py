@@ -1,0 +1,285 @@
+"""Reading columns of all shards, whichever way each is stored.
+
+Rows are counted over the data set, without those that are absent; the items of a ragged column are counted
+within their shard.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.format.aligned import CACHE_LINE, aligned_empty, copy_rows
+from merlin.shards.format.manifest_file import DataSet
+from merlin.shards.reading.address_range import is_supported, map_limit
+from merlin.shards.reading.chunk_reader import ChunkReader, Share
+from merlin.shards.reading.mapped_column import MappedColumn
+from merlin.shards.reading.shard_file import Chunked, Contiguous, ReplacedError, ShardFile
+from merlin.shards.reading.shard_files import ShardFiles
+from merlin.shards.reading.sharing import Cache, ForkLock
+from merlin.shards.reading.workers import Workers
+
+Array = np.ndarray[Any, Any]
+
+CACHE_BYTES = 256 << 20
+_LARGE_BYTES = 4096  # items from here on are copied one by one; smaller ones by a vectorised gather
+_RUN_BYTES = 2048  # as long as this in the mean, runs of items are copied one by one
+
+
+class Store:
+    """Columns by path, e.g. "fields/image" or "sample_id"."""
+
+    def __init__(self, data: DataSet, cache_bytes: int = CACHE_BYTES, threads: int | None = None) -> None:
+        """`cache_bytes` bounds the memory for decompressed chunks and text; `threads` decompress (default: one
+        for each core)."""
+        self.data = data
+        self.options = (cache_bytes, threads)
+        self.files = ShardFiles(data)
+        self.starts = np.concatenate(([0], np.cumsum([s.num_rows for s in data.shards], dtype=np.int64)))
+        self.num_rows = int(self.starts[-1])
+        self._starts: list[int] = self.starts.tolist()
+        self._borders = self.starts[1:]
+        self._cache = Cache(cache_bytes)
+        self._workers = Workers(threads)
+        self._chunks = ChunkReader(self.files, self._cache, self._workers)
+        self._compressed = {f.path for f in data.fields if f.compression not in ("", "none")}
+        self._mapped: dict[str, MappedColumn | None] = {}
+        self._strides: dict[str, tuple[int, int]] = {}  # of mapped columns with regular places: see `_stride`
+        self._map_budget = map_limit() // 2  # the other half is for files that are mapped whole
+        self._lock = ForkLock()
+
+    # shapes and places
+
+    def layout(self, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """dtype (object for text) and shape of one row, or of one item of a ragged column."""
+        return self.files.layout(path)
+
+    def item_bytes(self, path: str) -> int:
+        dtype, shape = self.layout(path)
+        return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """(shard, row in it)."""
+        shard = bisect_right(self._starts, row) - 1
+        return shard, row - self._starts[shard]
+
+    def locate_all(self, rows: Array) -> tuple[Array, Array]:
+        """(shards, rows in them) of rows (n,)."""
+        shards = np.searchsorted(self._borders, rows, side="right")
+        return shards, rows - self.starts[shards]
+
+    def pieces(self, lo: int, hi: int) -> Iterator[tuple[int, int, int]]:
+        """Rows [lo, hi) cut at shard borders: (shard, lo in it, hi in it)."""
+        shard = bisect_right(self._starts, lo) - 1
+        while lo < hi:
+            end = min(hi, self._starts[shard + 1])
+            if lo < end:
+                yield shard, lo - self._starts[shard], end - self._starts[shard]
+            lo, shard = end, shard + 1
+
+    # rows of a column with one item for each
+
+    def one_row(self, path: str, row: int) -> Any:
+        shard, local = self.locate(row)
+        return self.read(path, shard, local, local + 1)[0]
+
+    def read_rows(self, path: str, lo: int, hi: int) -> Array:
+        """Rows [lo, hi): a read-only view of mapped files if they lie together, else a copy."""
+        dtype, shape = self.layout(path)
+        pieces = list(self.pieces(lo, hi))
+        if not pieces:
+            return np.empty((0, *shape), dtype)
+        if len(pieces) == 1:
+            return self.read(path, *pieces[0])
+        shards = np.array([shard for shard, _, _ in pieces])
+        mapped = self._map(path)
+        if mapped is not None and mapped.place(shards):
+            gaps = mapped.first[shards] - self.starts[shards]
+            if (gaps == gaps[0]).all():
+                return mapped.items[lo + int(gaps[0]) : hi + int(gaps[0])]
+        out = aligned_empty((hi - lo, *shape), dtype)
+        if path in self._compressed:
+            self.take(path, *self.locate_all(np.arange(lo, hi)), out)
+            return out
+        at = 0
+        for shard, a, b in pieces:
+            out[at : at + b - a] = self.read(path, shard, a, b)
+            at += b - a
+        return out
+
+    def take_rows(self, path: str, rows: Array, out: Array | None = None) -> Array:
+        """Rows (n,) int64 in any order, into `out` if there is one: C-contiguous, (n, …)."""
+        dtype, shape = self.layout(path)
+        if out is None:
+            out = aligned_empty((len(rows), *shape), dtype)
+        if not len(rows):
+            return out
+        mapped = self._map(path)
+        if mapped is not None and mapped.is_complete and path in self._strides:
+            num, gap = self._strides[path]
+            _gather(mapped.items, rows + rows // num * gap if gap else rows, out)
+        else:
+            self.take(path, *self.locate_all(rows), out)
+        return out
+
+    # items
+
+    def num_items(self, path: str, shard: int) -> int:
+        return self.files.stored(shard, path).num
+
+    def read(self, path: str, shard: int, lo: int, hi: int) -> Array:
+        """Items [lo, hi) of a shard: a view if they are stored as in memory."""
+        dtype, shape = self.layout(path)
+        if lo >= hi:
+            return np.empty((0, *shape), dtype)
+        if dtype.kind == "O":
+            return self._text(path, shard)[lo:hi]
+        mapped = self._map(path)
+        if mapped is not None and mapped.place(np.array([shard])):
+            first = int(mapped.first[shard])
+            return mapped.items[first + lo : first + hi]
+        stored = self.files.stored(shard, path)
+        if isinstance(stored, Contiguous):
+            return self._view(path, shard, stored)[lo:hi]
+        out = aligned_empty((hi - lo, *shape), dtype)
+        self.take(path, np.full(hi - lo, shard), np.arange(lo, hi), out)
+        return out
+
+    def take_runs(self, path: str, shards: Array, begins: Array, lengths: Array, out: Array) -> None:
+        """Items [begins[k], begins[k] + lengths[k]) of shard shards[k], one run after the other."""
+        ends = np.cumsum(lengths)
+        mapped = self._map(path)
+        is_long = len(out) * self.item_bytes(path) >= _RUN_BYTES * len(shards)
+        if is_long and mapped is not None and mapped.place(shards):
+            at = begins + mapped.first[shards]
+            for a, length, end in zip(at.tolist(), lengths.tolist(), ends.tolist(), strict=True):
+                out[end - length : end] = mapped.items[a : a + length]
+            return
+        local = np.repeat(begins - ends + lengths, lengths) + np.arange(len(out))
+        self.take(path, np.repeat(shards, lengths), local, out)
+
+    def take(self, path: str, shards: Array, local: Array, out: Array) -> None:
+        """out[k] = item local[k] of shard shards[k]; `out` is C-contiguous."""
+        if not len(local):
+            return
+        mapped = self._map(path)
+        if mapped is not None and mapped.place(shards):
+            _gather(mapped.items, local + mapped.first[shards], out)
+            return
+        shares: list[Share] = []
+        for shard, at in _groups(shards):
+            if out.dtype.kind == "O":
+                out[at] = self._text(path, shard)[local[at]]
+                continue
+            stored = self.files.stored(shard, path)
+            if isinstance(stored, Contiguous):
+                _scatter(self._view(path, shard, stored), local[at], out, at)
+            elif isinstance(stored, Chunked):
+                shares.append(Share(shard, stored, local[at], at))
+            else:
+                self._through_library(path, shard, stored.rows, local[at], out, at)
+        if shares:
+            self._chunks.take(path, shares, out)
+
+    def _view(self, path: str, shard: int, stored: Contiguous) -> Array:
+        """All items of a shard, in its mapped file."""
+        dtype, shape = self.layout(path)
+
+        def view(file: ShardFile) -> Array:
+            if file.known(path) is not stored:
+                raise ReplacedError
+            return np.ndarray((stored.num, *shape), dtype, self.files.content(shard), stored.offset)
+
+        return self.files.use(shard, view)
+
+    def _text(self, path: str, shard: int) -> Array:
+        """All values of a shard: the library takes about as long for one."""
+        found = self._cache.get((path, shard))
+        if found is None:
+            found = self.files.read_library(shard, path, 0, self.num_items(path, shard))
+            self._cache.put((path, shard), found)
+        return found
+
+    def _through_library(self, path: str, shard: int, rows: int, local: Array, out: Array, at: Array) -> None:
+        """Read each touched chunk once."""
+        chunks = local // rows
+        for chunk in np.unique(chunks).tolist():
+            block = self.files.read_library(shard, path, chunk * rows, (chunk + 1) * rows)
+            mine = chunks == chunk
+            out[at[mine]] = block[local[mine] - chunk * rows]
+
+    # one array over all shards
+
+    def _map(self, path: str) -> MappedColumn | None:
+        """A column as one array, if it can be had; decided once."""
+        if path not in self._mapped:
+            with self._lock:
+                if path not in self._mapped:
+                    self._mapped[path] = self._make_map(path)
+        found = self._mapped[path]
+        return found if found is not None and found.is_usable else None
+
+    def _make_map(self, path: str) -> MappedColumn | None:
+        item_bytes, is_ragged = self.item_bytes(path), self.files.column(path).ragged
+        if not is_supported() or not item_bytes or self.layout(path)[0].kind == "O":
+            return None
+        num_maps = 2 * len(self.data.shards)  # with what is reserved between two parts
+        share = self._map_budget if item_bytes >= _LARGE_BYTES or is_ragged else self._map_budget // 8
+        if path.removesuffix("/values") in self._compressed or num_maps > share:
+            return None
+        if is_ragged:  # how many items there are is known when a file is opened; no more than fit it
+            capacities = np.array([shard.size_bytes for shard in self.data.shards], dtype=np.int64)
+        else:
+            capacities = np.diff(self.starts) * item_bytes
+        try:
+            found = MappedColumn(self.files, path, capacities)
+        except OSError:
+            return None
+        self._map_budget -= num_maps
+        stride = None if is_ragged else self._stride(found.first)
+        if stride is not None:
+            self._strides[path] = stride
+        return found
+
+    def _stride(self, first: Array) -> tuple[int, int] | None:
+        """(rows of a shard, items that do not exist behind them), if that is the same for all shards but the last."""
+        num = int(self.starts[1]) if len(first) else 0
+        step = int(first[1]) if len(first) > 1 else num
+        places = np.arange(len(first))
+        is_regular = np.array_equal(self.starts[:-1], places * num) and np.array_equal(first, places * step)
+        return (num, step - num) if num and is_regular and self.num_rows <= len(first) * num else None
+
+    def close(self) -> None:
+        """Forget all files; arrays that were handed out stay valid."""
+        self._workers.close()
+        self.files.close()
+        self._mapped.clear()
+        self._map_budget = map_limit() // 2
+        self._cache.clear()
+
+
+def _gather(items: Array, wanted: Array, out: Array) -> None:
+    """out[k] = items[wanted[k]], for a whole number of items."""
+    if items.strides[0] >= _LARGE_BYTES and out.ctypes.data % CACHE_LINE:
+        copy_rows(items, wanted.tolist(), out, range(len(out)))
+    else:
+        np.take(items, wanted, axis=0, out=out, mode="clip")  # "raise" would go through a copy
+
+
+def _scatter(items: Array, wanted: Array, out: Array, at: Array) -> None:
+    """out[at] = items[wanted]."""
+    if items[:1].nbytes >= _LARGE_BYTES:
+        copy_rows(items, wanted.tolist(), out, at.tolist())
+    else:
+        out[at] = items[wanted]
+
+
+def _groups(shards: Array) -> Iterator[tuple[int, Array]]:
+    """(shard, where it stands in `shards`) for each."""
+    order = np.argsort(shards, kind="stable")
+    cuts = np.flatnonzero(np.diff(shards[order])) + 1
+    for at in np.split(order, cuts) if len(order) else []:
+        yield int(shards[at[0]]), at

@@ -1,0 +1,165 @@
+"""The columns of a data set that are one number or text for each sample, as a table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from merlin.errors import MissingExtraError, UsageError
+from merlin.shards.format.atomic import replacing
+from merlin.shards.format.manifest_file import DataSet
+from merlin.shards.format.splits import split_indices
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from merlin.shards.reading.reader import Ensemble
+
+Array = np.ndarray[Any, Any]
+
+ID_COLUMNS = ("row", "sample_id", "split")  # of every sample
+FATE_COLUMNS = ("index", "source", "task", "outcome", "cause")  # of every planned row, in SQL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The answer to a query."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]  # Python values
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_pandas(self) -> DataFrame:
+        return _pandas().DataFrame(self.rows, columns=list(self.columns))
+
+    def first(self, num: int | None) -> Table:
+        """The first `num` rows; None: all."""
+        return Table(columns=self.columns, rows=self.rows[:num])
+
+    def write(self, path: Path) -> None:
+        """Write it as .csv or .parquet, or the sample ids alone as .txt, one a line.
+
+        Raises UsageError for another suffix, or for .txt without a column sample_id.
+        """
+        writers = {".csv": self._write_csv, ".parquet": self._write_parquet, ".txt": self._write_ids}
+        if path.suffix not in writers:
+            raise UsageError(f"{path}: a table is written as {', '.join(writers)}")
+        with replacing(path) as temporary:
+            writers[path.suffix](temporary)
+
+    def _write_csv(self, path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            self.print_csv(file)
+
+    def print_csv(self, file: TextIO) -> None:
+        """Write comma-separated values to an open file."""
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+
+    def _write_parquet(self, path: Path) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as e:
+            raise MissingExtraError("pyarrow", "parquet", "a table as .parquet") from e
+        columns = [list(column) for column in zip(*self.rows, strict=True)] or [[] for _ in self.columns]
+        table = pyarrow.table(columns, names=list(self.columns))
+        pyarrow.parquet.write_table(table, path)
+
+    def _write_ids(self, path: Path) -> None:
+        if "sample_id" not in self.columns:
+            raise UsageError("sample ids cannot be written: the answer has no column sample_id")
+        at = self.columns.index("sample_id")
+        path.write_text("".join(f"{row[at]}\n" for row in self.rows), encoding="utf-8")
+
+
+def table_columns(data: DataSet) -> dict[str, str]:
+    """Paths by name: parameters, inputs, scalar fields and texts, what is known of how they came to be.
+
+    A name that another column has already, but for its case, gets its kind before it: `input_x`, `param_N`.
+    Fields keep their names.
+    """
+    fields = [(f.name, f.path) for f in data.fields if not f.shape and not f.ragged]
+    inputs = [(c.name, c.path) for c in data.inputs]
+    parameters = [(c.name, c.path) for c in data.parameters]
+    provenance = [(c.name, c.path) for c in data.columns if c.path.startswith("provenance/")]
+    used = {name.lower() for name in (*ID_COLUMNS, *FATE_COLUMNS)}
+    groups = [("field_", fields), ("input_", inputs), ("param_", parameters), ("provenance_", provenance)]
+    named = [_free_names(group, prefix, used) for prefix, group in groups]
+    return {**named[2], **named[1], **named[0], **named[3]}
+
+
+def _free_names(columns: Iterable[tuple[str, str]], prefix: str, used: set[str]) -> dict[str, str]:
+    found = {}
+    for name, path in columns:
+        while name.lower() in used:
+            name = prefix + name
+        used.add(name.lower())
+        found[name] = path
+    return found
+
+
+def split_codes(data: DataSet, sample_ids: Array) -> tuple[Array, list[str]]:
+    """Index of each sample's split (-1: none) into the splits' names."""
+    names = list(data.splits.fractions)
+    member = split_indices(sample_ids, data.splits.fractions, data.splits.seed)
+    return np.where(member < len(names), member, -1).astype(np.int16), names
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'yield'?", or "; there are: …" if nothing is close."""
+    listed = list(known)
+    by_lower = {other.lower(): other for other in listed}
+    close = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    if close:
+        return "; did you mean " + " or ".join(f"'{by_lower[other]}'" for other in close) + "?"
+    more = f" and {len(listed) - 40} more" if len(listed) > 40 else ""
+    return f"; there are: {', '.join(listed[:40])}{more}"
+
+
+def column_values(ensemble: Ensemble, names: Sequence[str]) -> dict[str, Array]:
+    """Values of columns by name (n,), as NumPy's native numbers or as str. Raises UsageError for a name that is
+    no column."""
+    known: Mapping[str, str] = table_columns(ensemble.manifest)
+    found: dict[str, Array] = {}
+    for name in names:
+        if name in ("row", "sample_id"):
+            values = getattr(ensemble, name)
+        elif name in known:
+            values = np.asarray(ensemble.column_at(known[name])[:])
+        else:
+            every = [*ID_COLUMNS, *known]
+            raise UsageError(f"no column '{name}' in {ensemble.path}{did_you_mean(name, every)}")
+        found[name] = values if values.dtype.kind == "O" else values.astype(values.dtype.newbyteorder("="))
+    return found
+
+
+def data_frame(ensemble: Ensemble, columns: Sequence[str] | None) -> DataFrame:
+    """See `Ensemble.to_pandas`."""
+    pandas = _pandas()
+    known = table_columns(ensemble.manifest)
+    if columns is None:
+        usual = [name for name, path in known.items() if not path.startswith("provenance/")]
+        columns = [*ID_COLUMNS, *usual]
+    values: dict[str, Any] = dict(column_values(ensemble, [name for name in columns if name != "split"]))
+    if "split" in columns:
+        codes, names = split_codes(ensemble.manifest, ensemble.sample_id)
+        values["split"] = pandas.Categorical.from_codes(codes, names)
+    return pandas.DataFrame({name: values[name] for name in columns})
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as e:
+        raise MissingExtraError("pandas", "pandas", "a table as a data frame") from e
+    return pandas

@@ -1,0 +1,1 @@
+"""From the outputs of tasks to bundles, shards and a manifest."""

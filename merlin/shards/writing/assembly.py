@@ -1,0 +1,253 @@
+"""Where each row of a shard comes from: the bundles, the shard as it was before, the tasks' own files.
+
+Of every row it keeps a few numbers, and no values. Values are read when the shard is written, block by block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format.rows import format_ranges, row_map, to_ranges
+from merlin.shards.proving.previous import previous_rows
+from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
+from merlin.shards.writing import bundle
+from merlin.shards.writing.collect import CollectRequest, collect_chunk
+from merlin.study.plan import StepInstance, StepKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from merlin.study.workspace import Workspace
+
+Array = np.ndarray[Any, Any]
+
+GATHERER = "gather"  # stands for the worker in bundles that are collected from files after the run
+_MAX_PROBLEMS = 5  # that an error lists
+
+
+class RowSource(Protocol):
+    """Something that holds some rows of a shard."""
+
+    rows: Array  # (n,) ascending
+    attempts: Array  # (n,) which attempt made each of them
+    filtered: dict[str, Array]  # rows that it knows to be rejected, by the filter's expression
+
+    def read(self, name: str, lo: int, out: Array) -> None:
+        """Put rows (of the values of a ragged field: items) [lo, lo + len(out)) of a data set into `out`."""
+
+    def offsets(self, name: str) -> Array:
+        """(n + 1,) of a ragged field: where the items of each row begin."""
+
+    def close(self) -> None: ...
+
+
+class Assembly:
+    """The rows of one shard. Raises ShardError if there is one that nothing holds."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        instance: StepInstance,
+        shard: int,
+        wanted: Array,
+        previous: RowSource | None = None,
+    ) -> None:
+        """`wanted` (n,): the rows whose tasks ended ok. `previous` replaces the shard as it was before."""
+        self._workspace, self._instance, self._shard = workspace, instance, shard
+        self._wanted = wanted
+        self._files = OpenFiles()
+        self._sources: list[RowSource] = []
+        self._source_of = np.full(len(wanted), -1, dtype=np.int32)
+        self._position = np.full(len(wanted), -1, dtype=np.int64)  # in the source; -1: filtered
+        self._filter_of = np.full(len(wanted), -1, dtype=np.int32)
+        self._expressions: list[str] = []
+        self._problems: list[str] = []
+        try:
+            self._add_bundles()
+            self._add_previous(previous)
+            self._add_task_files()
+            self._require_all()
+        except BaseException:
+            self.close()
+            raise
+        self._keep_those_to_store()
+
+    # ---------------------------------------------------------------- sources
+
+    def _add_bundles(self, known: set[Path] | None = None, *, overwrite: bool = True) -> None:
+        """Claim the rows of the shard's bundles; the strongest claim comes last and overwrites."""
+        directory = bundle.bundle_directory(self._workspace.path, self._instance.id, self._shard)
+        for file in bundle.list_bundles(directory):
+            if known is not None and file.path in known:
+                continue
+            try:
+                source = ColumnReader(file.path, bundle.FORMAT, bundle.VERSION, self._files)
+            except ShardError as e:
+                self._problems.append(str(e))
+                continue
+            self._claim(source, overwrite=overwrite)
+
+    def _add_previous(self, previous: RowSource | None) -> None:
+        """Claim rows of the shard as it was before: those that its sidecar proves, and no other."""
+        if not (self._source_of < 0).any():
+            if previous is not None:
+                previous.close()
+            return
+        if previous is not None:
+            self._claim(previous, overwrite=False)
+            return
+        found, problems = previous_rows(self._workspace.data_set_dir(self._instance), self._shard)
+        self._problems.extend(problems)
+        for source in found:
+            self._claim(source, overwrite=False)
+
+    def _add_task_files(self) -> None:
+        """Collect what is missing from the directories of `cmd` tasks, into bundles as during the run."""
+        missing = self._wanted[self._source_of < 0]
+        if not len(missing):
+            return
+        directory = bundle.bundle_directory(self._workspace.path, self._instance.id, self._shard)
+        known = {file.path for file in bundle.list_bundles(directory)}
+        rows = row_map(self._workspace, self._instance)
+        for lo, hi in to_ranges(missing):
+            for span in rows.spans(lo, hi):
+                source = self._workspace.instance(rows.aggregate.sources[span.source])
+                if source.kind is StepKind.CMD:
+                    self._collect(source, span.lo, span.hi, span.first_row)
+        self._add_bundles(known, overwrite=False)
+
+    def _collect(self, source: StepInstance, lo: int, hi: int, first_row: int) -> None:
+        request = CollectRequest(
+            workspace=self._workspace,
+            aggregate=self._instance,
+            source=source,
+            lo=lo,
+            hi=hi,
+            ok=np.ones(hi - lo, dtype=bool),
+            outputs=None,
+            attempt=0,
+            worker=GATHERER,
+        )
+        causes = collect_chunk(request)
+        self._problems.extend(f"row {first_row + task}: {cause}" for task, cause in causes.items())
+
+    def _claim(self, source: RowSource, *, overwrite: bool) -> None:
+        """Take the source's rows where wanted (and, unless `overwrite`, not yet found)."""
+        number = len(self._sources)
+        self._sources.append(source)
+        for expression, rows in source.filtered.items():
+            useful, at = self._useful(rows, overwrite)
+            self._source_of[at[useful]] = number
+            self._position[at[useful]] = -1
+            self._filter_of[at[useful]] = self._number_of(expression)
+        useful, at = self._useful(source.rows, overwrite)
+        self._source_of[at[useful]] = number
+        self._position[at[useful]] = np.flatnonzero(useful)
+        self._filter_of[at[useful]] = -1
+
+    def _useful(self, rows: Array, overwrite: bool) -> tuple[Array, Array]:
+        """Which of these rows are wanted, and their places among the wanted ones."""
+        at = np.searchsorted(self._wanted, rows)
+        at[at == len(self._wanted)] = 0
+        if not len(self._wanted):
+            return np.zeros(len(rows), dtype=bool), at
+        useful = self._wanted[at] == rows
+        if not overwrite:
+            useful &= self._source_of[at] < 0
+        return useful, at
+
+    def _number_of(self, expression: str) -> int:
+        if expression not in self._expressions:
+            self._expressions.append(expression)
+        return self._expressions.index(expression)
+
+    def _require_all(self) -> None:
+        missing = self._source_of < 0
+        if missing.any():
+            what = format_ranges(to_ranges(self._wanted[missing]))
+            why = "".join(f"\n  {problem}" for problem in self._problems[:_MAX_PROBLEMS])
+            raise ShardError(
+                f"shard {self._shard} of '{self._instance.id}': nothing holds row {what}, though the tasks ended ok; "
+                f"delete their MERLIN_FINISHED or run them again{why}"
+            )
+
+    def _keep_those_to_store(self) -> None:
+        """Set the filtered rows apart, and cut the others into stretches that are consecutive in one source."""
+        rejected = self._filter_of >= 0
+        self.filtered: dict[str, Array] = {
+            expression: self._wanted[self._filter_of == number]
+            for number, expression in enumerate(self._expressions)
+            if (self._filter_of == number).any()
+        }
+        stored = ~rejected
+        self.rows: Array = self._wanted[stored]
+        self._source_of, self._position = self._source_of[stored], self._position[stored]
+        num = len(self.rows)
+        same = (np.diff(self._source_of) == 0) & (np.diff(self._position) == 1)
+        starts = np.flatnonzero(np.concatenate(([True], ~same))) if num else np.zeros(0, np.int64)
+        self._starts = starts
+        self._ends = np.append(starts[1:], num) if num else starts
+        self._offsets: dict[str, Array] = {}
+        self._items: dict[str, tuple[Array, Array]] = {}
+
+    # ----------------------------------------------------------------- values
+
+    @property
+    def attempts(self) -> Array:
+        """(n,) int32: which attempt made each row."""
+        found = np.zeros(len(self.rows), dtype="<i4")
+        for number in np.unique(self._source_of).tolist():
+            mine = self._source_of == number
+            found[mine] = self._sources[number].attempts[self._position[mine]]
+        return found
+
+    def read(self, name: str, lo: int, hi: int, out: Array) -> None:
+        """Put rows number [lo, hi) of a data set into `out`."""
+        run = int(np.searchsorted(self._ends, lo, side="right"))
+        while lo < hi:
+            end = min(hi, int(self._ends[run]))
+            source = self._sources[self._source_of[lo]]
+            source.read(name, int(self._position[lo]), out[: end - lo])
+            out, lo, run = out[end - lo :], end, run + 1
+
+    def offsets(self, name: str) -> Array:
+        """(n + 1,) of a ragged field ("fields/g/nodes"): where the items of each row begin in the shard."""
+        if name not in self._offsets:
+            self._offsets[name] = self._find_items(name)
+        return self._offsets[name]
+
+    def _find_items(self, name: str) -> Array:
+        lengths = np.zeros(len(self.rows), dtype=np.int64)
+        first_items = np.zeros(len(self._starts), dtype=np.int64)  # in the source, of each stretch
+        runs_of = self._source_of[self._starts]
+        for number in np.unique(runs_of).tolist():
+            begins = self._sources[number].offsets(name)
+            mine = self._source_of == number
+            at = self._position[mine]
+            lengths[mine] = begins[at + 1] - begins[at]
+            first_items[runs_of == number] = begins[self._position[self._starts[runs_of == number]]]
+        offsets = np.zeros(len(self.rows) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        self._items[name] = first_items, offsets[self._ends]
+        return offsets
+
+    def read_items(self, name: str, lo: int, hi: int, out: Array) -> None:
+        """Put items [lo, hi) of a ragged field into `out`, after `offsets` was asked for it."""
+        first_items, ends = self._items[name]
+        run = int(np.searchsorted(ends, lo, side="right"))
+        while lo < hi:
+            end = min(hi, int(ends[run]))
+            if end > lo:
+                begin = int(ends[run - 1]) if run else 0
+                source = self._sources[self._source_of[self._starts[run]]]
+                source.read(f"{name}/values", int(first_items[run]) + lo - begin, out[: end - lo])
+                out, lo = out[end - lo :], end
+            run += 1
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+        self._files.close()

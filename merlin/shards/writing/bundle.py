@@ -1,0 +1,116 @@
+"""Bundles: what one chunk contributed to one shard, kept until the shard is written.
+
+``<aggregate id>/bundles/<shard>/<lo>-<hi>-<attempt>-<worker>.h5`` holds `row` (global row numbers, ascending),
+the fields as in a shard (contiguous), and for each filter the rows that it rejected. Only rows whose outputs were
+good are in it. A row may be in several bundles: the highest attempt counts, then the newest file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.format.atomic import replacing
+from merlin.shards.format.segments import Column, Ragged
+from merlin.shards.writing.check import block_rows
+
+FORMAT = "merlin-bundle"
+VERSION = 1
+DIRECTORY = "bundles"
+
+Array = np.ndarray[Any, Any]
+
+_NAME = re.compile(r"(\d+)-(\d+)-(\d+)-.*\.h5$")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    path: Path
+    lo: int
+    hi: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Rows of one shard."""
+
+    rows: Array  # (n,) ascending
+    keep: Array  # (n,) bool: those to be stored
+    columns: Mapping[str, Column]  # of n rows, by path ("fields/energy")
+    filtered: Mapping[str, Array]  # rows that a filter rejected, by its expression
+
+
+def bundle_directory(workspace: Path, aggregate_id: str, shard: int) -> Path:
+    return workspace / aggregate_id / DIRECTORY / str(shard)
+
+
+def free_path(directory: Path, lo: int, hi: int, attempt: int, worker: str) -> Path:
+    """A name no file has yet: a worker may collect parts of one chunk several times (deferred tasks)."""
+    stem = f"{lo}-{hi}-{attempt}-{re.sub(r'[^A-Za-z0-9_.@-]', '_', worker)}"
+    path = directory / f"{stem}.h5"
+    number = 1
+    while path.exists():
+        number += 1
+        path = directory / f"{stem}.{number}.h5"
+    return path
+
+
+def write_bundle(path: Path, content: Contribution, attributes: Mapping[str, str | int]) -> None:
+    """Write the rows to be stored; columns are copied only if some rows are left out."""
+    import h5py
+
+    with replacing(path, durable_name=False) as temporary, h5py.File(temporary, "w", libver="latest") as file:
+        file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
+        file.create_dataset("row", data=content.rows[content.keep].astype("<i8"))
+        file.create_group("fields")
+        for name, column in content.columns.items():
+            if isinstance(column, Ragged):
+                kept = column.select(content.keep)
+                file.create_dataset(f"{name}/values", data=kept.values)
+                file.create_dataset(f"{name}/offsets", data=kept.offsets.astype("<i8"))
+            else:
+                _write_dense(file, name, column, content.keep)
+        for number, (expression, rows) in enumerate(content.filtered.items()):
+            dataset = file.create_dataset(f"filtered/{number}", data=rows.astype("<i8"))
+            dataset.attrs["expression"] = expression
+
+
+def _write_dense(file: Any, name: str, values: Array, keep: Array) -> None:
+    import h5py
+
+    num_rows = int(np.count_nonzero(keep))
+    dtype: Any = h5py.string_dtype() if values.dtype.kind == "O" else values.dtype
+    dataset = file.create_dataset(name, shape=(num_rows, *values.shape[1:]), dtype=dtype)
+    if num_rows == len(keep):
+        dataset[...] = values
+    else:
+        _write_kept(dataset, values, keep)
+
+
+def _write_kept(dataset: Any, values: Array, keep: Array) -> None:
+    row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+    step, at = 8 * block_rows(row_bytes), 0
+    for lo in range(0, len(values), step):
+        block = values[lo : lo + step][keep[lo : lo + step]]
+        if len(block):
+            dataset[at : at + len(block)] = block
+            at += len(block)
+
+
+def list_bundles(directory: Path) -> list[BundleFile]:
+    """The finished bundles of a shard, weakest claim first (lower attempt, then older)."""
+    found: list[tuple[int, int, str, BundleFile]] = []
+    if not directory.is_dir():
+        return []
+    for path in directory.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            lo, hi, attempt = map(int, match.groups())
+            found.append((attempt, path.stat().st_mtime_ns, path.name, BundleFile(path, lo, hi, attempt)))
+    return [item[-1] for item in sorted(found, key=lambda item: item[:3])]

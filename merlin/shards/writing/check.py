@@ -1,0 +1,208 @@
+"""Whether a value fits its field: shape, dtype, range and finiteness, with causes a user can act on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.format.segments import Column, Ragged
+from merlin.study.plan import Field
+
+BLOCK_BYTES = 1 << 20
+
+TEXT = np.dtype(object)  # in memory, text columns are arrays of str
+
+
+class BadOutput(Exception):
+    """A task's output cannot be collected; the message is the cause, without the field's name."""
+
+
+def is_text(field: Field) -> bool:
+    return field.kind == "text"
+
+
+def field_dtype(field: Field) -> np.dtype[Any]:
+    """The little-endian dtype of a field in memory and in files (`TEXT` for text)."""
+    return TEXT if is_text(field) else np.dtype(field.dtype).newbyteorder("<")
+
+
+def castable(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Same kind or wider; integers may change signedness because their range is checked by value."""
+    if found.kind in "iu" and wanted.kind in "iu":
+        return True
+    return found.kind != "O" and np.can_cast(found, wanted, "same_kind")
+
+
+def block_rows(row_bytes: int) -> int:
+    """How many rows make a block that fits a core's cache."""
+    return max(1, BLOCK_BYTES // max(1, row_bytes))
+
+
+def bad_rows(field: Field, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Which rows of `values` (n, …) do not survive the cast to the field's dtype, or are not finite though
+    they must.
+
+    Works block by block, so the extra memory does not grow with n.
+    """
+    wanted = field_dtype(field)
+    bad = np.zeros(len(values), dtype=bool)
+    narrows = values.dtype != wanted and not np.can_cast(values.dtype, wanted, "safe")
+    if wanted.kind in "fc" and (field.finite or narrows):
+        test = _not_finite if field.finite else _overflows
+    elif wanted.kind in "iu" and narrows:
+        test = _out_of_range
+    else:
+        return bad
+    step = block_rows(values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
+    for lo in range(0, len(values), step):
+        block = values[lo : lo + step]
+        wrong = test(block, wanted)
+        if wrong.any():
+            bad[lo : lo + step] = wrong.reshape(len(block), -1).any(axis=1)
+    return bad
+
+
+def _not_finite(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(over="ignore"):
+        return np.asarray(~np.isfinite(block if block.dtype == wanted else block.astype(wanted)))
+
+
+def _overflows(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(_not_finite(block, wanted) & np.isfinite(block))
+
+
+def _out_of_range(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    limits = np.iinfo(wanted)
+    return np.asarray((block < limits.min) | (block > limits.max))
+
+
+def explain_bad_row(field: Field, row: np.ndarray[Any, Any]) -> str:
+    """The cause for a row that `bad_rows` reported."""
+    wanted = field_dtype(field)
+    if wanted.kind in "iu":
+        offending = row[_out_of_range(row, wanted)].flat[0]
+        return f"expected {wanted.name} values, found {offending}, which is out of range"
+    lost = _overflows(row, wanted)
+    if lost.any():
+        return f"expected {wanted.name} values, found {row[lost].flat[0]!s}, which is out of range"
+    wrong = ~np.isfinite(row)
+    if row.ndim == 0:
+        return f"expected a finite value, found {row!s}"
+    first = tuple(int(i) for i in np.argwhere(wrong)[0])
+    share = f"{int(wrong.sum())} of {row.size} values"
+    return f"expected finite values, found {row[first]!s} at {list(first)} ({share})"
+
+
+def bad_samples(field: Field, column: Column) -> np.ndarray[Any, Any]:
+    """(n,) `bad_rows` of a column; of a ragged one, the samples with a bad item."""
+    if isinstance(column, Ragged):
+        return column.any_item(bad_rows(field, column.items))
+    return bad_rows(field, column)
+
+
+def explain_bad_sample(field: Field, column: Column, i: int) -> str:
+    """The cause for a sample that `bad_samples` reported."""
+    if isinstance(column, Ragged):
+        return explain_bad_row(field, column.rows(i, i + 1).items)
+    return explain_bad_row(field, column[i])
+
+
+def shape_text(field: Field) -> str:
+    """ "(64, 64, 4)", "(*, 3)" of a ragged field."""
+    return str(field.shape) if not field.ragged else f"({', '.join(['*', *map(str, field.shape)])})"
+
+
+def shape_mismatch(field: Field, found: tuple[int, ...]) -> str:
+    if not field.ndim:
+        return f"expected a scalar, found shape {found}"
+    hint = ""
+    if field.role == "edges" and len(found) == 2 and found[0] == 2:
+        hint = "; transpose it: one row per edge"
+    return f"expected shape {shape_text(field)}, found {found or 'a scalar'}{hint}"
+
+
+def fits(field: Field, shape: tuple[int, ...]) -> bool:
+    """Whether this is the shape of one sample."""
+    return (len(shape) == field.ndim and shape[1:] == field.shape) if field.ragged else shape == field.shape
+
+
+def convert(field: Field, raw: Any, *, textual: bool = False) -> Any:
+    """One task's value as an array of the field's shape, or str for text; not yet range-checked (`bad_rows`).
+
+    Of a ragged field: its items (m, *field.shape).
+
+    `textual` says that `raw` was read from text, so its strings are parsed as numbers. Raises BadOutput.
+    """
+    if is_text(field):
+        return _to_text(raw)
+    wanted = field_dtype(field)
+    if raw is None:
+        raise BadOutput(f"expected {wanted.name}, found null")
+    if isinstance(raw, dict):
+        raise BadOutput(
+            f"expected {wanted.name} of shape {shape_text(field)}, found an object with keys {_some(raw)}"
+        )
+    if textual:
+        raw = _parse_numbers(raw, wanted)
+    try:
+        array = np.asarray(raw)
+    except (ValueError, OverflowError):
+        raise BadOutput(f"expected shape {shape_text(field)}, found lists of unequal length") from None
+    if array.dtype.kind == "O" and isinstance(raw, int):
+        raise BadOutput(f"expected {wanted.name} values, found {raw}, which is out of range")
+    if field.ragged and not array.size and array.shape[:1] == (0,):
+        array = np.empty((0, *field.shape), wanted)  # an empty list does not show the shape of its items
+    if not fits(field, array.shape):
+        raise BadOutput(shape_mismatch(field, array.shape))
+    if not castable(array.dtype, wanted) and array.size:
+        raise BadOutput(f"expected dtype {wanted.name}, found {_found(array)}")
+    return array
+
+
+def _found(array: np.ndarray[Any, Any]) -> str:
+    if array.dtype.kind in "US":
+        return f"text {str(array.flat[0])!r}"
+    if array.dtype.kind == "O":
+        return "null" if any(x is None for x in array.flat) else "mixed values"
+    return str(array.dtype.name)
+
+
+def _to_text(raw: Any) -> str:
+    if isinstance(raw, np.ndarray) and raw.ndim == 0:
+        raw = raw[()]
+    if isinstance(raw, bytes):
+        raw = raw.decode("utf-8", "replace")
+    if not isinstance(raw, str):
+        raise BadOutput(f"expected text, found {type(raw).__name__}")
+    if "\0" in raw:
+        raise BadOutput("expected text, found a NUL character in it")
+    try:
+        raw.encode()
+    except UnicodeEncodeError:
+        raise BadOutput("expected text that can be UTF-8, found half a surrogate pair") from None
+    return str(raw)
+
+
+def _parse_numbers(raw: Any, wanted: np.dtype[Any]) -> Any:
+    """Turn a string, or a list of strings, or rows of strings, into numbers of the wanted kind."""
+    if isinstance(raw, list):
+        return [_parse_numbers(item, wanted) for item in raw]
+    text = str(raw).strip()
+    try:
+        match wanted.kind:
+            case "i" | "u":
+                return int(text)
+            case "b":
+                return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+            case "c":
+                return complex(text)
+            case _:
+                return float(text.replace("D", "e").replace("d", "e") if text[-1:].isdigit() else text)
+    except (ValueError, KeyError):
+        raise BadOutput(f"expected {wanted.name}, found text {text[:40]!r}") from None
+
+
+def _some(names: Any, limit: int = 8) -> str:
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "")

@@ -1,0 +1,173 @@
+"""Collect a chunk's outputs into bundles, right after the chunk ran, while its files are in the page cache.
+
+A missing or malformed output is the cause of its task's failure, never of the study's. What the filters of the data set
+reject is not stored, and the bundle says so.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin.shards.format.rows import row_map
+from merlin.shards.format.segments import Column
+from merlin.shards.writing.bundle import Contribution, bundle_directory, free_path, write_bundle
+from merlin.shards.writing.check import BadOutput, field_dtype, is_text
+from merlin.shards.writing.derive import Rules
+from merlin.shards.writing.extract import TaskFiles
+from merlin.shards.writing.graph_check import refuse_bad_graphs
+from merlin.shards.writing.outputs import Outputs, output_rows, take_output
+from merlin.shards.writing.piece import ColumnBuilder, Piece, convert_rows
+from merlin.study.plan import Field, StepInstance
+
+if TYPE_CHECKING:
+    from merlin.study.workspace import Workspace
+
+Array = np.ndarray[Any, Any]
+
+SLICE_BYTES = 64 << 20  # of values read from files that are in memory at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectRequest:
+    """Tasks [lo, hi) of `source`, of which those with `ok` ran well and are to be collected."""
+
+    workspace: Workspace
+    aggregate: StepInstance
+    source: StepInstance
+    lo: int
+    hi: int
+    ok: Array  # bool (hi - lo,)
+    outputs: Outputs | None  # of a function: name -> array (hi - lo, …); rows that are not ok are ignored
+    attempt: int
+    worker: str
+
+
+def collect_chunk(request: CollectRequest) -> dict[int, str]:
+    """Write the chunk's bundles, at least one per shard it touches; return task -> cause for each bad output.
+
+    The bundles are durable when this returns. Tasks of the result, and those not ok, are in no bundle. Files are read
+    in slices of about `SLICE_BYTES`, each of which becomes a bundle.
+    """
+    rows = row_map(request.workspace, request.aggregate)
+    first = rows.first_row(request.source.id)
+    rules = Rules(request.workspace, request.aggregate, request.source)
+    causes: dict[int, str] = {}
+    for shard, lo, hi in rows.pieces(first + request.lo, first + request.hi):
+        at, end = lo - first, hi - first
+        while at < end:
+            piece = _read_piece(request, at, end, causes)
+            if piece.keep.any():
+                _bundle(request, rules, piece, shard, first)
+            at = piece.hi
+    return causes
+
+
+def _bundle(request: CollectRequest, rules: Rules, piece: Piece, shard: int, first: int) -> None:
+    """Check what takes more than one field, and store what is left."""
+    refuse_bad_graphs(piece, rules.fields)
+    filtered = rules.apply(piece)
+    rejected = {expression: first + piece.lo + np.flatnonzero(mask) for expression, mask in filtered.items()}
+    if not piece.keep.any() and not rejected:
+        return
+    directory = bundle_directory(request.workspace.path, request.aggregate.id, shard)
+    lo, hi = first + piece.lo, first + piece.hi
+    path = free_path(directory, lo, hi, request.attempt, request.worker)
+    attributes: dict[str, str | int] = {
+        "aggregate": request.aggregate.id,
+        "source": request.source.id,
+        "attempt": request.attempt,
+        "worker": request.worker,
+    }
+    columns = {column.path: piece.columns[column.name] for column in rules.fields}
+    content = Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, rejected)
+    write_bundle(path, content, attributes)
+
+
+def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str]) -> Piece:
+    """Every field that is not derived, for tasks [lo, hi) or as many of them as fit the memory."""
+    assert request.aggregate.aggregate is not None
+    outputs = request.outputs
+    direct: list[Field] = []
+    from_files: list[Field] = []
+    for column in request.aggregate.aggregate.fields:
+        if column.expression:
+            continue
+        in_file = outputs is None or (column.file and not column.output)
+        (from_files if in_file else direct).append(column)
+    if from_files:
+        hi = min(hi, lo + max(1, SLICE_BYTES // max(1, _row_bytes(from_files))))
+    keep = np.array(request.ok[lo - request.lo : hi - request.lo], dtype=bool)
+    piece = Piece(lo, hi, keep, causes)
+    if from_files and keep.any():
+        _read_files(request, piece, tuple(from_files))
+    for column in direct if outputs is not None else ():
+        assert outputs is not None
+        values = output_rows(column, outputs, request.hi - request.lo)
+        if not isinstance(values, str):
+            values = values[piece.lo - request.lo : piece.hi - request.lo]
+        take_output(piece, column, values)
+    return piece
+
+
+def _row_bytes(columns: list[Field]) -> int:
+    """Of one task's values, as far as they are known beforehand."""
+    dense = [column for column in columns if not (column.ragged or is_text(column))]
+    return sum(field_dtype(c).itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in dense)
+
+
+def _read_files(request: CollectRequest, piece: Piece, columns: tuple[Field, ...]) -> None:
+    """Read fields from the tasks' directories; the piece ends early if they take too much memory."""
+    files = TaskFiles(columns)
+    builders = {column.name: ColumnBuilder(column, piece.num) for column in columns}
+    extra_bytes = 0
+    for i in np.flatnonzero(piece.keep).tolist():
+        column = columns[0]
+        try:
+            values = files.read(os.fspath(request.workspace.task_dir(request.source, piece.lo + i)))
+            for column in columns:
+                extra_bytes += builders[column.name].put(i, values[column.name])
+        except BadOutput as e:
+            named = str(e).startswith("field '")
+            piece.refuse(i, str(e) if named else f"field '{column.name}': {column.file}: {e}")
+        if extra_bytes > SLICE_BYTES:
+            piece.hi = piece.lo + i + 1
+            piece.keep = piece.keep[: i + 1]
+            break
+    for column in columns:
+        piece.add(column, builders[column.name].cut(piece.num), f"{column.file}: ")
+
+
+def save_outputs(
+    workspace: Workspace,
+    instance: StepInstance,
+    lo: int,
+    hi: int,
+    ok: Array,
+    outputs: Outputs,
+    attempt: int,
+    worker: str,
+) -> dict[int, str]:
+    """Keep what a function returned for tasks [lo, hi) although no aggregate collects it.
+
+    Writes ``<instance id>/outputs/<lo>-<hi>-<attempt>-<worker>.h5``, laid out like a bundle with tasks as
+    rows; returns task -> cause where an output has the wrong number of rows or cannot be stored.
+    """
+    piece = Piece(lo, hi, np.array(ok, dtype=bool), {})
+    columns: dict[str, Column] = {}
+    for name in outputs:
+        values: Column | str = output_rows(Field(name=name, output=name), outputs, hi - lo)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
+            values = convert_rows(piece, Field(name=name, kind="text"), values)
+        if isinstance(values, str):
+            piece.refuse_all(f"output '{name}': {values}")
+        else:
+            columns[f"fields/{name}"] = values
+    if piece.keep.any():
+        path = free_path(workspace.path / instance.id / "outputs", lo, hi, attempt, worker)
+        attributes: dict[str, str | int] = {"source": instance.id, "attempt": attempt, "worker": worker}
+        write_bundle(path, Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, {}), attributes)
+    return piece.causes

@@ -1,0 +1,313 @@
+"""Read a task's fields from the files in its directory."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from merlin.shards.writing.check import BadOutput, convert, is_text
+from merlin.study.plan import Field
+
+
+class Document(Protocol):
+    """An opened output file."""
+
+    def get(self, field: Field) -> Any:
+        """The field's value; BadOutput if it is not there."""
+
+    def close(self) -> None: ...
+
+
+class TaskFiles:
+    """Reads fields from one task directory after another; each file is parsed once per task."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        groups: dict[str, list[Field]] = {}
+        for field in fields:
+            groups.setdefault(field.file or "", []).append(field)
+        self._groups = groups
+
+    def read(self, directory: str) -> dict[str, Any]:
+        """Values by field name, as `convert` returns them; BadOutput is the first cause, with its field."""
+        values: dict[str, Any] = {}
+        for pattern, fields in self._groups.items():
+            documents: dict[str, Document] = {}
+            name = ""
+            field = fields[0]
+            try:
+                path = find_file(directory, pattern)
+                name = os.path.relpath(path, directory) + ": "
+                for field in fields:
+                    values[field.name] = _read_field(path, field, documents)
+            except BadOutput as e:
+                raise BadOutput(f"field '{field.name}': {name}{e}") from None
+            finally:
+                for document in documents.values():
+                    document.close()
+        return values
+
+
+def find_file(directory: str, pattern: str) -> str:
+    """The one file in `directory` that `pattern` matches."""
+    if not pattern:
+        raise BadOutput("the field names neither an output nor a file")
+    if not glob.has_magic(pattern):
+        path = f"{directory}/{pattern}"  # pathlib costs more than the parsing of a small file
+        if not os.access(path, os.F_OK):
+            raise BadOutput(f"expected a file '{pattern}', found none")
+        return path
+    matches = sorted(str(path.relative_to(directory)) for path in Path(directory).glob(pattern))
+    if len(matches) == 1:
+        return f"{directory}/{matches[0]}"
+    if not matches:
+        raise BadOutput(f"expected a file '{pattern}', found none")
+    listed = ", ".join(matches[:3]) + (", …" if len(matches) > 3 else "")
+    raise BadOutput(f"expected one file '{pattern}', found {len(matches)} ({listed})")
+
+
+def _suffix(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return "." + name.rpartition(".")[2].lower() if "." in name else ""
+
+
+def _read_field(path: str, field: Field, documents: dict[str, Document]) -> Any:
+    suffix = "regex" if field.regex is not None else _suffix(path)
+    document = documents.get(suffix)
+    if document is None:
+        opener = _OPENERS.get(suffix)
+        if opener is None and not is_text(field):
+            raise BadOutput(
+                f"files of type '{suffix}' need a regex (known: .json .npy .npz .csv .tab .h5 .hdf5)"
+            )
+        try:
+            document = documents[suffix] = (opener or Text)(path)
+        except (OSError, ValueError, EOFError, KeyError) as e:
+            raise BadOutput(f"cannot be read: {_one_line(e)}") from e
+    try:
+        raw = document.get(field)
+    except (OSError, ValueError, EOFError) as e:
+        raise BadOutput(f"cannot be read: {_one_line(e)}") from e
+    if type(raw) is float and not field.ndim and field.dtype == "float64":
+        return raw  # by far the most common case, and already right
+    return convert(field, raw, textual=isinstance(document, Text | Table))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+class Json:
+    """A JSON document; `key` is a dotted path, integers index lists, no key means the whole document."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, "rb") as file:
+            content = file.read()
+        if not content.strip():
+            raise ValueError("the file is empty")
+        try:
+            self._root = json.loads(content)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+    def get(self, field: Field) -> Any:
+        key, node = field.key, self._root
+        if not key:
+            return node
+        if isinstance(node, dict) and key in node:  # also keys that hold dots
+            return node[key]
+        for part in key.split("."):
+            if isinstance(node, dict) and part in node:
+                node = node[part]
+            elif (
+                isinstance(node, list) and part.lstrip("-").isdigit() and -len(node) <= int(part) < len(node)
+            ):
+                node = node[int(part)]
+            else:
+                raise BadOutput(f"expected key '{key}', found {_contents(node)}")
+        return node
+
+    def close(self) -> None:
+        pass
+
+
+def _contents(node: Any) -> str:
+    if isinstance(node, dict):
+        keys = list(node)
+        return (
+            "keys " + ", ".join(map(str, keys[:8])) + (", …" if len(keys) > 8 else "") if keys else "no keys"
+        )
+    if isinstance(node, list):
+        return f"a list of {len(node)}"
+    return f"{type(node).__name__} {str(node)[:40]!r}"
+
+
+class Npy:
+    """A single array; `key` is not used."""
+
+    def __init__(self, path: str) -> None:
+        self._array = np.load(path, allow_pickle=False)
+
+    def get(self, field: Field) -> Any:
+        return self._array
+
+    def close(self) -> None:
+        pass
+
+
+class Npz:
+    """Named arrays; `key` may be left out when there is only one."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._file = np.load(path, allow_pickle=False)
+        except Exception as e:
+            raise ValueError(_one_line(e)) from e
+        if not isinstance(self._file, np.lib.npyio.NpzFile):
+            raise ValueError("not an .npz archive")
+
+    def get(self, field: Field) -> Any:
+        names = self._file.files
+        key = field.key or (names[0] if len(names) == 1 else "")
+        if key not in names:
+            raise BadOutput(f"expected key '{key}', found {', '.join(names[:8]) or 'nothing'}")
+        try:
+            return self._file[key]
+        except Exception as e:
+            raise ValueError(_one_line(e)) from e
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Table:
+    """Delimited text: `key` is a column's header or index; a series is the whole column, a scalar needs one
+    row.
+
+    Without `key`: the only column, or for a two-dimensional field the whole table.
+    """
+
+    def __init__(self, path: str) -> None:
+        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            text = file.read()
+        delimiter = "\t" if path.lower().endswith((".tab", ".tsv")) else ","
+        rows = [
+            [cell.strip() for cell in row]
+            for row in csv.reader(io.StringIO(text), delimiter=delimiter)
+            if row
+        ]
+        self._rows = [row for row in rows if any(row)]
+        if not self._rows:
+            raise ValueError("the file is empty")
+        self._header: list[str] = []
+        if any(cell and not _is_number(cell) for cell in self._rows[0]):
+            self._header = self._rows.pop(0)
+
+    def get(self, field: Field) -> Any:
+        if not field.key and field.ndim == 2:
+            return self._rows
+        column = self._column(field)
+        try:
+            cells = [row[column] for row in self._rows]
+        except IndexError:
+            raise BadOutput(f"expected {column + 1} columns in every row, found fewer") from None
+        if field.ndim:
+            return cells
+        if len(cells) != 1:
+            raise BadOutput(f"expected one row for a scalar, found {len(cells)}")
+        return cells[0]
+
+    def _column(self, field: Field) -> int:
+        width = len(self._header) or len(self._rows[0])
+        key = field.key
+        if not key:
+            if width == 1:
+                return 0
+            raise BadOutput(f"expected a key that names one of {width} columns, found none in the field")
+        if key in self._header:
+            return self._header.index(key)
+        if key.isdigit() and int(key) < width:
+            return int(key)
+        raise BadOutput(
+            f"expected column '{key}', found {', '.join(self._header[:8]) or f'{width} without header'}"
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+class Hdf5:
+    """Any HDF5 file; `key` is the path of a dataset, or may be left out when the root holds only one."""
+
+    def __init__(self, path: str) -> None:
+        import h5py
+
+        self._file = h5py.File(path, "r", locking=False)
+
+    def get(self, field: Field) -> Any:
+        import h5py
+
+        names = list(self._file)
+        key = field.key or (names[0] if len(names) == 1 else "")
+        node = self._file.get(key) if key else None
+        if not isinstance(node, h5py.Dataset):
+            raise BadOutput(f"expected a dataset '{key}', found {', '.join(names[:8]) or 'nothing'}")
+        return node.asstr()[()] if is_text(field) and h5py.check_string_dtype(node.dtype) else node[()]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Text:
+    """Any text file, searched with the field's `regex`: the first match counts; for a series, every match.
+
+    The value is the first group, or the whole match if the expression has no group. A text field without
+    `regex` is the whole file.
+    """
+
+    def __init__(self, path: str) -> None:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            self._text = file.read()
+
+    def get(self, field: Field) -> Any:
+        if field.regex is None:
+            return self._text
+        expression = re.compile(field.regex, re.MULTILINE)
+        group = 1 if expression.groups else 0
+        if field.ndim:
+            return [match.group(group) for match in expression.finditer(self._text)]
+        match = expression.search(self._text)
+        if match is None or match.group(group) is None:
+            raise BadOutput(f"expected a match of {field.regex!r}, found none")
+        return match.group(group)
+
+    def close(self) -> None:
+        pass
+
+
+_OPENERS: dict[str, Any] = {
+    "regex": Text,
+    ".json": Json,
+    ".npy": Npy,
+    ".npz": Npz,
+    ".csv": Table,
+    ".tab": Table,
+    ".tsv": Table,
+    ".h5": Hdf5,
+    ".hdf5": Hdf5,
+}

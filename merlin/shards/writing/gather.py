@@ -1,0 +1,341 @@
+"""Write one shard: every row whose task ended ok and that no filter rejects.
+
+Memory: a few blocks of one field, and some numbers for every row of the shard (docs/shard-format.md). The same rows
+give the same content digest, whichever way they came.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from merlin.shards.format.atomic import fsync_path, remove_leftovers, replacing, write_text
+from merlin.shards.format.codecs import NONE, Codec
+from merlin.shards.format.row_check import RowChecks, encode
+from merlin.shards.format.rows import RowMap, row_map, to_ranges
+from merlin.shards.format.shard_info import (
+    ATTEMPT,
+    FILTERED,
+    SHARD_FORMAT,
+    SHARD_VERSION,
+    ShardInfo,
+    info_name,
+    next_info_name,
+    shard_name,
+)
+from merlin.shards.format.statistics import Accumulator, channel_axis
+from merlin.shards.writing.assembly import Assembly, RowSource
+from merlin.shards.writing.check import field_dtype, is_text
+from merlin.shards.writing.columns import Around, ColumnSpec, skeleton_digest, write_columns
+from merlin.study.plan import Aggregate, Field, StepInstance
+
+if TYPE_CHECKING:
+    from merlin.study.workspace import Workspace
+
+FORMAT, VERSION = SHARD_FORMAT, SHARD_VERSION
+
+_MAX_ATTRIBUTE = 32 << 10  # bytes of JSON; HDF5 has room for 64 KiB
+
+Array = np.ndarray[Any, Any]
+
+
+class Content(Protocol):
+    """The rows of a shard that is to be written; paths are those of fields."""
+
+    @property
+    def rows(self) -> Array: ...
+
+    def read(self, path: str, lo: int, hi: int, out: Array) -> None:
+        """Put rows number [lo, hi) into `out`."""
+        ...
+
+    def offsets(self, path: str) -> Array:
+        """(n + 1,) where each row's items begin, of a ragged field."""
+        ...
+
+    def read_items(self, path: str, lo: int, hi: int, out: Array) -> None:
+        """Put items [lo, hi) of all rows into `out`."""
+        ...
+
+
+def write_shard(
+    workspace: Workspace,
+    aggregate_instance: StepInstance,
+    shard: int,
+    absent_rows: Iterable[tuple[int, int]],
+    previous: RowSource | None = None,
+) -> ShardInfo:
+    """Write ``shard_<k>.h5`` and its sidecar from the rows of the shard that are not in `absent_rows`, less those that
+    the filters reject.
+
+    Of several bundles with the same row the highest attempt counts, then the newest; rows in no bundle come
+    from the shard as it was written before (or from `previous`), then from the files of `cmd` tasks.
+
+    Raises:
+        ShardError: rows that nothing holds; the message names them.
+    """
+    rows = row_map(workspace, aggregate_instance)
+    lo, hi = rows.shard_range(shard)
+    present = np.ones(hi - lo, dtype=bool)
+    for a, b in absent_rows:
+        present[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
+    wanted = lo + np.flatnonzero(present)
+    assembly = Assembly(workspace, aggregate_instance, shard, wanted, previous)
+    try:
+        return _write(workspace, aggregate_instance, rows, shard, assembly)
+    finally:
+        assembly.close()
+
+
+def _write(
+    workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int, assembly: Assembly
+) -> ShardInfo:
+    directory = workspace.data_set_dir(instance)
+    columns = [
+        *(
+            column
+            for field in rows.aggregate.fields
+            for column in field_columns(field, rows.aggregate, assembly)
+        ),
+        *_input_columns(workspace, rows, assembly.rows),
+        *_parameter_columns(workspace, rows, assembly.rows),
+        memory_column("sample_id", rows.sample_ids(assembly.rows)),
+        memory_column("row", assembly.rows.astype("<i8")),
+        memory_column(ATTEMPT, assembly.attempts),
+    ]
+    filtered = {expression: tuple(to_ranges(found)) for expression, found in assembly.filtered.items()}
+    around = Around(
+        attributes=_attributes(workspace, instance, rows, shard),
+        groups=group_attributes(rows.aggregate.fields),
+        texts={FILTERED: json.dumps(filtered)} if rows.aggregate.valid else {},
+    )
+    place = Place(directory, shard, *rows.shard_range(shard))
+    return store_shard(place, assembly, rows.aggregate.fields, columns, around, filtered)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which shard is written, and where; it stands for rows [lo, hi)."""
+
+    directory: Path
+    shard: int
+    lo: int
+    hi: int
+
+
+def store_shard(
+    place: Place,
+    content: Content,
+    fields: Sequence[Field],
+    columns: list[ColumnSpec],
+    around: Around,
+    filtered: Mapping[str, tuple[tuple[int, int], ...]],
+) -> ShardInfo:
+    """Write the file and its sidecar, so that a kill at any moment leaves a shard with its own description or none."""
+    directory, shard, rows = place.directory, place.shard, content.rows
+    path, sidecar = directory / shard_name(shard), directory / info_name(shard)
+    checks = RowChecks(rows)
+    checks.offsets = {f"{f.path}/values": content.offsets(f.path) for f in fields if f.ragged}
+    remove_leftovers(directory, path.name)
+    following = directory / next_info_name(shard)
+    with replacing(path) as temporary:
+        datasets = write_columns(temporary, columns, around, checks)
+        info = ShardInfo(
+            file=path.name,
+            shard=shard,
+            lo=place.lo,
+            hi=place.hi,
+            num_rows=len(rows),
+            size_bytes=temporary.stat().st_size,
+            skeleton=skeleton_digest(temporary, datasets),
+            datasets=tuple(datasets),
+            filtered=dict(filtered),
+            rows=tuple(to_ranges(rows)),
+            checks=encode(checks.values),
+        )
+        # the proof of the new shard is there before it is, and no sidecar ever describes another file than its own
+        write_text(following, info.to_json())
+        sidecar.unlink(missing_ok=True)
+    following.replace(sidecar)
+    fsync_path(directory)
+    return info
+
+
+def codec_of(field: Field, aggregate: Aggregate) -> Codec:
+    """How a field is compressed, with what the aggregate says for all."""
+    name = field.compression or aggregate.compression
+    level = aggregate.level if field.level is None and not field.compression else field.level
+    return Codec(name, field.shuffle or aggregate.shuffle or "byte", level)
+
+
+def field_columns(field: Field, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
+    """The data sets of a field: one, or the values and the offsets of a ragged one."""
+    if field.ragged:
+        return _ragged_columns(field, aggregate, assembly)
+
+    def fill(lo: int, hi: int, out: Array) -> None:
+        assembly.read(field.path, lo, hi, out)
+
+    dtype = field_dtype(field)
+    return [
+        ColumnSpec(
+            field.path,
+            dtype,
+            (len(assembly.rows), *(() if is_text(field) else field.shape)),
+            fill,
+            codec=NONE if is_text(field) else codec_of(field, aggregate),
+            attributes=_field_attributes(field),
+            channel_axis=channel_axis(field),
+            with_statistics=dtype.kind in "iufb",
+        )
+    ]
+
+
+def _ragged_columns(field: Field, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
+    """The values, all samples' one after the other, and the offsets with the statistics of the lengths."""
+    offsets = assembly.offsets(field.path)
+    lengths = Accumulator((), None)
+    lengths.add(np.diff(offsets))
+
+    def fill(lo: int, hi: int, out: Array) -> None:
+        assembly.read_items(field.path, lo, hi, out)
+
+    def fill_offsets(lo: int, hi: int, out: Array) -> None:
+        out[...] = offsets[lo:hi]
+
+    dtype = field_dtype(field)
+    values = ColumnSpec(
+        f"{field.path}/values",
+        dtype,
+        (int(offsets[-1]), *field.shape),
+        fill,
+        codec=codec_of(field, aggregate),
+        channel_axis=channel_axis(field),
+        with_statistics=dtype.kind in "iufb",
+        ragged=True,
+    )
+    ends = ColumnSpec(
+        f"{field.path}/offsets",
+        np.dtype("<i8"),
+        offsets.shape,
+        fill_offsets,
+        statistics=lengths.result(),
+        ragged=True,
+    )
+    return [values, ends]
+
+
+def _field_attributes(field: Field) -> dict[str, Any]:
+    """What a reader of the file alone needs to know of a field."""
+    found: dict[str, Any] = {
+        "kind": field.kind,
+        "units": field.units,
+        "description": field.description,
+        "axes": json.dumps(list(field.axes)),
+        "finite": field.finite,
+    }
+    for name in ("layout", "expression", "graph", "role"):
+        if getattr(field, name):
+            found[name] = getattr(field, name)
+    if field.channels:
+        found["channels"] = json.dumps(list(field.channels))
+    if field.keep_bits is not None:
+        found["keep_bits"] = field.keep_bits
+    return found
+
+
+def group_attributes(fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+    """Attributes of graphs and of ragged fields, which are groups."""
+    found: dict[str, dict[str, Any]] = {}
+    for field in fields:
+        if field.graph:
+            found.setdefault(f"fields/{field.graph}", {"kind": "graph"})
+        if field.ragged:
+            found[field.path] = _field_attributes(field)
+    return found
+
+
+def memory_column(name: str, values: Array) -> ColumnSpec:
+    """A small column that is in memory already."""
+
+    def fill(lo: int, hi: int, out: Array) -> None:
+        out[...] = values[lo:hi]
+
+    described = name.startswith("inputs/") and values.dtype.kind == "f"
+    return ColumnSpec(name, values.dtype, values.shape, fill, with_statistics=described)
+
+
+def _input_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[ColumnSpec]:
+    """The samples file's columns at the wanted rows: float64, or text."""
+    if workspace.plan.samples is None or not rows.per_sample:
+        return []
+    table = workspace.samples()
+    parts: dict[str, list[Array]] = {label: [] for label in table.labels}
+    _, tasks = rows.locate(wanted)
+    # at a border between sources the tasks start again from 0
+    for group in np.split(tasks, np.flatnonzero(np.diff(tasks) < 0) + 1):
+        if len(group):
+            lo = int(group[0])
+            block = table.rows(lo, int(group[-1]) + 1)
+            for label in parts:
+                parts[label].append(np.asarray(block[label])[group - lo])
+    columns = []
+    for label, pieces in parts.items():
+        values = np.concatenate(pieces) if pieces else np.zeros(0)
+        values = values.astype("<f8") if values.dtype.kind in "iufb" else values.astype(str).astype(object)
+        columns.append(memory_column(f"inputs/{label}", values))
+    return columns
+
+
+def _parameter_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[ColumnSpec]:
+    """The parameters of each row's source; the dtype of one is the same in all shards."""
+    sources = [workspace.instance(source) for source in rows.aggregate.sources]
+    names = list(dict.fromkeys(name for source in sources for name in source.params))
+    which, _ = rows.locate(wanted)
+    columns = []
+    for name in names:
+        values = [source.params.get(name) for source in sources]
+        if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            integers = all(isinstance(v, int) for v in values)
+            table = np.array(values, dtype="<i8" if integers else "<f8")
+        else:
+            table = np.array(["" if v is None else str(v) for v in values], dtype=object)
+        columns.append(memory_column(f"parameters/{name}", table[which]))
+    return columns
+
+
+def _attributes(workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int) -> dict[str, Any]:
+    """Attributes of the file: format and provenance. They are no part of the content digest."""
+    plan = workspace.plan
+    lo, hi = rows.shard_range(shard)
+    sources = [rows.aggregate.sources[span.source] for span in rows.spans(lo, hi)]
+    described = {
+        "variables": plan.variables,
+        "parameters": {source: workspace.instance(source).params for source in sources},
+    }
+    texts = {name: json.dumps(value) for name, value in described.items()}
+    return {
+        "format": SHARD_FORMAT,
+        "version": SHARD_VERSION,
+        "study": plan.name,
+        "study_id": plan.study_id,
+        "spec_digest": plan.spec_digest,
+        "code_version": plan.code_version,
+        "seed": plan.seed,
+        **{name: text for name, text in texts.items() if len(text.encode()) <= _MAX_ATTRIBUTE},
+        "aggregate": instance.id,
+        "shard": shard,
+        "row_lo": lo,
+        "row_hi": hi,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,67 @@
+"""Whether the members of a graph fit together, sample by sample."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from merlin.shards.format.segments import Ragged
+from merlin.shards.writing.piece import Piece
+from merlin.study.plan import Field
+
+Array = np.ndarray[Any, Any]
+
+OF_NODES = ("nodes", "positions", "node_targets")
+OF_EDGES = ("edges", "edge_features")
+
+
+def refuse_bad_graphs(piece: Piece, fields: Sequence[Field]) -> None:
+    """Refuse samples whose members differ in their number of nodes or edges, or with an edge to no node."""
+    graphs: dict[str, dict[str, Field]] = defaultdict(dict)
+    for field in fields:
+        if field.graph:
+            graphs[field.graph][field.role] = field
+    for name, members in graphs.items():
+        num_nodes = _agreed(piece, name, members, OF_NODES)
+        _agreed(piece, name, members, OF_EDGES)
+        if num_nodes is not None and "edges" in members:
+            _refuse_bad_edges(piece, members["edges"], num_nodes)
+
+
+def _column(piece: Piece, field: Field) -> Ragged:
+    column = piece.columns[field.name]
+    assert isinstance(column, Ragged)
+    return column
+
+
+def _agreed(piece: Piece, graph: str, members: dict[str, Field], roles: Sequence[str]) -> Array | None:
+    """(n,) the number of items that all these members have; None if there is no such member."""
+    there = [members[role] for role in roles if role in members]
+    if not there:
+        return None
+    wanted = _column(piece, there[0]).lengths
+    for other in there[1:]:
+        found = _column(piece, other).lengths
+        for i in np.flatnonzero((found != wanted) & piece.keep).tolist():
+            cause = f"{int(wanted[i])} {there[0].role}, and {int(found[i])} {other.role}"
+            piece.refuse(i, f"graph '{graph}': {cause}")
+    return wanted
+
+
+def _refuse_bad_edges(piece: Piece, edges: Field, num_nodes: Array) -> None:
+    column = _column(piece, edges)
+    ends = column.items
+    limits = np.repeat(num_nodes, column.lengths)
+    bad = np.asarray(((ends < 0) | (ends >= limits[:, None])).any(axis=1))
+    if not bad.any():
+        return
+    for i in np.flatnonzero(column.any_item(bad) & piece.keep).tolist():
+        mine = column.rows(i, i + 1).items
+        wrong = mine[(mine < 0) | (mine >= num_nodes[i])][0]
+        piece.refuse(
+            i,
+            f"field '{edges.name}': an edge leads to node {int(wrong)}, and there are {int(num_nodes[i])} (from 0 on)",
+        )

@@ -1,0 +1,305 @@
+"""The last step of a data set: check every shard, write ``ensemble.h5`` and ``manifest.json``."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.format import splits
+from merlin.shards.format.atomic import TEMPORARY_SUFFIX
+from merlin.shards.format.digest import ALGORITHM, TEXT_DTYPE, block_rows, combine, digest_array
+from merlin.shards.format.manifest_file import OUTCOMES, Counts
+from merlin.shards.format.rows import RowMap, row_map, to_ranges
+from merlin.shards.format.shard_info import (
+    DatasetInfo,
+    ShardInfo,
+    info_name,
+    next_info_name,
+    read_info,
+    shard_name,
+)
+from merlin.shards.format.statistics import Statistics, merge
+from merlin.shards.format.virtual import write_virtual
+from merlin.shards.writing import bundle
+from merlin.shards.writing.cleanup import clean_data_set
+from merlin.shards.writing.gather import codec_of, write_shard
+from merlin.shards.writing.growing import publish
+from merlin.study.plan import Field, StepInstance
+from merlin.study.runs import RunMap
+from merlin.study.tasks import NO_OUTCOME, Outcome
+
+if TYPE_CHECKING:
+    from merlin.ledger.replay import Replay
+    from merlin.study.workspace import Workspace
+
+MAX_CAUSES = 1000  # groups of failed tasks that are listed with their cause; the rest share one entry
+
+_MISSING = (Outcome.INTERRUPTED, NO_OUTCOME)
+
+
+def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> None:
+    """Finish the data set of a manifest instance, then remove its bundles, and clean up if it is to be.
+
+    A shard that does not hold exactly the rows whose tasks ended ok (after a restart made more of them so) is
+    written again first. Raises ShardError if rows are lost.
+    """
+    aggregate = workspace.instance(manifest_instance.finishes)
+    publish(workspace, aggregate, make_part(workspace, manifest_instance), make_part, write_virtual)
+    clean_data_set(workspace, aggregate)
+    shutil.rmtree(workspace.path / aggregate.id / bundle.DIRECTORY, ignore_errors=True)
+    _remove_leftovers(workspace.data_set_dir(aggregate), row_map(workspace, aggregate))
+
+
+def make_part(workspace: Workspace, manifest_instance: StepInstance) -> dict[str, Any]:
+    """What this study's rows put into the manifest, as if they were the whole data set."""
+    from merlin.ledger.replay import Replay
+
+    aggregate = workspace.instance(manifest_instance.finishes)
+    rows = row_map(workspace, aggregate)
+    replay = Replay(workspace.ledger_dir, workspace.plan)
+    outcomes = [replay.outcomes[source] for source in rows.aggregate.sources]
+    summary = Summary(rows)
+    for shard in rows.shards:
+        present = present_rows(rows, outcomes, shard)
+        summary.add(_current(workspace, aggregate, rows, shard, present), present)
+    return {
+        **_about(workspace, aggregate, rows),
+        **_fates(workspace, rows, outcomes, replay, summary.filtered_rows()),
+        **summary.to_json(),
+    }
+
+
+def _remove_leftovers(directory: Path, rows: RowMap) -> None:
+    """What killed writers left; other studies may be writing other shards of the data set."""
+    ours = {name(shard) for shard in rows.shards for name in (shard_name, info_name, next_info_name)}
+    for shard in rows.shards:
+        (directory / next_info_name(shard)).unlink(missing_ok=True)  # every shard has its own by now
+    for leftover in directory.glob(f"*{TEMPORARY_SUFFIX}"):
+        if leftover.name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0] in ours:
+            leftover.unlink(missing_ok=True)
+
+
+def present_rows(rows: RowMap, outcomes: list[RunMap], shard: int) -> np.ndarray[Any, Any]:
+    """The rows of a shard whose tasks ended ok."""
+    lo, hi = rows.shard_range(shard)
+    mask = np.zeros(hi - lo, dtype=bool)
+    for span in rows.spans(lo, hi):
+        for x, y in outcomes[span.source].ranges([Outcome.OK], span.lo, span.hi):
+            mask[span.first_row + x - lo : span.first_row + y - lo] = True
+    return lo + np.flatnonzero(mask)
+
+
+def _current(
+    workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: np.ndarray[Any, Any]
+) -> ShardInfo:
+    """The shard's description; the shard is written again unless it holds exactly the rows `present`."""
+    directory = workspace.data_set_dir(aggregate)
+    path = directory / shard_name(shard)
+    try:
+        info = read_info(directory / info_name(shard))
+        if path.stat().st_size == info.size_bytes and _holds(info, present):
+            return info
+    except (ShardError, FileNotFoundError):
+        pass
+    lo, hi = rows.shard_range(shard)
+    absent = np.setdiff1d(np.arange(lo, hi), present, assume_unique=True)
+    return write_shard(workspace, aggregate, shard, to_ranges(absent))
+
+
+def _holds(info: ShardInfo, present: np.ndarray[Any, Any]) -> bool:
+    """Whether the shard's rows and the filtered ones are together exactly these, told by the digest of its rows."""
+    filtered = _filtered_rows(info)
+    if not np.isin(filtered, present).all():
+        return False
+    step = block_rows(8)
+    numbers = np.setdiff1d(present, filtered, assume_unique=True).astype("<i8")
+    blocks = tuple(digest_array(numbers[lo : lo + step]) for lo in range(0, len(numbers), step))
+    return any(d.name == "row" and d.blocks == blocks for d in info.datasets)
+
+
+def _filtered_rows(info: ShardInfo) -> np.ndarray[Any, Any]:
+    ranges = [np.arange(a, b) for listed in info.filtered.values() for a, b in listed]
+    return np.sort(np.concatenate(ranges)) if ranges else np.zeros(0, dtype=np.int64)
+
+
+class Summary:
+    """What the shards hold together."""
+
+    def __init__(self, rows: RowMap) -> None:
+        self.rows = rows
+        self.infos: list[dict[str, Any]] = []
+        self.columns: dict[str, DatasetInfo] = {}
+        self._statistics: dict[str, Statistics] = {}
+        self._in_split = np.zeros(len(rows.aggregate.splits) + 1, dtype=np.int64)
+        self._filtered: dict[str, list[np.ndarray[Any, Any]]] = {text: [] for text in rows.aggregate.valid}
+
+    def add(self, info: ShardInfo, present: np.ndarray[Any, Any]) -> None:
+        """Take in a shard; `present` are the rows whose tasks ended ok."""
+        names = ("file", "shard", "lo", "hi", "num_rows", "size_bytes")
+        digests = ("file_digest", "content_digest", "info_digest")
+        self.infos.append({name: getattr(info, name) for name in (*names, *digests)})
+        for dataset in info.datasets:
+            known = self.columns.setdefault(dataset.name, dataset)
+            if (known.dtype, known.shape[1:]) != (dataset.dtype, dataset.shape[1:]):
+                raise ShardError(
+                    f"{info.file}: '{dataset.name}' is {dataset.dtype} {dataset.shape[1:]}, "
+                    f"other shards have {known.dtype} {known.shape[1:]}"
+                )
+            if dataset.statistics is not None:
+                before = self._statistics.get(dataset.name)
+                merged = merge([dataset.statistics] if before is None else [before, dataset.statistics])
+                assert merged is not None
+                self._statistics[dataset.name] = merged
+        for expression, ranges in info.filtered.items():
+            self._filtered.setdefault(expression, []).extend(np.arange(a, b) for a, b in ranges)
+        stored = np.setdiff1d(present, _filtered_rows(info), assume_unique=True)
+        aggregate = self.rows.aggregate
+        member = splits.split_indices(self.rows.sample_ids(stored), dict(aggregate.splits), aggregate.seed)
+        self._in_split += np.bincount(member, minlength=len(self._in_split))
+
+    def filtered_rows(self) -> np.ndarray[Any, Any]:
+        """All rows that a filter rejected, ascending."""
+        parts = [rows for found in self._filtered.values() for rows in found]
+        return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        aggregate = self.rows.aggregate
+        names = [name for name, _ in aggregate.splits]
+        counted = dict(zip(names, self._in_split.tolist(), strict=False))
+        return {
+            "content_digest": combine([info["content_digest"] for info in self.infos]),
+            "filters": self._filters_json(),
+            "fields": [self._field_json(field) for field in aggregate.fields],
+            "columns": [
+                {
+                    "path": name,
+                    "dtype": column.dtype,
+                    "shape": column.shape[1:],
+                    "ragged": column.ragged,
+                    "statistics": self._statistics_json(name),
+                }
+                for name, column in self.columns.items()
+            ],
+            "splits": {
+                "algorithm": splits.ALGORITHM,
+                "seed": aggregate.seed,
+                "fractions": dict(aggregate.splits),
+                "counts": counted,
+            },
+            "shards": self.infos,
+        }
+
+    def _statistics_json(self, name: str) -> dict[str, Any] | None:
+        statistics = self._statistics.get(name)
+        return statistics.to_json() if statistics is not None else None
+
+    def _filters_json(self) -> list[dict[str, Any]]:
+        found = []
+        for expression, parts in self._filtered.items():
+            ranges = to_ranges(np.sort(np.concatenate(parts))) if parts else []
+            found.append({"expression": expression, "num": _total(ranges), "rows": ranges})
+        return found
+
+    def _field_json(self, field: Field) -> dict[str, Any]:
+        column = self.columns[f"{field.path}/values" if field.ragged else field.path]
+        codec = codec_of(field, self.rows.aggregate)
+        is_compressed = not (codec.is_none or column.dtype == TEXT_DTYPE)
+        copied = (
+            *("name", "kind", "units", "description", "axes", "layout", "channels"),
+            *("ragged", "graph", "role", "keep_bits", "expression"),
+        )
+        found = {
+            **{name: getattr(field, name) for name in copied},
+            "dtype": column.dtype,
+            "shape": column.shape[1:],
+            "compression": codec.name if is_compressed else "none",
+            "shuffle": codec.shuffle if is_compressed else "",
+            "statistics": self._statistics_json(column.name),
+        }
+        if field.ragged:
+            found["lengths"] = self._statistics_json(f"{field.path}/offsets")
+        return found
+
+
+def _about(workspace: Workspace, aggregate: StepInstance, rows: RowMap) -> dict[str, Any]:
+    plan = workspace.plan
+    return {
+        "digest_algorithm": ALGORITHM,
+        "study": {
+            "name": plan.name,
+            "study_id": plan.study_id,
+            "spec_digest": plan.spec_digest,
+            "code_version": plan.code_version,
+            "seed": plan.seed,
+            "created": plan.created,
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        },
+        "aggregate": aggregate.id,
+        "per_sample": rows.per_sample,
+        "samples_per_shard": rows.aggregate.samples_per_shard,
+    }
+
+
+def _fates(
+    workspace: Workspace,
+    rows: RowMap,
+    outcomes: list[RunMap],
+    replay: Replay,
+    filtered_rows: np.ndarray[Any, Any],
+) -> dict[str, Any]:
+    """What became of every planned task: counts, and the ranges of those that are not in the data set."""
+    sources: list[dict[str, Any]] = []
+    for name, runs in zip(rows.aggregate.sources, outcomes, strict=True):
+        failed, skipped = runs.ranges([Outcome.FAILED]), runs.ranges([Outcome.SKIPPED])
+        missing = runs.ranges(_MISSING)
+        first = rows.first_row(name)
+        mine = filtered_rows[(filtered_rows >= first) & (filtered_rows < first + rows.num_tasks)]
+        filtered = to_ranges(mine - first)
+        counts = Counts(
+            planned=rows.num_tasks,
+            ok=_total(runs.ranges([Outcome.OK])) - len(mine),
+            failed=_total(failed),
+            filtered=len(mine),
+            skipped=_total(skipped),
+            missing=_total(missing),
+        )
+        source = {
+            "id": name,
+            "workspace": workspace.member,
+            "first_row": first,
+            "first_sample": rows.first_sample,
+            "num_tasks": rows.num_tasks,
+        }
+        fates = {"failed": failed, "filtered": filtered, "skipped": skipped, "missing": missing}
+        sources.append(
+            {**source, "params": workspace.instance(name).params, "counts": asdict(counts), **fates}
+        )
+    keys = ("planned", *OUTCOMES)
+    total = {key: sum(source["counts"][key] for source in sources) for key in keys}
+    return {"counts": total, "sources": sources, "failures": _failures(workspace, rows, replay)}
+
+
+def _total(ranges: list[tuple[int, int]]) -> int:
+    return sum(b - a for a, b in ranges)
+
+
+def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[dict[str, Any]]:
+    """Failed tasks by source and cause, most frequent first."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for failed in replay.failures(rows.aggregate.sources):
+        key = (failed.instance, failed.failure.cause)
+        if key not in groups and len(groups) >= MAX_CAUSES:
+            key = (failed.instance, "other causes (see merlin failures)")
+        groups.setdefault(key, []).append(failed.failure.task)
+    found = []
+    for (source, cause), tasks in sorted(groups.items(), key=lambda item: -len(item[1])):
+        ranges = to_ranges(np.unique(np.array(tasks, dtype=np.int64)))
+        of = {"source": source, "workspace": workspace.member}
+        found.append({**of, "cause": cause, "num": _total(ranges), "tasks": ranges})
+    return found

@@ -1,0 +1,102 @@
+"""What functions return: one array per output with a row per sample, or any number of items per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin.shards.writing.check import castable, field_dtype, is_text, shape_mismatch
+from merlin.shards.writing.piece import Piece, convert_rows
+from merlin.study.plan import Field, StepInstance
+
+if TYPE_CHECKING:
+    from merlin.study.workspace import Workspace
+
+Array = np.ndarray[Any, Any]
+Outputs = Mapping[str, Array]  # (n, …); a ragged one is (n,) of objects, which are the items of each sample
+
+
+def ragged_outputs(workspace: Workspace, instance: StepInstance) -> frozenset[str]:
+    """The outputs of a function step that a data set collects as ragged fields."""
+    found = set()
+    for target in instance.feeds:
+        aggregate = workspace.instance(target).aggregate
+        for column in aggregate.fields if aggregate is not None else ():
+            if column.ragged and column.output:
+                found.add(column.output)
+    return frozenset(found)
+
+
+def item_rows(value: Any, num: int) -> Array:
+    """What a function returned for a ragged output, as (num,) objects: the items of each sample.
+
+    It may be a sequence of arrays, an array of objects, a dense array, or a tuple (values, offsets) in which
+    sample i has ``values[offsets[i]:offsets[i + 1]]``. Raises ValueError if that does not make `num` samples.
+    """
+    rows = np.empty(num, dtype=object)
+    if isinstance(value, tuple) and len(value) == 2:
+        pair = _pair(value, num)
+        if pair is not None:
+            values, offsets = pair
+            ends = offsets.tolist()
+            for i in range(num):
+                rows[i] = values[ends[i] : ends[i + 1]]
+            return rows
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not (is_list or (isinstance(value, np.ndarray) and value.ndim)):
+        found = type(value).__name__
+        raise ValueError(f"expected a list of {num} arrays or a pair (values, offsets), found {found}")
+    if len(value) != num:
+        raise ValueError(f"expected {num} arrays (one per sample), found {len(value)}")
+    for i in range(num):
+        rows[i] = value[i]
+    return rows
+
+
+def _pair(value: tuple[Any, ...], num: int) -> tuple[Array, Array] | None:
+    """(values, offsets), if the second one can be the offsets of `num` samples."""
+    try:
+        values, offsets = np.asarray(value[0]), np.asarray(value[1])
+    except ValueError:
+        return None
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) != num + 1 or not values.ndim:
+        return None
+    ascending = bool((np.diff(offsets.astype(np.int64)) >= 0).all())
+    return (values, offsets) if ascending and offsets[0] == 0 and offsets[-1] == len(values) else None
+
+
+def output_rows(column: Field, outputs: Outputs, num_tasks: int) -> Array | str:
+    """The function's array for a field, or why there is none."""
+    name = column.output or column.name
+    if name not in outputs:
+        found = ", ".join(sorted(outputs)[:8]) or "nothing"
+        return f"expected an output '{name}', found {found}"
+    try:
+        values = np.asarray(outputs[name])
+    except ValueError:
+        return f"expected an array of {num_tasks} rows, found lists of unequal length"
+    if values.ndim == 0 or len(values) != num_tasks:
+        found = f"{len(values)} rows" if values.ndim else "a scalar"
+        return f"expected an array of {num_tasks} rows (one per sample), found {found}"
+    return values
+
+
+def take_output(piece: Piece, column: Field, values: Array | str) -> None:
+    """Check the rows of the piece's tasks, without a loop over tasks unless they are Python objects."""
+    wanted = field_dtype(column)
+    cause = values if isinstance(values, str) else ""
+    if not isinstance(values, str):
+        if values.dtype.kind == "O" or is_text(column) or column.ragged:
+            piece.add(column, convert_rows(piece, column, values))
+            return
+        if values.shape[1:] != column.shape:
+            cause = shape_mismatch(column, values.shape[1:])
+        elif not castable(values.dtype, wanted):
+            cause = f"expected dtype {wanted.name}, found {values.dtype.name}"
+        else:
+            piece.add(column, values)
+            return
+    piece.refuse_all(f"field '{column.name}': {cause}")
+    piece.columns[column.name] = np.zeros((piece.num, *column.shape), dtype=wanted)

@@ -1,0 +1,1 @@
+"""From shards to normalised batches: order, gathering, reading ahead."""

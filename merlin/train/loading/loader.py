@@ -1,0 +1,302 @@
+"""Batches for a trainer: shuffled, dealt to ranks, read ahead, resumable at any step.
+
+loader = ShardLoader(dataset, batch_size=128, seed=1)
+for epoch in range(10):
+    for batch in loader:
+        step(batch["inputs"], batch["image"])
+    save(model, loader.state_dict())
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merlin.errors import LoaderError, UsageError
+from merlin.train.loading.batches import Array, BatchReader
+from merlin.train.loading.dataset import ShardDataset
+from merlin.train.loading.delivery import INDEX, VALID, DeviceDelivery, HostDelivery
+from merlin.train.loading.order import EpochOrder, Schedule
+from merlin.train.loading.producer import Delivery, Filler, HereFiller, PoolFiller, Producer, plan_batches
+from merlin.train.loading.ring import Ring
+from merlin.train.loading.workers import WorkerPool
+
+FORMAT = "merlin-loader"
+VERSION = 1
+
+Batch = dict[str, Tensor]
+
+
+class ShardLoader:
+    """An endless sequence of epochs of batches, and a place in it.
+
+    A `for` loop runs from the present place to the end of the epoch, after which the place is the beginning of the
+    next. One that is left early, and one after `load_state_dict`, is continued by the next `for`. The order of an
+    epoch is a function of (seed, epoch) alone; the batch of a rank is one of (seed, epoch, step, world_size).
+
+    Tensors on the CPU lie in memory that is used again: a batch is valid until the next but one is asked for. Keep
+    `clone()`s of what has to live longer, or ask for `copy=True`.
+
+    Args:
+        batch_size: samples per rank and step.
+        rank, world_size: which of how many processes; those of torch.distributed by default, if it is set up.
+        shuffle: a new random order each epoch; else ascending.
+        drop_last: leave out what does not fill whole batches of all ranks. Otherwise the last step's samples are
+            divided evenly, so that batches are smaller and may be empty, or with `pad_last` filled up from the
+            beginning of the epoch, in which case batches have "valid" (n,) bool, false for what is there twice.
+        prefetch: batches read ahead (of each worker), in another thread; 0 reads in the trainer's thread.
+        num_workers: processes that read; none are needed unless decompression is what takes the time. They live
+            until `close`, or until the loader is gone.
+        start_method: of the processes: fork, spawn or forkserver; Python's usual one by default.
+        device: where the tensors shall be, copied ahead in a stream of its own if it is a GPU, and normalised there.
+        pin_memory: read into memory that a GPU copies from directly; by default if `device` is a GPU.
+        copy: hand out tensors that stay valid.
+        with_index: add "index" (n,), the numbers of the samples in the data set.
+
+    Raises UsageError for arguments that contradict each other. Iterating raises ShardError for damaged shards, and
+    LoaderError if a worker died.
+    """
+
+    def __init__(
+        self,
+        dataset: ShardDataset,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        pad_last: bool = False,
+        prefetch: int = 2,
+        num_workers: int = 0,
+        start_method: str | None = None,
+        device: str | torch.device | None = None,
+        pin_memory: bool | None = None,
+        copy: bool = False,
+        with_index: bool = False,
+    ) -> None:
+        rank, world_size = _place(rank, world_size)
+        if not 0 <= rank < world_size or prefetch < 0 or num_workers < 0:
+            raise UsageError(f"rank {rank} of {world_size}, prefetch {prefetch}, num_workers {num_workers}?")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.rank, self.world_size = rank, world_size
+        self.seed, self.shuffle = seed, shuffle
+        self.schedule = Schedule(len(dataset), batch_size, world_size, drop_last, pad_last)
+        self._device = None if device is None else torch.device(device)
+        if self._device is not None and self._device.type == "cpu":
+            self._device = None
+        on_gpu = self._device is not None and self._device.type == "cuda"
+        self._pin = (on_gpu if pin_memory is None else pin_memory) and torch.cuda.is_available()
+        self._extras = (INDEX,) * with_index + (VALID,) * pad_last
+        if twice := set(self._extras) & set(dataset.keys):
+            raise UsageError(f"a field is called {twice} as what the loader adds; leave it out with fields=")
+        self._copy = copy and self._device is None
+        self._prefetch = max(prefetch, 1) if num_workers else prefetch
+        self._num_workers, self._start_method = num_workers, start_method
+        self._epoch, self._consumed = 0, 0
+        self._machinery: _Machinery | None = None
+        self._iterator: weakref.ref[_Batches] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to, from 0."""
+        return self._epoch
+
+    @property
+    def consumed(self) -> int:
+        """Samples of the epoch that all ranks together have been handed."""
+        return self._consumed
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self.schedule.num_steps()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the epoch; an iterator made before ends."""
+        self._end_iterator()
+        made = _Batches(self)
+        self._iterator = weakref.ref(made)
+        return made
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; in the midst of that epoch already, stay."""
+        if epoch != self._epoch:
+            self.seek(epoch)
+
+    def seek(self, epoch: int, consumed: int = 0) -> None:
+        """Go to where `consumed` samples of an epoch have been handed out."""
+        if epoch < 0 or not 0 <= consumed <= self.schedule.size:
+            raise UsageError(f"there is no sample {consumed} of {self.schedule.size} in epoch {epoch}")
+        self._end_iterator()
+        self._epoch, self._consumed = epoch, consumed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the batch handed out last: plain numbers and text, the same on every rank."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "epoch": self._epoch,
+            "consumed": self._consumed,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "samples": self.dataset.fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go where a loader of the same samples was, whatever its batch size, world size and workers.
+
+        Raises LoaderError if the seed or the samples are others.
+        """
+        if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
+            raise LoaderError(f"not a state of a loader: {state.get('format')} {state.get('version')}")
+        mine = self.state_dict()
+        for key in ("seed", "shuffle", "samples"):
+            if state[key] != mine[key]:
+                what = "other samples" if key == "samples" else f"{key}={state[key]}"
+                raise LoaderError(
+                    f"the state is of a loader with {what}, so its order is not this one's; "
+                    "make the loader as it was, or begin an epoch: loader.seek(epoch)"
+                )
+        self.seek(state["epoch"], state["consumed"])
+
+    def close(self) -> None:
+        """End the reading thread and the worker processes; iterating starts them again."""
+        self._end_iterator()
+        if self._machinery is not None:
+            self._machinery.close()
+        self._machinery = None
+
+    def __enter__(self) -> ShardLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_machinery": None, "_iterator": None}
+
+    def _end_iterator(self) -> None:
+        running = None if self._iterator is None else self._iterator()
+        if running is not None:
+            running.close()
+        self._iterator = None
+
+    def _advance(self, consumed: int) -> None:
+        self._consumed = consumed
+
+    def _finish_epoch(self) -> None:
+        self._epoch, self._consumed = self._epoch + 1, 0
+
+    def _ready_machinery(self) -> _Machinery:
+        if self._machinery is None or not self._machinery.usable:
+            self._machinery = self._make_machinery()
+        return self._machinery
+
+    def _make_machinery(self) -> _Machinery:
+        raw = self._device is not None
+        reader, num = self.dataset.reader(raw), self._num_workers
+        num_slots = self._prefetch * max(1, num) + 2
+        ring = Ring.make(reader.layout(self.batch_size), num_slots, shared=num > 0, pinned=self._pin)
+        pool = WorkerPool(self.dataset, raw, ring, num, self._start_method) if num else None
+        delivery: Delivery
+        if self._device is None:
+            delivery = HostDelivery(self.dataset, self._copy, self._extras, self._pin)
+        else:
+            delivery = DeviceDelivery(self.dataset, self._device, self._extras)
+        return _Machinery(reader, ring.slots(), delivery, pool)
+
+    def _producer(self, machinery: _Machinery) -> Producer:
+        """Reading from the present place on, into slots that the trainer does not hold."""
+        order = EpochOrder(self.schedule.size, self.seed, self._epoch, self.shuffle)
+        plan = plan_batches(order, self.schedule, self._consumed, self.rank)
+        free = [slot for slot in range(len(machinery.slots)) if slot not in machinery.held]
+        return Producer(plan, machinery.filler(), free, threaded=self._prefetch > 0)
+
+
+@dataclass
+class _Machinery:
+    """What is kept from epoch to epoch."""
+
+    reader: BatchReader
+    slots: list[dict[str, Array]]
+    delivery: Delivery
+    pool: WorkerPool | None
+    held: deque[int] = field(default_factory=deque)  # slots of batches that are still valid, oldest first
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def usable(self) -> bool:
+        """Not after a fork, whose workers and shared memory are its parent's, nor after a worker died."""
+        return self.pid == os.getpid() and (self.pool is None or self.pool.usable)
+
+    def filler(self) -> Filler:
+        if self.pool is None:
+            return HereFiller(self.reader, self.slots, self.delivery)
+        return PoolFiller(self.pool, self.slots, self.delivery)
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
+
+
+class _Batches(Iterator[Batch]):
+    """The rest of one epoch."""
+
+    def __init__(self, loader: ShardLoader) -> None:
+        self._loader = loader
+        self._pid = os.getpid()
+        self._ended = False
+        self._machinery = loader._ready_machinery()
+        self._producer = loader._producer(self._machinery)
+
+    def __next__(self) -> Batch:
+        if self._ended:
+            raise StopIteration
+        if self._pid != os.getpid():
+            raise LoaderError("an iterator cannot be continued in a forked process; call iter(loader) there")
+        held = self._machinery.held
+        if len(held) == 2:
+            slot = held.popleft()
+            self._machinery.delivery.release(slot)
+            self._producer.give_back(slot)
+        try:
+            ready = self._producer.next()
+        except Exception:
+            self.close()
+            raise
+        if ready is None:
+            self.close()
+            self._loader._finish_epoch()
+            raise StopIteration
+        held.append(ready.slot)
+        self._loader._advance(ready.consumed)
+        if ready.await_copy is not None:
+            ready.await_copy()
+        return ready.batch
+
+    def close(self) -> None:
+        self._ended = True
+        self._producer.close()
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size: as given, else those of torch.distributed, else alone."""
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size go together")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1

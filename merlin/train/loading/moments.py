@@ -1,0 +1,107 @@
+"""Statistics that a manifest does not have: over one split, or of logarithms; kept in a file beside the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.format.atomic import write_text
+from merlin.shards.format.digest import combine
+from merlin.shards.format.segments import Ragged
+from merlin.shards.format.statistics import Accumulator, Statistics
+from merlin.train.loading.columns import Column, identity
+from merlin.train.loading.scaling import Scaling
+
+if TYPE_CHECKING:
+    from merlin.shards.reading.reader import Ensemble
+
+Progress = Callable[[str, int, int], None]  # column, samples read, samples in all
+
+FORMAT = "merlin-moments"
+VERSION = 1
+_READ_BYTES = 32 << 20
+
+
+class Moments:
+    """Computes statistics of columns of one data set, once for each cache file."""
+
+    def __init__(self, ens: Ensemble, cache: Path | None, progress: Progress | None) -> None:
+        if cache is not None and cache.resolve().is_relative_to(ens.path.resolve()):
+            raise UsageError(
+                f"{cache} lies inside the data set, which stays as it is; keep it beside the run"
+            )
+        self._ens = ens
+        self._cache = cache
+        self._progress = progress
+
+    @property
+    def usual_split(self) -> str | None:
+        """The train split, if there is one; else all samples."""
+        return "train" if "train" in self._ens.splits else None
+
+    def of(self, column: Column, split: str | None, scaling: Scaling | None = None) -> Statistics:
+        """Statistics per channel of a column, after `scaling`, over a split or everything (None).
+
+        Raises UsageError if there is no such split, or nothing in it.
+        """
+        splits = self._ens.manifest.splits
+        if split is not None and split not in self._ens.splits:
+            known = ", ".join(self._ens.splits) or "none"
+            raise UsageError(f"no split '{split}' in {self._ens.path}; there are: {known}")
+        how = None if scaling is None else [list(scaling.offset), list(scaling.floor)]
+        members = [split, list(splits.fractions.items()), splits.seed]
+        key = combine(identity(self._ens), column.path, members, how)
+        known_before = self._load()
+        if key in known_before:
+            return Statistics.from_json(known_before[key])
+        rows = np.arange(len(self._ens)) if split is None else self._ens.splits[split]
+        if not len(rows):
+            raise UsageError(
+                f"no samples in split '{split}' of {self._ens.path}: nothing to take statistics of"
+            )
+        computed = self._compute(column, rows, scaling)
+        self._store(key, computed)
+        return computed
+
+    def _compute(self, column: Column, rows: Any, scaling: Scaling | None) -> Statistics:
+        axis = None if column.axis is None else column.axis + len(column.shape)
+        statistics = Accumulator(column.shape, axis)
+        step = self._rows_at_once(column)
+        for lo in range(0, len(rows), step):
+            read = column.read(self._ens, rows[lo : lo + step])
+            values = read.items if isinstance(read, Ragged) else read
+            if scaling is not None:
+                made = np.empty(values.shape, np.result_type(values.dtype, np.float32))
+                scaling.apply(values, made)
+                values = made
+            statistics.add(values)
+            if self._progress is not None:
+                self._progress(column.name, min(lo + step, len(rows)), len(rows))
+        return statistics.result()
+
+    def _rows_at_once(self, column: Column) -> int:
+        row_bytes = column.dtype.itemsize * int(np.prod(column.shape, dtype=np.int64))
+        if column.ragged:
+            row_bytes *= int(self._ens.column_at(column.path).lengths.max(initial=1))
+        return max(1, _READ_BYTES // max(1, row_bytes))
+
+    def _load(self) -> dict[str, Any]:
+        """What is in the cache file; a damaged one is as good as none."""
+        try:
+            data = json.loads(self._cache.read_text(encoding="utf-8")) if self._cache is not None else {}
+            return dict(data["statistics"]) if (data["format"], data["version"]) == (FORMAT, VERSION) else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def _store(self, key: str, statistics: Statistics) -> None:
+        if self._cache is not None:
+            entries = {**self._load(), key: statistics.to_json()}
+            write_text(
+                self._cache,
+                json.dumps({"format": FORMAT, "version": VERSION, "statistics": entries}, indent=1) + "\n",
+            )

@@ -1,0 +1,200 @@
+"""Normalisation fitted to a data set, and its inverse for predictions.
+
+normaliser = Normaliser.fit(ens, {"inputs": "minmax", "image": "log"}, cache="run/moments.json")
+dataset = ShardDataset(ens, split="train", normalise=normaliser)
+dataset.inverse("image", prediction)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from merlin.errors import ShardError, UsageError
+from merlin.shards.format.atomic import write_text
+from merlin.shards.format.statistics import Statistics
+from merlin.train.loading.columns import Column, Columns, refuse_text
+from merlin.train.loading.moments import Moments, Progress
+from merlin.train.loading.scaling import Scaling
+
+if TYPE_CHECKING:
+    from merlin.shards.reading.reader import Ensemble
+
+FORMAT = "merlin-normalisation"
+VERSION = 1
+_LEAST_SPREAD = 1e-6  # of the logarithm's argument, as a fraction of max - min, where values are not positive
+_RANKS = {"fields": 0, "inputs": 1, "scalars": 2}  # a later group overrules
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How to normalise a field.
+
+    standard: to mean 0 and standard deviation 1. minmax: [minimum, maximum] to `range`. scale: divided by the mean,
+    so that 0 stays 0 (intensities in images). log: log10(x + offset), then standard; the default offset is 0 where
+    all values are positive, else it lifts the minimum to a millionth of the spread. Values below anything seen so
+    far are raised to that least value before the logarithm is taken.
+    """
+
+    name: Literal["standard", "minmax", "scale", "log"]
+    range: tuple[float, float] = (0.0, 1.0)
+    offset: float | None = None
+
+    @staticmethod
+    def of(given: Any) -> Method:
+        """From a Method, its name, or a mapping of its attributes; UsageError for anything else."""
+        if isinstance(given, Method):
+            return given
+        values = {"name": given} if isinstance(given, str) else given
+        known = ("standard", "minmax", "scale", "log")
+        if not isinstance(values, Mapping) or values.get("name") not in known:
+            raise UsageError(
+                f"unknown normalisation {given!r}; known: {', '.join(known)}, or None to do without"
+            )
+        return Method(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Normaliser:
+    """The scaling of every column that is normalised, by its path ("fields/image", "inputs/x")."""
+
+    scalings: Mapping[str, Scaling]
+
+    @classmethod
+    def fit(
+        cls,
+        ens: Ensemble,
+        methods: Any,
+        *,
+        over: str | None = None,
+        cache: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> Normaliser:
+        """Choose scalings for columns of `ens`.
+
+        `methods` is one method for everything real-valued, or a mapping from names to methods. A name is that of a
+        field, an input or a parameter, or a group: "inputs" (with the parameters), "fields", "scalars" (the fields of
+        kind scalar); a group means its real-valued members. None excludes; a single name overrules a group. A field
+        called like a group is meant by its path, as in "fields/scalars".
+
+        The statistics are the manifest's, of the whole data set, unless `over` names a split to compute them over.
+        Those of logarithms, which the manifest does not have, are computed over the train split, if there is one.
+        What was computed is kept in the file `cache`, which has to lie outside of the data set.
+
+        Raises UsageError for an unknown name, a constant column, or one without statistics.
+        """
+        moments = Moments(ens, None if cache is None else Path(cache), progress)
+        chosen = _choose(Columns(ens), methods)
+        return cls({c.path: _fit(c, method, moments, over) for c, method in chosen.items()})
+
+    def of(self, column: Column) -> Scaling | None:
+        return self.scalings.get(column.path)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "scalings": {path: asdict(scaling) for path, scaling in self.scalings.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Normaliser:
+        """From what `to_json` gave, also by way of JSON text; ShardError for anything else."""
+        try:
+            if (data["format"], data["version"]) != (FORMAT, VERSION):
+                raise ShardError(f"not a {FORMAT} of version {VERSION}: {data['format']} {data['version']}")
+            return cls({path: Scaling.from_json(entry) for path, entry in data["scalings"].items()})
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise ShardError(f"not a readable normalisation: {e!r}") from e
+
+    def save(self, path: str | Path) -> None:
+        write_text(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Normaliser:
+        try:
+            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as e:
+            raise ShardError(f"{path}: not a readable normalisation: {e}") from e
+
+
+def _choose(columns: Columns, methods: Any) -> dict[Column, Method]:
+    """Columns to normalise and how; groups first, so that single names overrule them."""
+    labels = [*columns.inputs.values(), *columns.parameters.values()]
+    groups = {
+        "inputs": labels,
+        "fields": list(columns.fields.values()),
+        "scalars": [column for column in columns.fields.values() if column.kind == "scalar"],
+    }
+    if not isinstance(methods, Mapping) or "name" in methods:
+        methods = {"inputs": methods, "fields": methods}
+    chosen: dict[Column, Method | None] = {}
+    for name in sorted(methods, key=lambda name: _RANKS.get(name, len(_RANKS))):
+        method = None if methods[name] is None else Method.of(methods[name])
+        found = [c for c in groups[name] if c.is_real] if name in groups else [columns.find(name)]
+        refuse_text(found)
+        if any(column.role == "edges" for column in found):
+            raise UsageError(f"'{name}' holds numbers of nodes, which cannot be normalised")
+        chosen |= dict.fromkeys(found, method)
+    return {column: method for column, method in chosen.items() if method is not None}
+
+
+def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> Scaling:
+    plain = column.statistics if over is None else moments.of(column, over)
+    if plain is None or not all(plain.count):
+        raise UsageError(
+            f"there are no statistics of '{column.name}' to normalise it with; compute them over a split "
+            'with Normaliser.fit(…, over="train"), or leave it out'
+        )
+    _refuse_constant(column, plain)
+    axis = column.axis if plain.num_channels > 1 else None
+    nothing = (None,) * plain.num_channels, (0.0,) * plain.num_channels
+    pairs = list(zip(plain.min, plain.max, strict=True))
+    match method.name:
+        case "standard":
+            return Scaling(plain.mean, tuple(1 / s for s in plain.std), *nothing, axis)
+        case "minmax":
+            lo, hi = method.range
+            scale = tuple((hi - lo) / (b - a) for a, b in pairs)
+            centre = tuple(a - lo / s for (a, _), s in zip(pairs, scale, strict=True))
+            return Scaling(centre, scale, *nothing, axis)
+        case "scale":
+            if not all(plain.mean):
+                raise UsageError(f"the mean of '{column.name}' is 0: nothing to divide it by; use standard")
+            return Scaling((0.0,) * plain.num_channels, tuple(1 / m for m in plain.mean), *nothing, axis)
+        case "log":
+            lifts = [_lift(column, method, a, b) for a, b in pairs]
+            offset, floor = tuple(o for o, _ in lifts), tuple(f for _, f in lifts)
+            logs = moments.of(column, over or moments.usual_split, Scaling.log10(offset, floor, axis))
+            _refuse_constant(column, logs)
+            return Scaling(logs.mean, tuple(1 / s for s in logs.std), offset, floor, axis)
+
+
+def _lift(column: Column, method: Method, low: float, high: float) -> tuple[float, float]:
+    """The logarithm's offset, and the least argument that it then has."""
+    if method.offset is not None:
+        if low + method.offset <= 0:
+            raise UsageError(
+                f"'{column.name}' reaches down to {low:g}: log needs an offset above {0 - low:g}"
+            )
+        return method.offset, low + method.offset
+    if low > 0:
+        return 0.0, low
+    least = _LEAST_SPREAD * (high - low)
+    return least - low, least
+
+
+def _refuse_constant(column: Column, statistics: Statistics) -> None:
+    constant = [
+        (f"channel {i} is " if statistics.num_channels > 1 else "") + f"{low:g}"
+        for i, (low, std) in enumerate(zip(statistics.min, statistics.std, strict=True))
+        if not std > 0
+    ]
+    if constant:
+        raise UsageError(
+            f"'{column.name}' is constant ({', '.join(constant)}) and cannot be normalised; "
+            f'leave it as it is: normalise={{…, "{column.name}": None}}'
+        )
