@@ -1,10 +1,9 @@
-"""Globally shuffled batches of 128 from warm shards, one process, against a bare memmap, LMDB, and Zarr.
+"""Globally shuffled batches of 128 from warm shards, one process, against a bare memmap and other formats.
 
 python tests/bench/reading.py [--num 20000] [--rounds 5] [plain | zstd | blosc2 | gzip …]
 
 Each sample has 5 inputs, 15 scalars and a 64 x 64 x 4 float32 image. The functions return rates by name, one for each
-round; the rounds are interleaved, so that ratios of neighbours hold when the machine's speed drifts. Peers are run if
-they can be imported: lmdb, zarr (version 3).
+round; the rounds are interleaved, so that ratios of neighbours hold when the machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from format_peers import PEERS, peers
 from measure import MERLIN, SPECS, fresh, only_workspace, ratio, run
+from report import Row
 
 import merlin
 
@@ -54,7 +56,7 @@ def shuffled(num: int) -> list[Array]:
 
 def _warm(files: list[Path]) -> None:
     """Put files into the page cache, all in the same way: how a page came there decides how fast it is read."""
-    for path in files:
+    for path in filter(Path.is_file, files):
         with open(path, "rb", buffering=0) as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -85,21 +87,73 @@ def _interleaved(readers: dict[str, tuple[Callable[[Array], Any], list[Array]]],
 
 
 def uncompressed(tmp: Path, rounds: int, num: int) -> Rates:
-    """ours; memmap: `np.take` of three memory-mapped files into arrays that are used again; lmdb, if it is there."""
+    """ours; memmap: `np.take` of three memory-mapped files into arrays that are used again; and the other formats."""
     ens = merlin.open_shards(make_data_set(tmp / "plain", num))
     batches = shuffled(num)
     out = ens.allocate(BATCH, COLUMNS)
+    mine = (lambda batch: ens.batch(batch, COLUMNS, out=out), batches)
     readers: dict[str, tuple[Callable[[Array], Any], list[Array]]] = {
-        "ours": (lambda batch: ens.batch(batch, COLUMNS, out=out), batches),
+        "ours": mine,
         "memmap": (_memmap(ens, tmp, mode="clip"), batches),
         "memmap, checking indices": (_memmap(ens, tmp, mode="raise"), batches),
     }
-    lmdb = _lmdb(ens, tmp)
-    if lmdb is not None:
-        readers["lmdb"] = (lmdb, batches)
-    ens.close()
-    _warm([*ens.path.glob("*.h5"), *tmp.glob("*.bin"), *tmp.glob("lmdb/data.mdb")])
-    return _interleaved(readers, rounds)
+    with ExitStack() as stack:
+        found = peers(tmp, fresh(tmp / "peers"), num, stack)
+        _warm([*ens.path.glob("*.h5"), *tmp.glob("*.bin"), *tmp.glob("peers-*/**/*")])
+        rates = _interleaved(readers, rounds)
+        for number in range(rounds + 1):
+            for peer in found:
+                theirs, ours = peer.rate(), _interleaved({"ours": mine}, 1)["ours"][0]
+                if number:
+                    rates.setdefault(peer.name, []).append(theirs)
+                    rates.setdefault(f"ours beside {peer.name}", []).append(ours)
+    return rates
+
+
+def shuffled_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
+    """The rows of docs/benchmarks.md about uncompressed shards."""
+    rates = uncompressed(tmp, max(rounds, 5), num)
+    what = f"shuffled batches of {BATCH} from {num:,} warm samples, one process, against "
+    share = ratio(rates["ours"], rates["memmap"])
+    rows = [_row(what + "a bare memmap gather", rates["ours"], rates["memmap"], f"{share:.2f}×", "≥ 0.9×")]
+    for name, (title, _, _) in PEERS.items():
+        ours, theirs = rates[f"ours beside {name}"], rates[name]
+        floor = "≥ 1.8×" if name == "lmdb" else "≥ 10×"
+        rows.append(_row(what + title, ours, theirs, f"{ratio(ours, theirs):.1f}×", floor))
+    return rows
+
+
+def compressed_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
+    """Rates against Zarr with the same codec, and how small the files are."""
+    rows = []
+    for codec in ("zstd", "blosc2"):
+        rates = compressed(tmp, max(rounds, 5), num, codec)
+        with merlin.open_shards(next(iter(tmp.glob(f"{codec}-*/*/collect")))) as ens:
+            stored = sum(shard.size_bytes for shard in ens.manifest.shards)
+        ours, theirs = (
+            stored / (num * (64 * 64 * 4 * 4 + 20 * 8)),
+            _size(tmp / f"{codec}.zarr") / (num * 64 * 64 * 4 * 4),
+        )
+        what = f"shuffled batches of {BATCH} images, {codec}, against Zarr 3 with the same codec"
+        rows.append(
+            _row(what, rates["ours"], rates["zarr"], f"{ratio(rates['ours'], rates['zarr']):.1f}×", "≥ 2×")
+        )
+        one = rates["ours, one thread"]
+        rows.append(
+            _row("the same in one thread", one, rates["zarr"], f"{ratio(one, rates['zarr']):.1f}×", "")
+        )
+        rows.append(Row(f"size of {codec} files over raw bytes", f"{ours:.2f}", f"{theirs:.2f}", "", "", ""))
+    return rows
+
+
+def _row(what: str, ours: list[float], theirs: list[float], times: str, floor: str) -> Row:
+    return Row(
+        what, f"{statistics.median(ours):,.0f}/s", f"{statistics.median(theirs):,.0f}/s", times, floor, ""
+    )
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _memmap(ens: Any, tmp: Path, mode: str) -> Callable[[Array], Any]:
@@ -129,33 +183,6 @@ def _memmap(ens: Any, tmp: Path, mode: str) -> Callable[[Array], Any]:
     return read
 
 
-def _lmdb(ens: Any, tmp: Path) -> Callable[[Array], Any] | None:
-    """One record of bytes for each sample, read in one transaction."""
-    try:
-        import lmdb
-    except ImportError:
-        return None
-    num = len(ens)
-    folder = str(tmp / "lmdb")
-    with lmdb.open(folder, map_size=num * 80_000 + (1 << 24)) as store:
-        for lo in range(0, num, 1000):
-            block = ens.batch(np.arange(lo, min(lo + 1000, num)), COLUMNS)
-            small = np.stack([block[name] for name in (*SCALARS, *INPUTS)], axis=1)
-            with store.begin(write=True) as change:
-                for i, (row, image) in enumerate(zip(small, block["image"], strict=True), start=lo):
-                    change.put(i.to_bytes(8, "big"), row.tobytes() + image.tobytes())
-    transaction = lmdb.open(folder, readonly=True, lock=False, readahead=False).begin(buffers=True)
-    out, small_out = np.empty((BATCH, 64, 64, 4), np.float32), np.empty((BATCH, 20))
-
-    def read(batch: Array) -> None:
-        for place, i in enumerate(batch.tolist()):
-            record = transaction.get(i.to_bytes(8, "big"))
-            small_out[place] = np.frombuffer(record, np.float64, 20)
-            out[place] = np.frombuffer(record, np.float32, offset=160).reshape(64, 64, 4)
-
-    return read
-
-
 def compressed(tmp: Path, rounds: int, num: int, codec: str) -> Rates:
     """Images alone. ours, ours in one thread; zarr: `oindex` of one array with the same codec and a chunk per image.
 
@@ -169,17 +196,14 @@ def compressed(tmp: Path, rounds: int, num: int, codec: str) -> Rates:
         out = ens.allocate(BATCH, ["image"])
         readers[name] = (lambda batch, ens=ens, out=out: ens.batch(batch, ["image"], out=out), batches)  # type: ignore[misc]
     zarr = _zarr(merlin.open_shards(path), tmp / f"{codec}.zarr", codec)
-    if zarr is not None:
-        readers["zarr"] = (zarr, batches[: max(1, len(batches) // 10)])
+    readers["zarr"] = (zarr, batches[: max(1, len(batches) // 10)])
     return _interleaved(readers, rounds)
 
 
-def _zarr(ens: Any, path: Path, codec: str) -> Callable[[Array], Any] | None:
-    try:
-        import zarr
-        from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
-    except ImportError:
-        return None
+def _zarr(ens: Any, path: Path, codec: str) -> Callable[[Array], Any]:
+    import zarr
+    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+
     codecs = {
         "zstd": ZstdCodec(level=3),
         "blosc2": BloscCodec(cname="zstd", clevel=5, shuffle="shuffle"),
@@ -203,6 +227,7 @@ def summary(rates: Rates) -> dict[str, dict[str, float]]:
             "ours_over_it": round(ratio(rates["ours"], found), 3),
         }
         for name, found in rates.items()
+        if len(found) == len(rates["ours"])
     }
 
 
