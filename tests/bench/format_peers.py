@@ -29,7 +29,7 @@ FIELDS: dict[str, tuple[str, tuple[int, ...]]] = {
     "inputs": ("<f8", (5,)),
 }
 _CACHE = Path(__file__).resolve().parents[2] / ".cache"
-_LMDB = "lmdb==1.7.5"
+_LMDB = "lmdb==3.0.0"
 
 Array = np.ndarray[Any, Any]
 Batches = Iterator[Any]
