@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +32,9 @@ _WORK_BYTES = 1 << 17
 _NARROW_BYTES = 64  # rows up to here whose size is no multiple of 8 are widened word by word
 _HALF, _ONE = np.uint64(32), np.uint64(1)
 _ITEM = np.uint64(0x9E3779B97F4A7C15)
+_local = (
+    threading.local()
+)  # memory for intermediate values; fresh memory costs more than the arithmetic in it
 
 Array = np.ndarray[Any, Any]
 
@@ -110,12 +114,10 @@ def _hashes(block: Array) -> Array:
         return out
     raw = np.ascontiguousarray(block).reshape(-1).view(np.uint8).reshape(len(block), row_bytes)
     step = max(1, _WORK_BYTES // row_bytes)
-    scratch = np.empty(0, np.uint64)
     for lo in range(0, len(raw), step):
         words = _words(raw[lo : lo + step])
         total = out[lo : lo + step]
-        if not len(scratch):
-            scratch = np.empty(len(words) * min(_SEGMENT, words.shape[1]), np.uint64)
+        scratch = _scratch(len(words) * min(_SEGMENT, words.shape[1]))
         for a in range(0, words.shape[1], _SEGMENT):
             part = words[:, a : a + _SEGMENT]
             mixed = scratch[: part.size].reshape(part.shape)
@@ -124,6 +126,14 @@ def _hashes(block: Array) -> Array:
             summed = np.einsum("ij,j->i", mixed, _weights()[: part.shape[1]])
             total[...] = summed if a == 0 else _mix(total) * _ITEM + summed
     return out
+
+
+def _scratch(size: int) -> Array:
+    """At least `size` words of the thread's own."""
+    memory: Array | None = getattr(_local, "words", None)
+    if memory is None or len(memory) < size:
+        memory = _local.words = np.empty(size, np.uint64)
+    return memory
 
 
 def _words(raw: Array) -> Array:

@@ -117,6 +117,9 @@ class Accumulator:
         self._min = np.full(size, np.inf)
         self._max = np.full(size, -np.inf)
         self._narrow_shift: np.ndarray[Any, Any] | None = None
+        self._memory = np.empty(
+            (0, size), dtype=np.float32
+        )  # fresh memory costs more than the arithmetic in it
 
     def add(self, block: np.ndarray[Any, Any]) -> None:
         """Add a block (m, *shape) of real numbers."""
@@ -157,7 +160,9 @@ class Accumulator:
                 self._shift = self._narrow_shift.astype(np.float64)
             reach = max(abs(lowest), abs(highest))
             if reach == 0 or 1e-12 < reach < 1e15:  # the squares neither overflow nor vanish
-                return np.asarray(flat - self._narrow_shift)
+                if len(self._memory) < len(flat):
+                    self._memory = np.empty_like(flat)
+                return np.subtract(flat, self._narrow_shift, out=self._memory[: len(flat)])
         wide = flat.astype(np.float64)
         wide -= self._shift
         if finite is not None:

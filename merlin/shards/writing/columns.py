@@ -88,9 +88,10 @@ def write_columns(
     with (
         ThreadPoolExecutor(1) as digest,
         ThreadPoolExecutor(1) as statistics,
+        ThreadPoolExecutor(1) as check,
         ThreadPoolExecutor(_WRITERS) as store,
     ):
-        pools = _Pools(digest, statistics, store)
+        pools = _Pools(digest, statistics, check, store)
         with h5py.File(
             path, "w", libver=("earliest", "v110"), alignment_threshold=PAGE, alignment_interval=PAGE
         ) as file:
@@ -160,6 +161,7 @@ class _Pools:
 
     digest: ThreadPoolExecutor
     statistics: ThreadPoolExecutor
+    check: ThreadPoolExecutor
     store: ThreadPoolExecutor
 
 
@@ -259,7 +261,7 @@ def _stream(column: ColumnSpec, sink: Sink, pools: _Pools, checks: RowChecks | N
         if statistics is not None:
             jobs[-1].append(pools.statistics.submit(statistics.add, block))
         if checks is not None:
-            jobs[-1].append(pools.statistics.submit(checks.take, column.name, lo, block))
+            jobs[-1].append(pools.check.submit(checks.take, column.name, lo, block))
     while jobs:
         finish_oldest()
     written.statistics = statistics.result() if statistics is not None else None
