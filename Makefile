@@ -15,9 +15,9 @@ help:
 	@echo "make servers Redis and RabbitMQ for the tests, which start them by hand; as root, on Debian or Ubuntu"
 	@echo "make check   format, lint, types"
 	@echo "make test    all tests"
-	@echo "make soak    a study under 1,000 random faults; another seed: make soak SEED=7"
+	@echo "make soak    more storms of kills than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make bench   every number of docs/benchmarks.md"
-	@echo "make demo    an ensemble of fusion simulations, its shards and their pictures, in ./demo_output"
+	@echo "make demo    an ensemble of fusion simulations, its shards, and a surrogate with its report, in ./demo_output"
 
 setup: $(STAMP)
 
@@ -39,33 +39,45 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# tests start thousands of processes, all of which would compile the same modules
+unexport PYTHONDONTWRITEBYTECODE
+# one more than there are cores, because some tests wait; those that take longest begin first
+TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
+
 # pytest ends with 5 when it finds no test at all, which is a failure here too
 test: setup servers
 	@tests/install_readers.sh
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20 tests/system/faults tests/system tests/compat tests/contract tests/unit
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations 40 \
+	  tests/system/faults tests/compat tests/system tests/contract tests/unit
 
 SEED ?=
 FAULTS ?= 1000
+STORMS := $(addprefix tests/system/,faults/test_publishing_faults.py test_data_set_writing.py test_kill_and_resume.py \
+  test_packing_storm.py test_shards_damage.py test_training.py)
 soak: setup servers
+	MERLIN_SOAK_LONG=1 $(BIN)/python -m pytest --timeout 1800 tests/contract/test_progress_properties.py tests/compat $(STORMS)
 	MERLIN_SOAK_FAULTS=$(FAULTS) MERLIN_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/system/faults/test_soak.py
 
 bench: setup servers
 	$(BIN)/python tests/bench/run.py
 
-# more samples: make demo DEMO_VARS="N_SAMPLES=20000"
+# more samples, more training: make demo DEMO_VARS="N_SAMPLES=20000 EPOCHS=100"
 DEMO_VARS ?=
 demo: setup
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	mkdir -p demo_output; \
-	merlin run specs/icf/icf.yaml --local --vars OUTPUT_PATH=$(CURDIR)/demo_output $(DEMO_VARS); \
-	workspace=$$(ls -1d demo_output/icf_* | tail -n 1); \
+	merlin run specs/icf/icf_train.yaml --local --vars OUTPUT_PATH=$(CURDIR)/demo_output $(DEMO_VARS); \
+	workspace=$$(ls -1d demo_output/icf_train_* | tail -n 1); \
 	echo; echo "== merlin shards describe $$workspace"; merlin shards describe "$$workspace"; \
 	echo; echo "== merlin shards plot $$workspace"; merlin shards plot "$$workspace" --out demo_output/data_set.png; \
 	merlin shards plot "$$workspace" --out demo_output/data_set.html; \
 	echo; echo "== merlin status $$workspace"; merlin status "$$workspace"; \
 	echo; echo "== merlin shards verify $$workspace"; merlin shards verify "$$workspace"; \
+	echo; echo "== merlin evaluate $$workspace/tournament/run"; cat "$$workspace/evaluate/evaluate.out"; \
+	cp "$$workspace/evaluate/report.html" demo_output/surrogate.html; \
 	echo; echo "workspace  $(CURDIR)/$$workspace"; \
-	echo "pictures   $(CURDIR)/demo_output/data_set.png and data_set.html"
+	echo "pictures   $(CURDIR)/demo_output/data_set.png and data_set.html"; \
+	echo "surrogate  $(CURDIR)/$$workspace/tournament/run, its errors in $(CURDIR)/demo_output/surrogate.html"
 
 clean:
 	rm -rf demo_output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

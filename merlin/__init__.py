@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from merlin.shards.reading.reader import Ensemble
+    from merlin.train.results.surrogate import Surrogate
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_shards"]
+__all__ = ["__version__", "load_surrogate", "open_shards"]
 
 
 def open_shards(path: Any, **options: Any) -> Ensemble:
@@ -16,3 +17,16 @@ def open_shards(path: Any, **options: Any) -> Ensemble:
     from merlin.shards.reading.reader import open_shards as _open
 
     return _open(path, **options)
+
+
+def load_surrogate(path: Any, **options: Any) -> Surrogate:
+    """Load the best model of a training run, to predict with; see `merlin.train.results.surrogate`."""
+    try:
+        from merlin.train.results.surrogate import load_surrogate as _load
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from merlin.errors import MissingExtraError
+
+        raise MissingExtraError("torch", "train", "a surrogate") from error
+    return _load(path, **options)

@@ -28,7 +28,7 @@ def execute(
     failed: bool = False,
     steps: Sequence[str] = (),
 ) -> int:
-    """Run what is missing in `workspace` and print a report; returns the exit code.
+    """Run what is missing in `workspace`, whose path has been told, and print a report; returns the exit code.
 
     0 when every task ended ok, 1 when one failed, was skipped or is missing, 130 after Ctrl-C.
     """
@@ -36,7 +36,7 @@ def execute(
     if as_json:
         print_json(report)
     else:
-        show_report(report)
+        show_report(report, names_workspace=False)
     return int(report["exit_code"])
 
 
@@ -55,6 +55,22 @@ def run_to_end(
         print(f"resume with: merlin restart {workspace.path}", file=sys.stderr)
         raise
     return make_report(workspace, summary, exit_code(summary))
+
+
+def run_the_rest(
+    workspace: Workspace, *, num_workers: int | None, failed: bool, steps: Sequence[str]
+) -> dict[str, Any]:
+    """`run_to_end`, unless nothing is left to run; then the report has a note that says so."""
+    from merlin.execution.events import RunSummary
+    from merlin.status.snapshot import take_snapshot
+
+    totals = take_snapshot(workspace).totals
+    if totals.missing or (failed and totals.failed + totals.skipped):
+        return run_to_end(workspace, num_workers=num_workers, failed=failed, steps=steps)
+    numbers = {key: getattr(totals, key) for key in ("planned", "ok", "failed", "skipped", "missing")}
+    summary = RunSummary(**numbers, stop_reason="", seconds=0.0, per_step={})
+    report = make_report(workspace, summary, exit_code(summary))
+    return {**report, "note": "nothing is left to run"}
 
 
 def exit_code(summary: RunSummary) -> int:
@@ -111,6 +127,7 @@ def _data_set(folder: Path) -> dict[str, Any]:
         "path": str(folder),
         "line": facts.line,
         "rows": facts.num_rows,
+        "filtered": facts.counts.filtered,
         "shards": facts.num_shards,
         "size_bytes": facts.size_bytes,
         "fields": [field.info.name for field in facts.fields],
@@ -118,15 +135,18 @@ def _data_set(folder: Path) -> dict[str, Any]:
     }
 
 
-def show_report(report: dict[str, Any]) -> None:
+def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None:
     """Print a report for people, on stdout."""
     from merlin.cli.output import console
 
+    if report.get("note"):
+        _show_note(report)
+        return
     keys = ("planned", "ok", "failed", "skipped", "missing")
-    print(f"\nworkspace {report['workspace']}\n")
+    print(f"\nworkspace {report['workspace']}\n" if names_workspace else "")
     rows = [[step["step"], *(f"{step[key]:,}" for key in keys)] for step in report["steps"]]
     console().print(table(("step", *keys), rows, right=keys))
-    print(f"\n{reconciled(report)}   ({duration(report['seconds'])})")
+    print(f"\ntasks: {reconciled(report)}   ({duration(report['seconds'])})")
     for group in report["failures"]:
         print(f"\n{group.step}: {count(group.count, 'task')} failed: {group.cause}")
         for line in group.log_tail.splitlines()[-MAX_TAIL_LINES:]:
@@ -135,11 +155,21 @@ def show_report(report: dict[str, Any]) -> None:
         print(f"\nall failures, with logs: merlin failures {report['workspace']}")
     for data_set in report["data_sets"]:
         print(f"\ndata set {data_set['line']}")
+        if data_set["filtered"]:
+            print(f"    {count(data_set['filtered'], 'sample')} filtered: a `valid` condition rejected them")
     flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         print(f"stopped early: {report['stop_reason']}", file=sys.stderr)
     if report["missing"]:
         print(f"resume with: merlin restart {report['workspace']}", file=sys.stderr)
+
+
+def _show_note(report: dict[str, Any]) -> None:
+    """Nothing was run: say so, and what could be."""
+    print(f"workspace {report['workspace']}\n{report['note']}; tasks: {reconciled(report)}")
+    if report["failed"]:
+        print(f"run those that failed again with: merlin restart {report['workspace']} --failed")
+    flush()
 
 
 def reconciled(numbers: dict[str, Any]) -> str:

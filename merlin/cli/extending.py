@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from merlin.errors import UsageError, WorkspaceError
 if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.spec.load import Spec
+    from merlin.study.plan import Plan
     from merlin.study.prepare import StudyOptions
     from merlin.study.workspace import Workspace
 
@@ -26,11 +27,9 @@ def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_
     """
     from merlin.shards.writing.growing import require_members
     from merlin.study.extend import prepare_extension
-    from merlin.study.workspace import members, open_workspace
+    from merlin.study.workspace import members
 
-    study = open_workspace(path)
-    if study.plan.extension:
-        raise UsageError(f"{path} is an extension itself; give the study: --extend {study.root}")
+    study = _open_study(path)
     studies = members(study)
     for member in studies:
         _refuse_running(member)
@@ -46,6 +45,31 @@ def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_
         sys.exit(_nothing_to_add(studies, as_json=as_json))
     _announce(studies, made)
     return made
+
+
+def preview(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_json: bool) -> Plan:
+    """The plan of the next extension of the study at `path`; ends the command if there are no new samples.
+
+    Raises:
+        SpecError: the spec does not describe the study, or its samples do not continue the study's.
+    """
+    from merlin.study.extend import plan_extension
+    from merlin.study.workspace import members
+
+    study = _open_study(path)
+    plan = plan_extension(spec, options, study, only_new=only_new)
+    if plan is None:
+        sys.exit(_nothing_to_add(members(study), as_json=as_json))
+    return plan
+
+
+def _open_study(path: Path) -> Workspace:
+    from merlin.study.workspace import open_workspace
+
+    study = open_workspace(path)
+    if study.plan.extension:
+        raise UsageError(f"{path} is an extension itself; give the study: --extend {study.root}")
+    return study
 
 
 def _refuse_running(member: Workspace) -> None:
@@ -165,11 +189,12 @@ def restart_all(
     from merlin.cli import execute, publishing
 
     reports: list[dict[str, Any]] = []
+    show: Callable[[dict[str, Any]], None]
     show = execute.show_report if config is None else publishing.show_report
     for study in studies:
         if config is None:
             publishing.refuse_published(study)
-            report = execute.run_to_end(study, num_workers=num_workers, failed=failed, steps=steps)
+            report = execute.run_the_rest(study, num_workers=num_workers, failed=failed, steps=steps)
         else:
             command = ["merlin", "run-workers", str(study.path)]
             report = publishing.hand_over(study, config, workers_command=command, failed=failed, steps=steps)

@@ -37,6 +37,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sql": ("sql", "sql", "Ask a study anything, in SQL."),
     "shards": ("shards", "shards", "Describe, verify and plot data sets."),
     "train": ("train", "train", "Train a model on a data set: one trainer, or a tournament of many."),
+    "evaluate": ("evaluate", "evaluate", "Measure a trained model on held-out samples, and write a report."),
+    "predict": ("predict", "predict", "Predict a file of samples with a trained model."),
+    "export-model": ("export_model", "export_model", "Write a trained model as ONNX or TorchScript."),
     "schema": ("schema", "schema", "Print the JSON Schema of specs, for editors."),
     "config": ("config", "config", "Make, choose, show and check the configuration of the servers."),
     "server": ("server", "server", "Run a private Redis: start, stop, status."),
@@ -70,7 +73,8 @@ def cli(ctx: click.Context, level: str) -> None:
     ctx.obj = level.upper()
     logging.basicConfig(level=ctx.obj, format="%(levelname)s %(name)s: %(message)s")
     if ctx.obj != "DEBUG":
-        logging.getLogger("maestrowf").setLevel(logging.WARNING)  # it tells which schedulers it lacks
+        for name in ("maestrowf", "numexpr"):  # they tell what they lack, and how many cores they use
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

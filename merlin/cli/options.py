@@ -16,6 +16,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 spec_argument = click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 workspace_argument = click.argument("workspace", type=click.Path(exists=True, path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+device_option = click.option(
+    "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."
+)
 workers_option = click.option(
     "--workers",
     "num_workers",
@@ -58,6 +62,33 @@ def spec_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def extend_options(command: F) -> F:
+    """Add --extend WORKSPACE and --new-rows."""
+    for option in (
+        click.option(
+            "--new-rows",
+            "only_new",
+            is_flag=True,
+            help="With --extend: the samples file has the new samples alone.",
+        ),
+        click.option(
+            "--extend",
+            "study",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="WORKSPACE",
+            help="Add to the study in WORKSPACE the samples that SPEC has and it does not.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def check_new_rows(study: Path | None, only_new: bool) -> None:
+    """Raise UsageError for --new-rows without --extend."""
+    if only_new and study is None:
+        raise UsageError("--new-rows says what the samples file of --extend WORKSPACE has; give both")
 
 
 def study_options(command: F) -> F:

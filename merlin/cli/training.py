@@ -168,7 +168,7 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
     place = Path(prepared.config.directory or prepared.config.output)
     place.mkdir(parents=True, exist_ok=True)
     meeting = Meeting.join(world, place, os.environ)
-    begun = str(prepared.begin().path) if world.rank == 0 else None
+    begun = str(_begin_together(prepared, request).path) if world.rank == 0 else None
     run = RunDirectory(Path(meeting.tell_all("run", begun)))
     if world.rank == 0:
         print(f"run {run.path}", file=sys.stderr, flush=True)
@@ -182,6 +182,16 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
     if world.rank == 0:
         print(f"stopped at step {ending.step:,}; resume with: {resume_command(run)}", file=sys.stderr)
     return SIGNAL_EXIT + stop.signal if stop.signal else EXIT_STOPPED
+
+
+def _begin_together(prepared: Prepared, request: TrainRequest) -> RunDirectory:
+    """Begin the run, and tell the trainers that this world has of each other before one of them is fast."""
+    from merlin.train.tournament.presence import announce, presence_directory
+
+    run, config = prepared.begin(), prepared.config
+    if config.is_tournament and config.tournament.transport == "files" and request.trainer is None:
+        announce(presence_directory(run.tournament), range(config.tournament.trainers))
+    return run
 
 
 def _ranks_word(request: TrainRequest, world: World) -> tuple[str, ...]:

@@ -105,6 +105,15 @@ class ChunkJournal:
         if self._on_progress is not None and hi > lo:
             self._on_progress(self._ended, self._failed)
 
+    def abandon(self) -> list[int]:
+        """Forget what is not committed; the tasks that this leaves to be run."""
+        self._pending_lo = self._pending_hi = self._num_pending = 0
+        self._failures.clear()
+        self.outcomes[~self._committed] = NO_OUTCOME
+        later = {task for tasks in self._again.values() for task in tasks}
+        lo = self._chunk.lo
+        return [t for t in self._chunk.task_ids() if not (self._committed[t - lo] or t in later)]
+
     def result(self) -> ChunkResult:
         """Commit the rest, and report."""
         self.flush()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 from merlin.errors import ExecutionError, MerlinError, ShardError
 from merlin.execution.fresh_shell import FreshShell
-from merlin.execution.functions import FunctionRunner
+from merlin.execution.functions import TAIL_CHARS, FunctionRunner
 from merlin.execution.journal import ChunkJournal, Progress
 from merlin.execution.scripts import Script, ScriptTemplate
 from merlin.execution.shell import (
@@ -23,7 +25,13 @@ from merlin.execution.shell import (
     shell_argv,
     task_environment,
 )
-from merlin.execution.task_files import is_finished, make_directory, mark_finished, write_script
+from merlin.execution.task_files import (
+    is_finished,
+    make_directory,
+    mark_finished,
+    unmark_finished,
+    write_script,
+)
 from merlin.execution.verdict import judge
 from merlin.execution.waiting import Waiter
 from merlin.execution.warm_rules import (
@@ -43,6 +51,7 @@ from merlin.study.workspace import Workspace
 
 _FIRST_BATCH, _LARGEST_BATCH = 8, 256
 _BATCH_S = 0.5  # of work, from which the size of the next batch follows
+_NOT_A_TASKS_FAULT = (MerlinError, MemoryError, ImportError)  # running its tasks one by one would not help
 
 
 class ChunkRunner:
@@ -76,25 +85,70 @@ class ChunkRunner:
     def run(self, chunk: Chunk) -> ChunkResult:
         """Run the chunk's tasks; when this returns the ledger knows their outcomes.
 
+        An error of our own code that nobody foresaw fails the tasks that it comes from, and no others.
+
         Raises:
             ExecutionError: the machine is at fault (a full disk …); what has finished is in the ledger.
         """
         instance = self._workspace.instance(chunk.instance)
-        journal = ChunkJournal(
-            self._workspace, instance, chunk, self._worker, self._ledger, self._on_progress, self._fence
-        )
+        journal = self._journal(instance, chunk)
         try:
-            if instance.kind is StepKind.CMD:
-                self._run_shell(instance, chunk, journal)
-            elif instance.kind is StepKind.FUNCTION:
-                self._functions.run(instance, chunk, journal, self._waiter)
-            else:
-                self._run_shards(instance, chunk, journal)
-            return journal.result()
+            try:
+                return self._run(instance, chunk, journal)
+            except (*_NOT_A_TASKS_FAULT, OSError):
+                raise
+            except Exception:  # noqa: BLE001 - whatever it is, it shall not cost the worker again and again
+                traceback.print_exc()
+                return self._run_one_by_one(instance, chunk, journal)
         except OSError as error:
             raise machine_error(error) or ExecutionError(
                 f"step {instance.id}: {error.strerror}: {error.filename or ''}"
             ) from error
+
+    def _journal(self, instance: StepInstance, chunk: Chunk, *, is_told: bool = True) -> ChunkJournal:
+        on_progress = self._on_progress if is_told else None
+        return ChunkJournal(
+            self._workspace, instance, chunk, self._worker, self._ledger, on_progress, self._fence
+        )
+
+    def _run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
+        if instance.kind is StepKind.CMD:
+            self._run_shell(instance, chunk, journal)
+        elif instance.kind is StepKind.FUNCTION:
+            self._functions.run(instance, chunk, journal, self._waiter)
+        else:
+            self._run_shards(instance, chunk, journal)
+        return journal.result()
+
+    def _run_one_by_one(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
+        """Run what the chunk has left, each task alone."""
+        left = journal.abandon()
+        results = [journal.result()]
+        for task in left:
+            if self._waiter.stopped or results[-1].stop:
+                break
+            results.append(self._run_alone(instance, replace(chunk, lo=task, hi=task + 1, holes=())))
+        return _together(chunk, results)
+
+    def _run_alone(self, instance: StepInstance, chunk: Chunk) -> ChunkResult:
+        """Run a chunk of one task; it has failed if that is what raises the error."""
+        journal = self._journal(instance, chunk, is_told=False)
+        started, clock = time.time(), time.perf_counter()
+        try:
+            return self._run(instance, chunk, journal)
+        except (*_NOT_A_TASKS_FAULT, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - see `run`
+            traceback.print_exc()
+            for task in journal.abandon():
+                if instance.kind is StepKind.CMD:
+                    unmark_finished(str(self._workspace.task_dir(instance, task)))
+                cause = f"internal error: {type(error).__name__}: {error}"
+                failure = Failure(
+                    task=task, cause=cause, exit_code=1, tail=traceback.format_exc()[-TAIL_CHARS:]
+                )
+                journal.fail(failure, started=started, seconds=time.perf_counter() - clock)
+            return journal.result()
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -207,6 +261,18 @@ class ChunkRunner:
             shard, absent = row_map(self._workspace, instance).shard_task(task, chunk.absent_rows)
             info = write_shard(self._workspace, instance, shard, absent)
             clean_after_shard(self._workspace, instance, info)
+
+
+def _together(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
+    """One result for the chunk from those of its parts."""
+    return ChunkResult(
+        chunk=chunk,
+        runs=tuple(sorted(run for part in parts for run in part.runs)),
+        deferred=tuple(deferred for part in parts for deferred in part.deferred),
+        busy_s=sum(part.busy_s for part in parts),
+        stop=next((part.stop for part in parts if part.stop), ""),
+        note=next((part.note for part in parts if part.note), ""),
+    )
 
 
 class _ShellStep:

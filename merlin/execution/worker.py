@@ -34,8 +34,11 @@ def main(argv: list[str] | None = None) -> int:
     os.set_inheritable(args.fd, False)
     channel = Channel(socket.socket(fileno=args.fd))
     _load_numpy(args.threads)
+    is_ready = False
     try:
-        _Worker(args, channel).serve()
+        worker = _Worker(args, channel)
+        is_ready = True
+        worker.serve()
     except LeaseLostError:
         return 0
     except MerlinError as error:
@@ -43,7 +46,12 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
         traceback.print_exc()
-        channel.send({"op": "crash", "message": f"{type(error).__name__}: {error}"})
+        what = f"{type(error).__name__}: {error}"
+        # no task is to blame for a bug that meets a worker at work, and the next worker would meet it, too
+        if is_ready and not isinstance(error, MemoryError):
+            channel.send({"op": "error", "message": f"worker {args.name}: internal error: {what}"})
+        else:
+            channel.send({"op": "crash", "message": what})
         return 1
     return 0
 

@@ -34,7 +34,7 @@ class Record:
 
 def record_process(pid: int, *, engine: str) -> Record:
     """The record of a process that was just started. Raises ProcessLookupError if it is gone."""
-    ticks = _start_ticks(pid)
+    ticks = start_ticks(pid)
     if ticks is None:
         raise ProcessLookupError(pid)
     return Record(host=socket.gethostname(), boot=boot_id(), pid=pid, start_ticks=ticks, engine=engine)
@@ -78,7 +78,7 @@ def is_alive(record: Record) -> bool:
         return False
     if record.container:
         return _container_runs(record)
-    return _start_ticks(record.pid) == record.start_ticks
+    return start_ticks(record.pid) == record.start_ticks
 
 
 def wait_until_gone(record: Record, wait_s: float) -> bool:
@@ -146,7 +146,7 @@ def boot_id() -> str:
         return ""
 
 
-def _start_ticks(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """When a process started; None if it does not exist, or is dead and only not yet collected."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -246,7 +246,7 @@ def provenance(facts: Description) -> list[tuple[str, str]]:
         ("step", facts.aggregate),
         ("spec digest", study.get("spec_digest")),
         ("code version", study.get("code_version")),
-        ("seed", study.get("seed")),
+        ("seed", study.get("seed") or None),  # 0 if nobody gave one
         ("planned", study.get("created")),
         ("finished", study.get("finished")),
         *(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +67,18 @@ def prepare_extension(
         return extension.prepare(note or (lambda _: None))
 
 
+def plan_extension(
+    spec: Spec, options: StudyOptions, study: Workspace, *, only_new: bool = False
+) -> Plan | None:
+    """The plan that `prepare_extension` would make now, and raises as it does; writes nothing and runs nothing.
+
+    Where only a command could tell the number of new samples, the plan has none.
+    """
+    extension = _Extension(spec, options, study, only_new)
+    extension.check_spec()
+    return extension.preview()
+
+
 @dataclass
 class _Extension:
     """The next extension of a study."""
@@ -87,11 +99,18 @@ class _Extension:
         spec, options = self.spec, self.options
         self.combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
 
-    def prepare(self, say: Callable[[str], None]) -> Workspace | None:
+    def preview(self) -> Plan | None:
+        num = self._continuation(runtime_variables(self.spec, self.path, self.study.path)).look()
+        return None if num == 0 else self._plan(self.path / INFO_DIR / "samples.npy", num or 0)
+
+    def _continuation(self, variables: Mapping[str, str]) -> Continuation:
         samples, _ = self._samples()
-        variables = runtime_variables(self.spec, self.path, self.study.path)
         old = _old_rows(self.members)
-        new = Continuation(self.spec, self.options, samples, variables, old, self.only_new)
+        return Continuation(self.spec, self.options, samples, variables, old, self.only_new)
+
+    def prepare(self, say: Callable[[str], None]) -> Workspace | None:
+        variables = runtime_variables(self.spec, self.path, self.study.path)
+        new = self._continuation(variables)
         if new.look() == 0:
             return None
         _make_directory(self.path)
@@ -100,7 +119,7 @@ class _Extension:
             write_provenance(self.spec, info, variables)
             file = new.write(info, say)
             if file is not None:
-                plan = self._plan(file, open_samples(file, samples.column_labels).num)
+                plan = self._plan(file, open_samples(file, new.samples.column_labels).num)
                 write_plan(info / PLAN_NAME, plan)
                 return Workspace(self.path, plan)
         shutil.rmtree(self.path)  # generate.cmd has made as many samples as there were

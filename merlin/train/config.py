@@ -43,7 +43,7 @@ def _fraction(value: Any) -> float:
 def _method(value: Any) -> str | dict[str, Any] | None:
     """The name of a method, or a mapping of its name and options; none means as it is."""
     value = typed(value)
-    name = value.get("name") if isinstance(value, Mapping) else value
+    name = value.get("name", "") if isinstance(value, Mapping) else value
     if name is None or name == "none":
         return None
     if name not in METHODS:
@@ -229,6 +229,18 @@ class Tournament(Block):
         default="files",
         description="files: trainers come and go as they like; process_group: all from beginning to end.",
     )
+    wait: AtLeast0 = Field(
+        default=5.0,
+        description="Of files: how long a model of another trainer is waited for, in durations of an interval; "
+        "0 takes the newest that is there.",
+    )
+    top: Positive | None = Field(
+        default=None, description="Of truncation: how many trainers the others copy; default: half of them."
+    )
+    sample: Positive | None = Field(
+        default=None,
+        description="Of regularised_evolution: trainers of which the best is copied; default: half of them.",
+    )
     tournament_fraction: Fraction = Field(
         default=0.1, description="Share of a trainer's samples that only decides rounds."
     )
@@ -286,8 +298,9 @@ class TrainConfig(Block):
         for path in CHANGEABLE:
             block = data
             for key in path[:-1]:
-                block = block[key]
-            block.pop(path[-1], None)
+                block = block.get(key, {}) if isinstance(block, dict) else {}
+            if isinstance(block, dict):
+                block.pop(path[-1], None)
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -297,6 +310,7 @@ CHANGEABLE: tuple[tuple[str, ...], ...] = (
     ("data",),  # compared by its content's digest
     ("output",),
     ("directory",),
+    ("model", "autoencoder", "run"),  # compared by its weights' digest
     ("training", "epochs"),
     ("training", "steps"),
     ("training", "early_stopping"),
@@ -307,6 +321,7 @@ CHANGEABLE: tuple[tuple[str, ...], ...] = (
     ("training", "device"),
     ("training", "threads"),
     ("tournament", "ranks_per_trainer"),
+    ("tournament", "wait"),
     ("loader", "num_workers"),
     ("loader", "prefetch"),
 )

@@ -104,8 +104,8 @@ class TrainingData:
     def shapes(self) -> Shapes:
         return self.selection.shapes
 
-    def dataset(self, split: str, partition: Partition | None = None) -> ShardDataset:
-        """Samples of a split, or of a trainer's share of it; UsageError if there is no such split."""
+    def dataset(self, split: str | None, partition: Partition | None = None) -> ShardDataset:
+        """Samples of a split (None: all), or of a trainer's share of it; UsageError if there is no such split."""
         from merlin.train.loading.dataset import ShardDataset
 
         fields = [c.name for c in (*self.selection.scalars, *self.selection.images)]

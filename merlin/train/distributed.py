@@ -217,28 +217,51 @@ class Ranks:
         """What each has, tensors and plain values, in order, on every rank."""
         if self.size == 1:
             return [value]
-        packed = _pack(value)
+        packed = pack(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(packed)]), group=self.group)
         longest = int(max(sizes))
         blocks = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         padded = torch.nn.functional.pad(packed, (0, longest - len(packed)))
         dist.all_gather(blocks, padded, group=self.group)
-        return [_unpack(block[: int(size)]) for block, size in zip(blocks, sizes, strict=True)]
+        return [unpack(block[: int(size)]) for block, size in zip(blocks, sizes, strict=True)]
 
     def from_first(self, value: Any) -> Any:
         """What the first rank has, tensors and plain values."""
-        return self.gather(value if self.is_first else None)[0]
+        if self.size == 1:
+            return value
+        packed = pack(value) if self.is_first else torch.zeros(0, dtype=torch.uint8)
+        size = torch.tensor([len(packed)])
+        dist.broadcast(size, group=self.group, group_src=0)
+        if not self.is_first:
+            packed = torch.zeros(int(size), dtype=torch.uint8)
+        dist.broadcast(packed, group=self.group, group_src=0)
+        return value if self.is_first else unpack(packed)
 
 
-def _pack(value: Any) -> Tensor:
+@dataclass(frozen=True)
+class Circle:
+    """The first ranks of all trainers of a world, and the store that they tell each other things through."""
+
+    index: int  # of this one's trainer
+    size: int
+    ranks_per_trainer: int
+    store: Any
+    group: Any = None  # None where torch.distributed's default group is theirs
+
+    def rank_of(self, trainer: int) -> int:
+        """The rank in the world of a trainer's first rank."""
+        return trainer * self.ranks_per_trainer
+
+
+def pack(value: Any) -> Tensor:
     """As bytes (num,) uint8; read back without running code, unlike pickles."""
     file = io.BytesIO()
     torch.save(value, file)
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
-def _unpack(packed: Tensor) -> Any:
+def unpack(packed: Tensor) -> Any:
     return torch.load(io.BytesIO(packed.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 

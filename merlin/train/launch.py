@@ -18,6 +18,7 @@ from merlin.train.config import TrainConfig
 from merlin.train.events import Note, Observer, Report, StopRequest, from_line
 from merlin.train.process import EVENTS_FD, EXIT_STOPPED, GRACE_S
 from merlin.train.run_directory import RunDirectory
+from merlin.train.tournament.presence import announce, give_up, presence_directory
 
 TAIL_LINES = 15
 _LOOK_S = 0.2  # a process may end without closing its pipe
@@ -95,6 +96,8 @@ class LocalTrainers:
         num = len(indices) * per_trainer
         together = self.config.tournament.transport == "process_group" and len(indices) > 1
         address = _serve_store(stores) if together else None
+        if self.config.is_tournament and not together:
+            announce(presence_directory(self.run_directory.tournament), indices)
         for place, index in enumerate(indices):
             self.run_directory.trainer(index).path.mkdir(parents=True, exist_ok=True)
             trainer = _Trainer(index, [], Report(index))
@@ -204,6 +207,8 @@ class LocalTrainers:
         reason = f"exit code {how}" if how > 0 else f"ended by {signal.Signals(-how).name}"
         last = [line for line in self._tail(trainer.index).splitlines() if line.startswith("error: ")]
         why = last[-1].removeprefix("error: ") if last else reason
+        if self.config.is_tournament:
+            give_up(presence_directory(self.run_directory.tournament), trainer.index)
         report = replace(trainer.report, state="failed", reason=why)
         trainer.report = report
         self.observer.report(report)

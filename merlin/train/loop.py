@@ -23,14 +23,27 @@ ANNOUNCE_S = 0.2  # least time between two reports
 EndState = Literal["finished", "stopped"]
 
 
+class RoundInterruptedError(Exception):
+    """A stop was asked for while a trainer waited for others; its model is as it was before the round."""
+
+
 class Tournament(Protocol):
     """Rounds with other trainers. Called by all ranks of a trainer at the same step."""
 
     def play(self, trainer: Trainer, number: int) -> Mapping[str, Any]:
         """Round `number` (from 1): may replace parts of the trainer's model.
 
-        Returns facts for the metrics file, as {"partner": 3, "kept": "local" | "partner", "scores": {…}}.
+        Returns facts for the metrics file, as {"partner": 3, "kept": "local" | "partner", "scores": {…}}; without
+        "kept" if it met nobody. Raises RoundInterruptedError.
         """
+        ...
+
+    def agree(self, trainer: Trainer, number: int) -> int:
+        """The round, at most `number`, from which all go on; `number` is that of the newest checkpoint."""
+        ...
+
+    def after_save(self, number: int, saved: bool) -> None:
+        """A checkpoint was written after round `number`, or could not be; only the first rank calls it."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -39,7 +52,7 @@ class Tournament(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, finished: bool) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -135,11 +148,14 @@ class Loop:
         self._began = (trainer.step, time.perf_counter())
         self._announced = 0.0
         self._saved_step = -1
+        self.finished = False
 
     def resume(self) -> bool:
         """Go to where the newest readable checkpoint is; whether there is one. Raises CheckpointError."""
         ranks = self.trainer.ranks
         state = self.checkpoints.load_newest() if ranks.is_first else None
+        if self.tournament is not None:
+            state = self._agreed(self.tournament, state)
         if ranks.size > 1:
             state = ranks.from_first(state)
         if state is None:
@@ -153,6 +169,28 @@ class Loop:
         self._saved_step = self.trainer.step
         self._began = (self.trainer.step, time.perf_counter())
         return True
+
+    def _agreed(self, tournament: Tournament, state: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The state from which all trainers can go on, which may be an older one."""
+        newest = 0 if state is None else int(state["progress"]["round"])
+        try:
+            number = tournament.agree(self.trainer, newest)
+        except RoundInterruptedError:
+            return state
+        if number == newest or not self.trainer.ranks.is_first:
+            return state
+        for step in reversed(self.checkpoints.steps()):
+            older = self.checkpoints.load(step)
+            if older["progress"]["round"] == number:
+                self.note(
+                    f"going back to step {step:,}, because another trainer has played {number} rounds only"
+                )
+                return older
+        if number == 0:
+            return None
+        raise CheckpointError(
+            f"another trainer goes on after round {number}, and {self.checkpoints.directory} has no checkpoint of it"
+        )
 
     def run(self) -> Ending:
         """Train until the run is over, or somebody wants it to stop.
@@ -170,14 +208,15 @@ class Loop:
     def advance(self) -> bool:
         """Train to the next step after which there is something to do, and do it; False if a stop was asked for."""
         trainer = self.trainer
+        if self._round_is_due:
+            return self._after(trainer.step)
         target = self._next_event()
         begin = time.perf_counter()
         done = trainer.train_steps(target - trainer.step, self._stop)
         self._count(done, time.perf_counter() - begin)
         if trainer.step < target:
             return False
-        self._after(trainer.step)
-        return True
+        return self._after(trainer.step)
 
     @property
     def _stale(self) -> str:
@@ -196,18 +235,30 @@ class Loop:
         intervals = (self._log_every, self._validate_every, self._checkpoint_every, self._round_every)
         return min(self.trainer.num_steps, *(step - step % every + every for every in intervals if every))
 
-    def _after(self, step: int) -> None:
-        """What is due after a step; in this order, so that a checkpoint holds the results of the rest."""
-        played = bool(self._round_every) and step % self._round_every == 0 and step < self.trainer.num_steps
+    @property
+    def _round_is_due(self) -> bool:
+        """Whether a round comes before the next step; at the end there is none."""
+        every, step = self._round_every, self.trainer.step
+        if not every or step % every or not 0 < step < self.trainer.num_steps:
+            return False
+        return self.progress.round < step // every
+
+    def _after(self, step: int) -> bool:
+        """What is due after a step; in this order, so that a checkpoint holds the results of the rest.
+
+        False if a round was interrupted: then nothing was done, and all of it is due when the run goes on.
+        """
+        played = self._round_is_due
         validate = step % self._validate_every == 0 or step == self.trainer.num_steps
         if step % self._log_every == 0 or played or validate:
             self._write_losses()
-        if played:
-            self._play()
+        if played and not self._play():
+            return False
         is_best = self._validate() if validate else False
         if is_best or played or step % self._checkpoint_every == 0:
             self._save(best=is_best)
         self._announce("training")
+        return True
 
     def _count(self, steps: int, seconds: float) -> None:
         self.progress.train_s += seconds
@@ -235,14 +286,20 @@ class Loop:
                 samples_per_s=round(self._rate, 1),
             )
 
-    def _play(self) -> None:
+    def _play(self) -> bool:
+        """Play the round that is due; False if it was interrupted."""
         assert self.tournament is not None
         progress = self.progress
-        progress.round += 1
-        facts = dict(self.tournament.play(self.trainer, progress.round))
+        number = self.trainer.step // self._round_every
+        try:
+            facts = dict(self.tournament.play(self.trainer, number))
+        except RoundInterruptedError:
+            return False
+        progress.round = number
         progress.wins += facts.get("kept") == "local"
         if self.log is not None:
-            self.log.write("round", self.trainer.step, {}, round=progress.round, **facts)
+            self.log.write("round", self.trainer.step, facts.pop("values", {}), round=number, **facts)
+        return True
 
     def _validate(self) -> bool:
         """Whether the trainer has never been better."""
@@ -278,6 +335,8 @@ class Loop:
         saved = True
         if trainer.ranks.is_first:
             saved = self.checkpoints.save(state, trainer.step, best=best)
+            if self.tournament is not None:
+                self.tournament.after_save(self.progress.round, saved)
         if saved:
             self._saved_step = trainer.step
         return saved
@@ -294,6 +353,7 @@ class Loop:
                     f"the last checkpoint of trainer {trainer.index} could not be written; {rest} "
                     f"in {self.checkpoints.directory}"
                 )
+        self.finished = state == "finished"
         if self.log is not None:
             self.log.write("end", trainer.step, {}, state=state, reason=reason)
         self._announce(state, reason)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from merlin.errors import ConfigError, ShardError, TrainingError, UsageError
 from merlin.shards.reading.reader import Ensemble, open_shards
-from merlin.train.config import CHANGEABLE, Fields, TrainConfig
+from merlin.train.config import CHANGEABLE, DEFAULT_EPOCHS, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_file import ConfigFile, load_config
 from merlin.train.data import Selection, TrainingData, find_data_set
 from merlin.train.distributed import choose_device, num_cores
 from merlin.train.loading.normalise import Normaliser
+from merlin.train.quantities import Quantities
 from merlin.train.run_directory import (
     RunDirectory,
     RunFacts,
@@ -86,15 +87,13 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     check_model_options(file)
     file.raise_errors()
     config = _resolved(file.config, selection, data_path)
-    if config.is_tournament:
-        file.error(
-            ("tournament",), "tournaments are not there yet", "strategy: none trains them independently"
-        )
     _check_precision(file)
     data = TrainingData(ens, selection, _fit(file, ens, selection), config)
     trainee = build_trainee(config, selection.shapes)
     check_trainee(file, trainee)
     file.raise_errors()
+    if config.directory is None or not is_run(Path(config.directory)):
+        trainee.start(data.normaliser)
     try_model(config, trainee, data)
     _check_shares(file, data)
     file.raise_errors()
@@ -102,8 +101,9 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     num_samples = {name: len(rows) for name, rows in ens.splits.items()}
     num_parameters = sum(p.numel() for p in trainee.parameters())
     facts = new_facts(
-        config, data_path, ens.manifest.content_digest, num_samples, selection.shapes, num_parameters, threads
-    )
+        config, data_path, ens.manifest.content_digest, num_samples, selection.shapes, num_parameters, threads,
+        Quantities.of(ens, selection),
+    )  # fmt: skip
     return Prepared(config, facts, data.normaliser, None)
 
 
@@ -183,12 +183,16 @@ def _check_files(ens: Ensemble) -> None:
 
 
 def _resolved(config: TrainConfig, selection: Selection, data_path: Path) -> TrainConfig:
+    from merlin.train.models.registry import resolved
+
     fields = Fields(
         inputs=tuple(c.name for c in selection.inputs),
         scalars=tuple(c.name for c in selection.scalars),
         images=tuple(c.name for c in selection.images),
     )
-    return config.model_copy(update={"fields": fields, "data": str(data_path.resolve())})
+    name = config.model.name
+    model = Model(name=name, **resolved(name, config.model.options))
+    return config.model_copy(update={"fields": fields, "data": str(data_path.resolve()), "model": model})
 
 
 def _check_precision(file: ConfigFile) -> None:
@@ -254,11 +258,7 @@ def _check_shares(file: ConfigFile, data: TrainingData) -> None:
             "lower training.batch_size or tournament.trainers",
         )
     if config.is_tournament:
-        file.error(
-            ("tournament", "strategy"),
-            "tournaments are not there yet: trainers do not exchange models",
-            "tournament.strategy: none trains them independently",
-        )
+        _check_interval(file, config, min(sizes))
         shares = [len(data.share(k, "tournament").select(ids)) for k in range(config.tournament.trainers)]
         if not min(shares):
             file.error(
@@ -266,3 +266,15 @@ def _check_shares(file: ConfigFile, data: TrainingData) -> None:
                 f"trainer {shares.index(0)} has no samples to judge models with",
                 "raise tournament.tournament_fraction, or lower tournament.trainers",
             )
+
+
+def _check_interval(file: ConfigFile, config: TrainConfig, least_samples: int) -> None:
+    """There is a round before the end of the run; otherwise the trainers would never meet."""
+    training, interval = config.training, config.tournament.interval
+    steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * (least_samples // training.batch_size)
+    if 0 < steps <= interval:
+        file.error(
+            ("tournament", "interval"),
+            f"no round would be played: the run of {steps:,} steps is over before its first one, after {interval:,}",
+            "lower tournament.interval, or write tournament.strategy: none for independent trainers",
+        )

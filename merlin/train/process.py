@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +19,7 @@ from typing import TextIO
 
 import torch
 from torch import distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.utils import deterministic
 
 from merlin.errors import MerlinError, TrainingError, UsageError
@@ -26,12 +27,16 @@ from merlin.train.checkpoint import Checkpoints
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
 from merlin.train.config_file import load_config
 from merlin.train.data import TrainingData
-from merlin.train.distributed import Meeting, Ranks, World, choose_device
+from merlin.train.distributed import Circle, Meeting, Ranks, World, choose_device
 from merlin.train.events import Note, Observer, PipeObserver, Report, Silent, StopRequest
 from merlin.train.loop import Ending, Judge, Loop, Tournament
 from merlin.train.metrics_log import MetricsLog
 from merlin.train.prepare import build_trainee, open_data
 from merlin.train.run_directory import RunDirectory, publish_best
+from merlin.train.tournament.exchange import Transport
+from merlin.train.tournament.files import FileTransport
+from merlin.train.tournament.group import GroupTransport
+from merlin.train.tournament.rounds import Rounds
 from merlin.train.trainer import Trainer, seed_initial_weights
 
 EVENTS_FD = "MERLIN_TRAIN_EVENTS"  # the descriptor that reports go to
@@ -46,6 +51,7 @@ class Seat:
     trainer: int
     ranks: Ranks
     local_rank: int
+    circle: Circle | None = None  # of the trainers, where they are one world
 
     @staticmethod
     def take(meeting: Meeting, config: TrainConfig, trainer: int | None = None) -> Seat:
@@ -65,7 +71,9 @@ class Seat:
         if config.tournament.transport == "process_group" and num > 1:
             meeting.make_group("world", world.rank, world.size)
             groups = [dist.new_group(range(k * per_trainer, (k + 1) * per_trainer)) for k in range(num)]
-            return Seat(number, Ranks(rank, per_trainer, groups[index]), world.local_rank)
+            firsts = dist.new_group(range(0, world.size, per_trainer))
+            circle = Circle(index, num, per_trainer, PrefixStore("tournament", meeting.store), firsts)
+            return Seat(number, Ranks(rank, per_trainer, groups[index]), world.local_rank, circle)
         if per_trainer > 1:
             meeting.make_group(f"trainer{number}", rank, per_trainer)
         return Seat(number, Ranks(rank, per_trainer), world.local_rank)
@@ -169,6 +177,8 @@ def open_loop(
     ranks, place = seat.ranks, (seat.ranks.rank, seat.ranks.size, device)
     seed_initial_weights(config.seed, seat.trainer)
     trainee = build_trainee(config, data.shapes)
+    if not any(run.trainer(seat.trainer).checkpoints.glob("*.pt")):
+        trainee.start(data.normaliser)
     loader = data.training_loader(seat.trainer, *place)
     training = config.training
     num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * len(loader)
@@ -181,8 +191,9 @@ def open_loop(
     def note(text: str) -> None:
         told.note(Note(seat.trainer, text))
 
-    checkpoints = Checkpoints(directory.checkpoints, training.keep, note)
-    tournament = _tournament(run, config, seat, data, trainer)
+    keep = training.keep if seat.circle is None else max(2, training.keep)  # all go on from the same round
+    checkpoints = Checkpoints(directory.checkpoints, keep, note)
+    tournament = _tournament(run, config, seat, data, trainer, stop, note)
     judge = Judge.of(config, trainee.directions())
     loop = Loop(trainer, validation, judge, checkpoints, observer=told, stop=stop, tournament=tournament)
     try:
@@ -195,19 +206,32 @@ def open_loop(
         if loop.log is not None:
             loop.log.close()
         if tournament is not None:
-            tournament.close()
+            tournament.close(loop.finished)
         trainer.close()
         validation.close()
 
 
 def _tournament(
-    run: RunDirectory, config: TrainConfig, seat: Seat, data: TrainingData, trainer: Trainer
+    run: RunDirectory,
+    config: TrainConfig,
+    seat: Seat,
+    data: TrainingData,
+    trainer: Trainer,
+    stop: StopRequest,
+    note: Callable[[str], None],
 ) -> Tournament | None:
     if not config.is_tournament:
         return None
-    raise TrainingError(
-        "tournaments are not there yet; with tournament.strategy: none the trainers train independently"
-    )
+    transport: Transport | None = None
+    if seat.circle is not None:
+        transport = GroupTransport(seat.circle, trainer.device, stop) if seat.ranks.is_first else None
+    elif seat.ranks.is_first:
+        wanted = config.tournament
+        transport = FileTransport(
+            run.tournament, seat.trainer, wanted.trainers, patience=wanted.wait, note=note
+        )
+    loader = data.tournament_loader(seat.trainer, seat.ranks.rank, seat.ranks.size, trainer.device)
+    return Rounds(config, trainer.trainee.directions(), loader, transport, stop=stop)
 
 
 @contextmanager

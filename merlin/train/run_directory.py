@@ -15,7 +15,7 @@ import platform
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from merlin.study.workspace import lock_file
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
+from merlin.train.quantities import Quantities
 
 FORMAT = "merlin-run"
 VERSION = 1
@@ -54,6 +55,7 @@ class RunFacts:
     images: dict[str, tuple[int, int, int]]  # (C, H, W)
     num_parameters: int
     threads: int  # of a process; sums differ in their last bits with another number
+    quantities: Quantities = field(default_factory=Quantities)
 
     @property
     def shapes(self) -> Shapes:
@@ -62,7 +64,7 @@ class RunFacts:
 
 def new_facts(
     config: TrainConfig, data_path: Path, data_digest: str, num_samples: dict[str, int], shapes: Shapes,
-    num_parameters: int, threads: int,
+    num_parameters: int, threads: int, quantities: Quantities,
 ) -> RunFacts:  # fmt: skip
     """Facts of a run that begins now."""
     from torch import __version__ as torch_version
@@ -83,6 +85,7 @@ def new_facts(
         images=dict(shapes.images),
         num_parameters=num_parameters,
         threads=threads,
+        quantities=quantities,
     )
 
 
@@ -121,6 +124,7 @@ class RunDirectory:
         if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
             raise TrainingError(f"{self.path / FACTS}: not a {FORMAT} of version {VERSION}")
         data["images"] = {name: tuple(shape) for name, shape in data["images"].items()}
+        data["quantities"] = Quantities.from_json(data.get("quantities", {}))
         return RunFacts(**{**data, "inputs": tuple(data["inputs"]), "scalars": tuple(data["scalars"])})
 
 
@@ -213,6 +217,8 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
         "version": VERSION,
         "model": {"name": config.model.name, "options": config.model.options},
         "shapes": {"inputs": list(facts.inputs), "scalars": list(facts.scalars), "images": facts.images},
+        "quantities": facts.quantities.to_json(),
+        "run": {"created": facts.created, "data_path": facts.data_path, "data_digest": facts.data_digest},
         "state_dict": {**best["trainer"]["model"], **(best["trainer"]["average"] or {})},
         **told,
     }

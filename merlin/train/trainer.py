@@ -321,7 +321,8 @@ class Trainer:
     def export_state(self, parts: Sequence[str] = ("all",)) -> State:
         """Weights, their average, and the optimiser's whole state of named parts: what trainers exchange.
 
-        {"weights": {name: …}, "average": {…}, "optimizers": {phase: {"hyper": {…}, "state": {name: {…}}}}},
+        {"weights": {name: …}, "average": {…}, "optimizers": {phase: {"hyper": {…}, "state": {name: {…}}}},
+        "bad_steps": num},
         on the CPU and not shared with the trainer. "all" is every part.
         """
         self.sync_buffers()
@@ -345,6 +346,7 @@ class Trainer:
             "weights": weights,
             "average": {k: _copied(v) for k, v in average.items() if k in keys},
             "optimizers": optimizers,
+            "bad_steps": self._bad_steps,
         }
 
     @torch.no_grad()
@@ -366,7 +368,7 @@ class Trainer:
         for phase in self.phases:
             if phase.name in state["optimizers"]:
                 self._import_optimizer(phase, state["optimizers"][phase.name], keys)
-        self._bad_steps = 0
+        self._bad_steps = int(state.get("bad_steps", 0))
 
     def _import_optimizer(self, phase: Phase, received: State, keys: set[str]) -> None:
         group = phase.optimizer.param_groups[0]

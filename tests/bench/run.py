@@ -22,6 +22,7 @@ import reading
 import report
 import scale
 import throughput
+import tournament
 
 ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
     "null_shell": (throughput.null_shell, 10_000),
@@ -44,6 +45,9 @@ ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
     "shuffled_batches": (reading.shuffled_batches, 20_000),
     "compressed_batches": (reading.compressed_batches, 20_000),
     "torch_batches": (loading.torch_batches, 20_000),
+    "tournament_quality": (tournament.quality, 2048),
+    "tournament_overhead": (tournament.overhead, 20_000),
+    "tournament_kill": (tournament.kill, 20_000),
 }
 
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from effort import repeats
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import RedisServer
@@ -156,27 +157,31 @@ randoms = st.randoms(use_true_random=False)
 
 
 class TestScheduler:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=repeats(75, 1000), deadline=None)
     @given(plans(), randoms)
     def test_every_task_gets_exactly_one_outcome_and_dependencies_hold(
         self, plan: Plan, random: Random
     ) -> None:
         run_to_the_end(in_memory(plan, random))
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=repeats(50, 1000), deadline=None)
     @given(plans(), randoms, st.integers(0, 30))
     def test_a_run_killed_anywhere_is_completed_by_the_next(
         self, plan: Plan, random: Random, num_chunks: int
     ) -> None:
         run_killed_and_completed(in_memory(plan, random), random, num_chunks)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=repeats(50, 1000), deadline=None)
     @given(plans(), randoms)
     def test_reopened_failures_leave_a_ledger_that_can_be_completed(self, plan: Plan, random: Random) -> None:
         run_and_reopen(in_memory(plan, random))
 
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(
+    max_examples=repeats(12, 250),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 class TestRedis:

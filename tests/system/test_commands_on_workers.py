@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commands import run_merlin
 from servers import RedisServer, free_port
 
 SPEC = """
@@ -69,10 +70,11 @@ class Home:
         )  # fmt: skip
 
     def merlin(self, *words: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
-        command = self.start(*words, **env)
-        out, err = command.communicate(timeout=120)
-        assert code is None or command.returncode == code, f"{words}: {command.returncode}\n{out}\n{err}"
-        return subprocess.CompletedProcess(command.args, command.returncode, out, err)
+        done = run_merlin(*words, cwd=self.folder, env={**self.env, **env})
+        assert code is None or done.returncode == code, (
+            f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
+        return done
 
     def ask(self, *words: str, code: int | None = 0) -> object:
         return json.loads(self.merlin(*words, "--json", code=code).stdout)

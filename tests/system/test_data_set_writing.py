@@ -18,19 +18,29 @@ import h5py
 import hdf5plugin  # noqa: F401 - registers the filters
 import numpy as np
 import pytest
+from commands import run_merlin
+from effort import repeats
+from servers import RedisServer
 
 NUM = 40
+NUM_STORMS, NUM_KILLS = repeats(2, 8), repeats(4, 8)
 
 SPEC = """
 description: {name: kinds, description: every kind of field, from files and from a function}
-env: {variables: {LIMIT: 0.9, PYTHON: python3}}
+env: {variables: {LIMIT: 0.9}}
 merlin:
   samples:
     generate: {method: sobol, num: 40, bounds: {x: [0, 1]}, seed: 3}
     column_labels: [x]
 study:
   - name: sim
-    run: {cmd: "$(PYTHON) $(SPECROOT)/make.py $(MERLIN_SAMPLE_ID) $(x) $(SPECROOT)/ran"}
+    run:
+      cmd: |
+        echo $(MERLIN_SAMPLE_ID) >> $(SPECROOT)/ran
+        test $(MERLIN_SAMPLE_ID) != 5 || exit 1
+        cp $(SPECROOT)/made/$(MERLIN_SAMPLE_ID)/* .
+        test $(($(MERLIN_SAMPLE_ID) % 2)) = 0 && hot=true || hot=false
+        echo "{\\"scalars\\": {\\"yield\\": $(x), \\"hot\\": $hot}}" > out.json
   - name: post
     run:
       depends: [sim]
@@ -88,29 +98,27 @@ study:
             kind: graph
             members: {nodes: {shape: ["*"]}, edges: , edge_features: {shape: ["*", 1]}}
 """
-MAKE = """
-import json, sys
-import h5py
-import numpy as np
 
-number, x, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-with open(log, "a") as file:
-    file.write(f"{number}\\n")
-if number == 5:
-    sys.exit("cannot be computed")
-rng = np.random.default_rng(number)
-json.dump({"scalars": {"yield": x, "hot": number % 2 == 0}}, open("out.json", "w"))
-open("note.txt", "w").write(f"säm {number}")
-np.save("t.npy", np.cumsum(rng.normal(size=64)))
-np.savez("out.npz", image=rng.normal(size=(2, 6, 5)).astype("f4"), cube=rng.integers(0, 99, (3, 4, 5)))
-with h5py.File("out.h5", "w") as file:
-    file["run/track"] = rng.normal(size=(number % 7, 3)) if number % 7 else np.zeros((0, 3))
-open("times.csv", "w").write("t\\n" + "".join(f"{k}\\n" for k in range(number % 4)))
-n = number % 5 + 1
-edges = [[k, (k + 1) % n] for k in range(n)]
-nodes, positions = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
-np.savez("mol.npz", nodes=nodes, positions=positions, edges=edges, targets=float(n))
-"""
+
+def make_outputs(folder: Path) -> None:
+    """What the simulation of every sample writes, but for `out.json`; it only has to copy it."""
+    for number in range(NUM):
+        here = folder / str(number)
+        here.mkdir(parents=True)
+        rng = np.random.default_rng(number)
+        (here / "note.txt").write_text(f"säm {number}")
+        np.save(here / "t.npy", np.cumsum(rng.normal(size=64)))
+        image, cube = rng.normal(size=(2, 6, 5)).astype("f4"), rng.integers(0, 99, (3, 4, 5))
+        np.savez(here / "out.npz", image=image, cube=cube)
+        with h5py.File(here / "out.h5", "w") as file:
+            file["run/track"] = rng.normal(size=(number % 7, 3)) if number % 7 else np.zeros((0, 3))
+        (here / "times.csv").write_text("t\n" + "".join(f"{k}\n" for k in range(number % 4)))
+        n = number % 5 + 1
+        edges = [[k, (k + 1) % n] for k in range(n)]
+        nodes, positions = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
+        np.savez(here / "mol.npz", nodes=nodes, positions=positions, edges=edges, targets=float(n))
+
+
 MODEL = """
 import numpy as np
 
@@ -129,21 +137,32 @@ def run(inputs, context):
 """
 
 
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    (tmp_path / "make.py").write_text(MAKE)
-    (tmp_path / "model.py").write_text(MODEL)
-    path = tmp_path / "kinds.yaml"
-    path.write_text(SPEC.replace("PYTHON: python3", f"PYTHON: {sys.executable}"))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    make_outputs(folder)
+    return folder
+
+
+def write_study(folder: Path, made: Path) -> Path:
+    (folder / "made").symlink_to(made)
+    (folder / "model.py").write_text(MODEL)
+    path = folder / "kinds.yaml"
+    path.write_text(SPEC)
     return path
+
+
+@pytest.fixture
+def spec(tmp_path: Path, made: Path) -> Path:
+    return write_study(tmp_path, made)
 
 
 def command(*argv: str | Path) -> list[str]:
     return [sys.executable, "-m", "merlin.cli", *map(str, argv)]
 
 
-def merlin(*argv: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*argv), cwd=cwd, capture_output=True, text=True, timeout=180)
+def merlin(*argv: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return run_merlin(*argv, cwd=cwd, env={**os.environ, **env}, timeout=180)
 
 
 def workspace_in(folder: Path) -> Path:
@@ -245,6 +264,45 @@ def check_arrays(workspace: Path) -> None:
             assert items(file["fields/mesh/edge_features"], i).tolist() == [[i]]
 
 
+# ------------------------------------------------------------------ on workers
+
+
+@pytest.fixture(scope="module")
+def on_workers(made: Path, _shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workspace of a run on Celery workers."""
+    folder = tmp_path_factory.mktemp("on_workers")
+    spec = without_post(write_study(folder, made))
+    env = {"HOME": str(folder), "MERLIN_BROKER_URL": _shared_redis.url}
+    try:
+        for words in (["run", spec], ["run-workers", spec]):
+            done = merlin(*words, cwd=folder, **env)
+            assert done.returncode == 0, done.stdout + done.stderr
+        workspace = workspace_in(folder)
+        done = merlin("monitor", workspace, "--sleep", "0.1", cwd=folder, **env)
+        assert done.returncode == 1, done.stdout + done.stderr  # sample 5 fails
+    finally:
+        merlin("stop-workers", "--now", "--wait", "30", cwd=folder, **env)
+    return workspace
+
+
+def test_workers_filter_what_a_local_run_filters(on_workers: Path, undisturbed: dict[str, str]) -> None:
+    kept, filtered = expected_rows({"root": on_workers})
+    counts = manifest(on_workers)["counts"]
+    assert (counts["ok"], counts["failed"], counts["filtered"]) == (len(kept), 1, len(filtered))
+    for name, digest in undisturbed.items():
+        assert manifest(on_workers, name)["content_digest"] == digest
+    assert_intact(on_workers)
+
+
+def test_workers_clean_up_what_a_local_run_cleans_up(on_workers: Path) -> None:
+    kept, filtered = expected_rows({"root": on_workers})
+    assert directories(on_workers) == {5, *filtered}
+    check_files(on_workers, kept)
+
+
+# ------------------------------------------------------------------ storms
+
+
 def kill_all(run: subprocess.Popen[str]) -> None:
     """The command and its workers, at once."""
     children = subprocess.run(
@@ -271,26 +329,34 @@ def wait_for_more(run: subprocess.Popen[str], folder: Path, rng: random.Random) 
     time.sleep(rng.random() * 0.05)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_while_it_packs_and_cleans_up_it_ends_in_the_same_data_set(
-    spec: Path, tmp_path: Path, seed: int
-) -> None:
-    text = spec.read_text().replace("  - name: post\n", "  - name: ignored\n").split("  - name: ignored\n")
-    # without `post` the files of a shard go as soon as it is verified
-    spec.write_text(text[0] + "  - name: model\n" + text[1].split("  - name: model\n")[1])
-    quiet = tmp_path / "quiet"
-    quiet.mkdir()
-    assert merlin("run", spec, "--local", cwd=quiet).returncode == 1
-    expected = {name: manifest(workspace_in(quiet), name)["content_digest"] for name in ("files", "arrays")}
-    (tmp_path / "ran").unlink()
+def without_post(spec: Path) -> Path:
+    """Without `post` the files of a shard go as soon as it is verified."""
+    text = spec.read_text()
+    begin, end = text.index("  - name: post\n"), text.index("  - name: model\n")
+    spec.write_text(text[:begin] + text[end:])
+    return spec
 
+
+@pytest.fixture(scope="module")
+def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The content digests of a run that nobody kills."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert merlin("run", without_post(write_study(folder, made)), "--local", cwd=folder).returncode == 1
+    return {name: manifest(workspace_in(folder), name)["content_digest"] for name in ("files", "arrays")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(NUM_STORMS))
+def test_killed_while_it_packs_and_cleans_up_it_ends_in_the_same_data_set(
+    spec: Path, tmp_path: Path, undisturbed: dict[str, str], seed: int
+) -> None:
+    without_post(spec)
     rng = random.Random(seed)
     stormy = tmp_path / "stormy"
     stormy.mkdir()
     argv: list[str | Path] = ["run", spec, "--local", "--workers", "2"]
     cleaned: dict[int, int] = {}  # how often a sample had run when its files were found to be gone
-    for _ in range(6):
+    for _ in range(NUM_KILLS):
         run = subprocess.Popen(
             command(*argv), cwd=stormy, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -303,7 +369,7 @@ def test_killed_while_it_packs_and_cleans_up_it_ends_in_the_same_data_set(
         argv = ["restart", workspace, "--local", "--workers", "2"]
     done = merlin(*argv, cwd=stormy)
     assert "failed 1" in done.stdout, done.stdout + done.stderr
-    for name, digest in expected.items():
+    for name, digest in undisturbed.items():
         assert manifest(workspace, name)["content_digest"] == digest
     assert_intact(workspace)
     kept, filtered = expected_rows({"root": workspace})

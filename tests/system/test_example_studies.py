@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run_merlin
 
 import merlin
 
@@ -16,14 +17,7 @@ SPECS = Path(__file__).resolve().parents[2] / "specs"
 
 
 def command(*argv: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "merlin.cli", *argv],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_merlin(*argv, cwd=cwd, timeout=240)
     assert done.returncode == 0, f"{argv} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -69,6 +63,19 @@ def test_icf_gives_the_same_data_however_it_is_cut_into_chunks(tmp_path: Path) -
         shards = json.loads(manifest.read_text())["shards"]
         digests.append([shard["content_digest"] for shard in shards])
     assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_icf_train_ends_in_a_surrogate_and_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    few = ["N_SAMPLES=200", "AUTOENCODER_EPOCHS=1", "EPOCHS=4", "INTERVAL=4"]
+    workspace = run("icf/icf_train.yaml", tmp_path, *few)
+    best = json.loads((workspace / "tournament/run/best/best.json").read_text())
+    assert {"loss", "scalars", "images", "inverse", "cycle"} <= set(best["metrics"])
+    assert (workspace / "tournament/run/trainers/1/metrics.jsonl").is_file()
+    assert "Yn" in (workspace / "evaluate/report.html").read_text()
 
 
 @pytest.mark.slow

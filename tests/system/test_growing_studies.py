@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import run_merlin
 from servers import RedisServer
 
 import merlin
@@ -83,10 +84,9 @@ class Home:
         )  # fmt: skip
 
     def merlin(self, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = self.start(*words)
-        out, err = command.communicate(timeout=120)
-        assert command.returncode == code, f"{words}: {command.returncode}\n{out}\n{err}"
-        return subprocess.CompletedProcess(command.args, command.returncode, out, err)
+        done = run_merlin(*words, cwd=self.folder, env=self.env)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
 
     def ask(self, *words: str | Path, code: int = 0) -> Any:
         return json.loads(self.merlin(*words, "--json", code=code).stdout)
@@ -132,6 +132,15 @@ def test_a_study_that_grows_twice_is_the_study_made_at_once(home: Home, tmp_path
     study = home.run(10)
     before, splits = digests_of(study), split_of(study)
     for num in (20, 25):
+        files = sorted(study.rglob("*"))
+        words = ("plan", "grow.yaml", "--extend", study, "--vars", f"N={num}")
+        preview = home.ask(*words)["forecast"]
+        added = {20: (10, 4), 25: (5, 2)}[num]  # samples, and shards of two data sets
+        assert (preview["num_samples"], preview["num_shards"]) == added
+        assert (
+            f"samples {num - preview['num_samples']} to {num - 1} of the study" in home.merlin(*words).stdout
+        )
+        assert sorted(study.rglob("*")) == files
         report = home.extend(study, num)
         assert report["workspace"] == str(study / f"extensions/00{num // 10 - (num == 20)}")
         home.merlin("shards", "verify", study / "collect")
@@ -189,6 +198,7 @@ def test_nothing_to_add_and_too_few_are_told_apart(home: Home) -> None:
         "nothing to add"
         in home.merlin("run", "grow.yaml", "--local", "--extend", study, "--vars", "N=10").stdout
     )
+    assert "nothing to add" in home.merlin("plan", "grow.yaml", "--extend", study, "--vars", "N=10").stdout
     few = home.merlin("run", "grow.yaml", "--local", "--extend", study, "--vars", "N=9", code=2)
     assert "the study has 10 samples" in few.stderr
     assert not (study / "extensions").exists()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from effort import repeats
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
 
@@ -42,7 +43,7 @@ def finished_tasks(workspace: Workspace) -> dict[str, set[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(repeats(2, 12)))
 def test_every_task_is_finished_exactly_once_whatever_is_killed(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     log = tmp_path / "log"

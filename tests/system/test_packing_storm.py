@@ -18,6 +18,7 @@ from pathlib import Path
 
 import h5py
 import pytest
+from effort import repeats
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
 
@@ -178,7 +179,7 @@ def survive(run: subprocess.Popen[str], witness: Witness, rng: random.Random, wo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(repeats(2, 8)))
 def test_a_storm_of_kills_ends_in_the_same_content(tmp_path: Path, undisturbed: str, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -186,7 +187,7 @@ def test_a_storm_of_kills_ends_in_the_same_content(tmp_path: Path, undisturbed: 
     while (workspace := workspace_in(tmp_path)) is None:
         assert run.poll() is None, run.communicate()
     witness = Witness(workspace / "collect")
-    for _ in range(6):
+    for _ in range(repeats(4, 8)):
         survive(run, witness, rng, workspace)
         run = merlin("restart", workspace, "--local", "--workers", "2")
     while run.poll() is None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run_merlin
 from servers import program
 
 from merlin.config.load import require_config
@@ -60,12 +61,10 @@ class Home:
         self.env = {**inherited, "HOME": str(path / "home")}
 
     def merlin(self, *words: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "merlin.cli", *words],
+        done = run_merlin(
+            *words,
             cwd=self.path,
             env={**self.env, **env},
-            capture_output=True,
-            text=True,
             timeout=120,
         )
         assert code is None or done.returncode == code, done.stdout + done.stderr

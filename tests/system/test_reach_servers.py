@@ -8,13 +8,13 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import run_merlin
 from servers import HOST, Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
 
 from merlin.config.load import load_config
@@ -205,14 +205,7 @@ results_backend:
 
 def merlin(cwd: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-    return subprocess.run(
-        [sys.executable, "-m", "merlin.cli", *words],
-        cwd=cwd,
-        env={**inherited, "HOME": str(cwd), **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_merlin(*words, cwd=cwd, env={**inherited, "HOME": str(cwd), **env}, timeout=60)
 
 
 def test_the_command_line_makes_changes_and_checks_a_configuration(any_redis, tmp_path):

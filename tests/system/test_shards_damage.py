@@ -17,6 +17,8 @@ from typing import Any
 
 import h5py
 import pytest
+from commands import run_merlin
+from effort import repeats
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "shards"))
 
@@ -95,8 +97,7 @@ def run(inputs, context):
 
 
 def merlin(*argv: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "merlin.cli", *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return run_merlin(*argv)
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +401,7 @@ def test_a_copy_is_repaired_with_the_help_of_its_workspace(workspace: Path, tmp_
     assert read_manifest(copy).content_digest == read_manifest(workspace / "collect").content_digest == digest
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(repeats(2, 8)))
 def test_a_repair_that_is_killed_is_finished_by_the_next_one(workspace: Path, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_merlin
 
 MERLIN = Path(sys.executable).with_name("merlin")
 
@@ -36,8 +37,11 @@ merlin:
 
 
 def query(*words: object, code: int = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    argv = [MERLIN, "shards", "query", *map(str, words)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, input=stdin)
+    argv = ["shards", "query", *map(str, words)]
+    if stdin is None:
+        done = run_merlin(*argv)
+    else:
+        done = subprocess.run([MERLIN, *argv], capture_output=True, text=True, timeout=120, input=stdin)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

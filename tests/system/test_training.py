@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from effort import repeats
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
 
@@ -71,6 +72,18 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str], 
         os.sched_yield()
 
 
+def train_here(capsys: pytest.CaptureFixture[str], *argv: object, code: int) -> tuple[str, str]:
+    """`merlin train` in this process, which has loaded everything already."""
+    from merlin.cli.main import main
+
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main(["train", *map(str, argv)])
+    out, err = capsys.readouterr()
+    assert end.value.code == code, err
+    return out, err
+
+
 def step_of(run: Path, trainer: int = 0) -> int:
     lines = read_metrics(run / "trainers" / str(trainer) / "metrics.jsonl")
     return max((line["step"] for line in lines), default=0)
@@ -89,7 +102,7 @@ def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(repeats(1, 6)))
 def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
     config, tmp_path, unbroken, seed
 ) -> None:
@@ -110,18 +123,19 @@ def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
     assert steps == list(range(50, 301, 50))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
-    config, tmp_path, unbroken, number
+    config, tmp_path, unbroken
 ) -> None:
-    run = tmp_path / "run"
-    process = start(config, f"directory={run}")
-    wait_until(lambda: step_of(run) >= 20, process)
-    process.send_signal(number)
-    _, err = finish(process, 128 + number)
-    assert f"stopped by {number.name}; resume with: merlin train {run}" in err
-    stopped_at = read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"]
-    assert 20 <= stopped_at < 300
+    run, words = tmp_path / "run", (config, f"directory={tmp_path / 'run'}")
+    for number, least in ((signal.SIGTERM, 20), (signal.SIGINT, 90)):
+        process = start(*words)
+        wait_until(lambda: step_of(run) >= least, process)  # noqa: B023
+        process.send_signal(number)
+        _, err = finish(process, 128 + number)
+        assert f"stopped by {number.name}; resume with: merlin train {run}" in err
+        stopped_at = read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"]
+        assert least <= stopped_at < 300
+        words = (run,)
     train(run)
     assert final_state(run) == final_state(unbroken)
 
@@ -235,24 +249,25 @@ def test_independent_jobs_each_train_one_trainer_of_a_run(config, tmp_path) -> N
     assert all(step_of(tmp_path / "run", k) == 20 for k in (0, 1))
 
 
-def test_bad_input_is_explained_and_nothing_is_written(config, tmp_path) -> None:
+def test_bad_input_is_explained_and_nothing_is_written(config, tmp_path, capsys) -> None:
     output = tmp_path / "runs"
     _, err = train(config, f"output={output}", "training.epoch=3", "fields.scalars=[enrgy]", code=2)
     assert "command line: training.epoch=3: error: unknown key 'epoch' in training" in err
-    _, err = train(config, f"output={output}", "fields.scalars=[enrgy]", "splits.validation=valid", code=2)
+    words = ["fields.scalars=[enrgy]", "splits.validation=valid"]
+    _, err = train_here(capsys, config, f"output={output}", *words, code=2)
     assert "did you mean 'energy'?" in err and "2 errors; nothing was run" in err
     times = arrays(200)["time"]
     times[3] = float("nan")
     bad = make_surrogate_data(tmp_path / "bad", 200, time=times)
-    _, err = train(config, f"output={output}", f"data={bad}", code=2)
+    _, err = train_here(capsys, config, f"output={output}", f"data={bad}", code=2)
     assert "'time' is NaN or infinite in 1 samples: 3" in err
-    _, err = train(config, f"output={output}", f"data={tmp_path / 'nowhere'}", code=2)
+    _, err = train_here(capsys, config, f"output={output}", f"data={tmp_path / 'nowhere'}", code=2)
     assert "there is no" in err
     assert not output.exists()
 
 
-def test_check_says_what_would_be_trained(config, tmp_path) -> None:
-    out, _ = train(config, f"output={tmp_path / 'runs'}", "--check")
+def test_check_says_what_would_be_trained(config, tmp_path, capsys) -> None:
+    out, _ = train_here(capsys, config, f"output={tmp_path / 'runs'}", "--check", code=0)
     assert "scalars energy, radius, time" in out and not (tmp_path / "runs").exists()
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import check_pgen, json_option, parse_assignments, spec_argument, spec_options
+from merlin.cli.options import (
+    check_new_rows,
+    check_pgen,
+    extend_options,
+    json_option,
+    parse_assignments,
+    spec_argument,
+    spec_options,
+)
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +31,7 @@ MAX_ROWS = 40  # of the table of step instances
 @spec_argument
 @spec_options
 @json_option
+@extend_options
 @click.option(
     "--mermaid", "as_mermaid", is_flag=True, help="Print the graph of steps as a Mermaid flowchart."
 )
@@ -33,12 +42,16 @@ def plan(
     pgen: str | None,
     pargs: tuple[str, ...],
     as_json: bool,
+    study: Path | None,
+    only_new: bool,
     as_mermaid: bool,
 ) -> None:
     """Show what SPEC will run and write: step instances, samples, tasks, directories, files, and the graph.
 
-    Nothing is run or written, so the time does not depend on the number of samples.
+    Nothing is run or written, so the time does not depend on the number of samples. With --extend, it is what
+    merlin run SPEC --extend WORKSPACE would add.
     """
+    from merlin.cli.extending import preview
     from merlin.cli.forecast import forecast
     from merlin.cli.graph import graph_of, mermaid
     from merlin.cli.output import print_json
@@ -48,8 +61,13 @@ def plan(
     if as_json and as_mermaid:
         raise UsageError("--json and --mermaid exclude each other; choose one")
     check_pgen(pgen, pargs)
+    check_new_rows(study, only_new)
     options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
-    made = plan_only(load_checked(spec, parse_assignments(assignments), options), options)
+    loaded = load_checked(spec, parse_assignments(assignments), options)
+    if study is None:
+        made = plan_only(loaded, options)
+    else:
+        made = preview(loaded, options, study, only_new=only_new, as_json=as_json)
     if as_mermaid:
         print(mermaid(graph_of(made)))
     elif as_json:
@@ -75,6 +93,9 @@ def _show(made: Plan, facts: Forecast) -> None:
 
     out = console()
     print(f"{facts.name}\n")
+    if made.extension and made.samples is not None:
+        last = f" to {made.samples.first + made.samples.num - 1:,}" if made.samples.num else " on"
+        print(f"samples {made.samples.first:,}{last} of the study, in {made.workspace}\n")
     print(draw(graph_of(made), width=shutil.get_terminal_size((100, 24)).columns))
     print(f"\n{LEGEND}\n")
     shown = facts.instances[:MAX_ROWS]

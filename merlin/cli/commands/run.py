@@ -9,14 +9,15 @@ import click
 
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
+    check_new_rows,
     check_pgen,
+    extend_options,
     json_option,
     parse_assignments,
     spec_argument,
     spec_options,
     workers_option,
 )
-from merlin.errors import UsageError
 
 
 @click.command(cls=ManyCommand)
@@ -24,19 +25,7 @@ from merlin.errors import UsageError
 @spec_options
 @click.option("--local", is_flag=True, help="Run on this machine, even where a broker is configured.")
 @click.option("--dry", is_flag=True, help="Write the workspace and every script, but run nothing.")
-@click.option(
-    "--extend",
-    "study",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="WORKSPACE",
-    help="Add to the study in WORKSPACE the samples that SPEC has and it does not.",
-)
-@click.option(
-    "--new-rows",
-    "only_new",
-    is_flag=True,
-    help="With --extend: the samples file has the new samples alone.",
-)
+@extend_options
 @click.option("--no-errors", is_flag=True, help="Accepted for old scripts; changes nothing.")
 @click.option(
     "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Same as --vars OUTPUT_PATH=DIR."
@@ -74,8 +63,7 @@ def run(
     from merlin.study.prepare import StudyOptions, prepare_study
 
     check_pgen(pgen, pargs)
-    if only_new and study is None:
-        raise UsageError("--new-rows says what the samples file of --extend WORKSPACE has; give both")
+    check_new_rows(study, only_new)
     variables = parse_assignments(assignments)
     if output is not None:
         variables["OUTPUT_PATH"] = str(output.absolute())

@@ -74,9 +74,11 @@ def _wait(registry: Registry, stopped: list[WorkerInfo], wait_s: float) -> list[
     """Those of `stopped` that are alive after `wait_s` seconds."""
     import time
 
+    from merlin.execution.distributed.control import has_died
+
     deadline = time.monotonic() + wait_s
     names = {worker.name for worker in stopped}
-    while left := [worker for worker in registry.workers() if worker.name in names]:
+    while left := [w for w in registry.workers() if w.name in names and not has_died(w)]:
         if time.monotonic() >= deadline:
             return left
         time.sleep(POLL_S)

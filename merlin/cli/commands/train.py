@@ -27,6 +27,13 @@ from merlin.cli.options import json_option
     is_flag=True,
     help="This command is started once per rank by srun, flux run, jsrun or mpirun; torchrun is noticed anyway.",
 )
+@click.option(
+    "--emit",
+    nargs=2,
+    type=(click.Choice(("lbann",)), click.Path(file_okay=False, path_type=Path)),
+    metavar="lbann DIR",
+    help="Train nothing; write into DIR what LBANN needs to train the same: samples, schemas and a script.",
+)
 @json_option
 def train(
     config: Path,
@@ -34,6 +41,7 @@ def train(
     check: bool,
     trainer: int | None,
     under_launcher: bool,
+    emit: tuple[str, Path] | None,
     as_json: bool,
 ) -> None:
     """Train the model that CONFIG describes, on the data set that it names.
@@ -46,6 +54,11 @@ def train(
     try:
         from merlin.cli.training import TrainRequest, check_only, train_command
 
+        if emit is not None:
+            from merlin.cli.results import emit_command
+
+            emit_command(config, words, emit[1], as_json)
+            return
         request = TrainRequest(config, words, trainer, under_launcher, as_json)
         code = check_only(request) if check else train_command(request)
     except ModuleNotFoundError as error:

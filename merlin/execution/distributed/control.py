@@ -156,9 +156,13 @@ def _survivors(
 
 
 def _is_dead(name: str, workers: Iterable[WorkerInfo]) -> bool:
-    """The worker is of this host, and no process any more; what it ran has died with it."""
-    here = socket.gethostname()
-    return any(w.name == name and w.host == here and read_process(w.pid) is None for w in workers)
+    """What such a worker ran has died with it."""
+    return any(w.name == name and has_died(w) for w in workers)
+
+
+def has_died(worker: WorkerInfo) -> bool:
+    """The worker is of this host, and no process any more, though it may not be overdue yet."""
+    return worker.host == socket.gethostname() and read_process(worker.pid) is None
 
 
 def _alive(name: str, worker: WorkerInfo | None, instance: str, lo: int, hi: int) -> Alive:

@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import math
 import os
+import signal
 import socket
 import threading
 import time
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from merlin.config.model import Config
+    from merlin.execution.pool import WorkerProcess
 
 log = logging.getLogger("merlin.worker")
 
@@ -48,6 +50,7 @@ STOP_GRACE_S = 10.0  # after SIGTERM, for chunks to end by themselves; then they
 INTERRUPT_S = 10.0  # and after this killed
 LAST_S = 4.0  # then, for everything else; a worker that still hangs ends without further ado
 ENDING_S = 5.0  # for a process to end that has said its last words
+MAX_STILLBORN = 5  # processes in a row that end by themselves at their start; then this worker is of no use
 SLOTS_S = 5.0  # for so long the number of slots of all workers is not asked again
 
 
@@ -91,6 +94,7 @@ class Engine:
         self._lock = threading.Lock()
         self._runs: set[Run] = set()
         self._slots, self._slots_at = concurrency, 0.0
+        self._num_stillborn = 0  # in a row
         self._started = time.monotonic()
         self._clock = (
             time.time() - self._started
@@ -360,7 +364,7 @@ class Engine:
     def _heed(self, run: Run, message: Message) -> None:
         match message["op"]:
             case "ready":
-                run.process.is_ready = True
+                run.process.is_ready, self._num_stillborn = True, 0
             case "progress":
                 run.process.ended, run.process.failed = message["ended"], message["failed"]
             case "commit":
@@ -438,12 +442,28 @@ class Engine:
         elif not process.is_ready:
             log.error("a worker process died at its start (%s): %s", died, process.log_tail())
             self.insist(lambda: study.progress.lost(chunk, done, 0.0, infrastructure=True))
+            self._count_stillborn(process)
             self._is_out_of_time.wait(RETRY_S)
         else:
             log.warning("a worker process was lost with %s (%s); log: %s", what, died, process.log)
             self.insist(lambda: study.progress.lost(chunk, done, 0.0, signal=died))
             study.event("worker_lost", worker=process.name, pid=process.process.pid, died=died)
         self.follow_up(study)
+
+    def _count_stillborn(self, process: WorkerProcess) -> None:
+        """A machine on which no process can start would lose one chunk after the other: leave them to others."""
+        self._num_stillborn += process.process.returncode >= 0
+        if self._num_stillborn >= MAX_STILLBORN and not self.is_leaving:
+            log.critical(
+                "%d worker processes in a row ended at their start; this worker leaves. The last one said:\n%s",
+                self._num_stillborn,
+                process.log_tail(),
+            )
+            self.leave()
+
+    def leave(self) -> None:
+        """End this worker in Celery's own way, as SIGTERM does."""
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def recover(self, study: Study, chunk: Chunk) -> None:
         """A chunk whose lease ran out, now ours: settle what its worker wrote, put the rest back."""

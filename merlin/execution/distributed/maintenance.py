@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -175,7 +173,7 @@ class Maintenance:
             return  # a second signal would say that there is a hurry
         else:
             engine.is_patient = True
-        os.kill(os.getpid(), signal.SIGTERM)
+        engine.leave()
         self._registered = -math.inf  # the next tick says that we are leaving
 
     # ------------------------------------------------------------------ sweeps

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 from merlin.shards.export.view import Array, Column, View
 from merlin.shards.format.atomic import write_text
 from merlin.shards.format.statistics import Statistics, channel_axis
+
+Linear = Callable[[Column], Sequence[tuple[float, float]]]  # (scale, bias) of each channel
 
 DATA, EXPERIMENT = "data_schema.yaml", "experiment_schema.yaml"
 _STEP = 10  # between orderings, so that there is room for others
@@ -66,15 +68,25 @@ def _axes(column: Column) -> tuple[int, ...] | None:
     return (*(axis for axis in range(len(column.shape)) if axis != channel), channel)
 
 
-def write_schemas(directory: Path, view: View) -> list[str]:
-    """Write both files; returns their names."""
+def write_schemas(
+    directory: Path, view: View, chosen: Sequence[Column] | None = None, linear: Linear | None = None
+) -> list[str]:
+    """Write both files; returns their names.
+
+    `chosen` are the columns that are used, in their order, instead of all; `linear` overrules their (scale, bias), one
+    pair per channel, so that x is read as scale * x + bias.
+    """
     used = [c for c in view.columns if c.role != "id" and not c.is_text]
+    used = sorted(used, key=_group_order) if chosen is None else list(chosen)
     data: dict[str, Any] = {}
-    for number, column in enumerate(sorted(used, key=_group_order), 1):
+    for number, column in enumerate(used, 1):
         node = data
         for key in place(column).split("/"):
             node = node.setdefault(key, {})
-        node["metadata"] = metadata(column, view) | {"ordering": _STEP * number}
+        known = metadata(column, view)
+        if linear is not None:
+            known |= _scales(linear(column), "channels" in known)
+        node["metadata"] = known | {"ordering": _STEP * number}
     experiment: dict[str, Any] = {}
     for group, pack in (("inputs", "datum"), ("parameters", "datum"), ("outputs", "response")):
         if group in data:
@@ -108,12 +120,13 @@ def metadata(column: Column, view: View) -> dict[str, Any]:
             found |= {"layout": last, "transpose": first, "hwc": 1}
     statistics = _statistics(column, view)
     if statistics is not None:
-        pairs = list(_normalisations(column, statistics))
-        scales, biases = [scale for scale, _ in pairs], [bias for _, bias in pairs]
-        per_channel = "channels" in found
-        found["scale"] = scales if per_channel else scales[0]
-        found["bias"] = biases if per_channel else biases[0]
+        found |= _scales(list(_normalisations(column, statistics)), "channels" in found)
     return found
+
+
+def _scales(pairs: Sequence[tuple[float, float]], per_channel: bool) -> dict[str, Any]:
+    scales, biases = [scale for scale, _ in pairs], [bias for _, bias in pairs]
+    return {"scale": scales if per_channel else scales[0], "bias": biases if per_channel else biases[0]}
 
 
 def _statistics(column: Column, view: View) -> Statistics | None:

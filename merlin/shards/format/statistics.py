@@ -162,7 +162,7 @@ class Accumulator:
             if reach == 0 or 1e-12 < reach < 1e15:  # the squares neither overflow nor vanish
                 if len(self._memory) < len(flat):
                     self._memory = np.empty_like(flat)
-                return np.subtract(flat, self._narrow_shift, out=self._memory[: len(flat)])
+                return np.asarray(np.subtract(flat, self._narrow_shift, out=self._memory[: len(flat)]))
         wide = flat.astype(np.float64)
         wide -= self._shift
         if finite is not None:

@@ -35,26 +35,32 @@ def make_page(facts: Description, sections: list[Section]) -> str:
     body = "\n".join(
         f'<section id="{id}"><h2>{escape(title)}</h2>\n{html}</section>' for id, title, html in parts
     )
+    header = f"""<h1>{name}</h1>
+<p class="sub">{_subtitle(facts)}</p>
+{_cards(facts)}
+{tables.fate_bar(facts)}
+<nav>{links}</nav>"""
+    return document(name, header, body, "merlin shards plot")
+
+
+def document(title: str, header: str, body: str, maker: str, more_style: str = "") -> str:
+    """A page that stands alone; all parts are HTML already. `maker` is the command that wrote it."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{name}</title>
-<style>{CSS}</style>
+<title>{title}</title>
+<style>{CSS}{more_style}</style>
 </head>
 <body>
-<header><h1>{name}</h1>
-<p class="sub">{_subtitle(facts)}</p>
-{_cards(facts)}
-{tables.fate_bar(facts)}
-<nav>{links}</nav>
+<header>{header}
 </header>
 <main>
 {body}
 </main>
-<footer>Made by <code>merlin shards plot</code>. Everything is inside this file.</footer>
+<footer>Made by <code>{maker}</code>. Everything is inside this file.</footer>
 </body>
 </html>
 """

@@ -148,6 +148,9 @@ def _stop(pid: int, connections: Sequence[Connection], processes: Sequence[Any])
 
 
 def _signal_name(number: int) -> str:
+    if number == signal.SIGBUS:
+        what = "a shard was cut off while it was read, or its disk fails; run merlin shards verify"
+        return f"was ended by SIGBUS: {what}"
     try:
         return f"was ended by {signal.Signals(number).name}"
     except ValueError:

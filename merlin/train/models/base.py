@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
 from torch.nn import Parameter
+
+if TYPE_CHECKING:
+    from merlin.train.loading.normalise import Normaliser
 
 Batch = Mapping[str, Tensor]  # normalised float32: "inputs" (n, d), "scalars" (n, m), images (n, C, H, W)
 Direction = Literal["min", "max"]
@@ -29,6 +32,9 @@ class Trainee(nn.Module):
     """
 
     phases: tuple[str, ...] = ("model",)
+
+    def start(self, normaliser: Normaliser) -> None:
+        """Called before the first step of a new run, e.g. to take weights from elsewhere; not when a run goes on."""
 
     def parameters_of(self, phase: str) -> Iterable[Parameter]:
         """What the optimiser of a phase changes; all parameters by default."""

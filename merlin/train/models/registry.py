@@ -19,6 +19,8 @@ from merlin.train.models.base import Shapes, Trainee
 # name -> "module:class"; the class has an `Options` and is called with (shapes, options)
 MODELS: dict[str, str] = {
     "regressor": "merlin.train.models.regressor:Regressor",
+    "icf_autoencoder": "merlin.train.models.icf_autoencoder:IcfAutoencoder",
+    "icf_surrogate": "merlin.train.models.icf_surrogate:IcfSurrogate",
 }
 
 
@@ -69,3 +71,15 @@ def build(name: str, shapes: Shapes, options: Mapping[str, Any], data_path: Path
     if model.options is not None:
         return model.make(shapes, model.options.model_validate(dict(options)))
     return model.make(shapes, **options)
+
+
+def resolved(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with what they refer to, as the autoencoder of a surrogate, filled in; others as they are.
+
+    Raises UsageError or CheckpointError if that is not there.
+    """
+    model = find(name)
+    if model.options is None or not hasattr(model.options, "resolved"):
+        return dict(options)
+    full: dict[str, Any] = model.options.model_validate(dict(options)).resolved().model_dump(mode="json")
+    return full

@@ -1,46 +1,71 @@
-"""The baseline: an MLP from the inputs to the scalars, by mean squared error."""
+"""The baseline: from the inputs straight to scalars and images, by mean squared error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from merlin.errors import UsageError
 from merlin.spec.field_types import Positive
 from merlin.spec.model import Block
-from merlin.train.models.base import Direction, Shapes, Trainee
+from merlin.train.config import Above0
+from merlin.train.models.base import Batch, Direction, Shapes, Trainee
+from merlin.train.models.layers import ConvDecoder, Pictures, dense, he_normal, stack
+from merlin.train.models.outputs import SCALARS, Outputs, weighted
 
 
 class Regressor(Trainee):
-    """x_ND -> scalars_NM."""
+    """x_ND -> scalars_NM and images_NCHW."""
 
     class Options(Block):
         width: Positive = Field(default=256, description="Units of each hidden layer.")
         depth: Positive = Field(default=3, description="Hidden layers.")
+        kind: Literal["mlp", "cnn"] = Field(
+            default="mlp", description="What makes images: a dense layer, or transposed convolutions."
+        )
+        image_weight: Above0 = Field(
+            default=1.0, description="Of the images' error, relative to that of scalars."
+        )
 
     def __init__(self, shapes: Shapes, options: Options) -> None:
         super().__init__()
-        if not shapes.scalars:
-            raise UsageError("the regressor predicts scalars, and the data has none selected")
-        sizes = [len(shapes.inputs), *[options.width] * options.depth]
-        layers: list[nn.Module] = []
-        for before, after in pairwise(sizes):
-            layers += [nn.Linear(before, after), nn.SiLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], len(shapes.scalars)))
-
-    def forward(self, batch: Mapping[str, Tensor], phase: str = "model") -> dict[str, Tensor]:
-        return {"loss": nn.functional.mse_loss(self.layers(batch["inputs"]), batch["scalars"])}
-
-    def metrics(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        error = self.layers(batch["inputs"]) - batch["scalars"]
-        return {"loss": error.square().mean(dim=1), "mae": error.abs().mean(dim=1)}
-
-    def directions(self) -> dict[str, Direction]:
-        return {"loss": "min", "mae": "min"}
+        self.outputs = Outputs(shapes)
+        self.image_weight = options.image_weight
+        hidden = dense(*[options.width] * options.depth, activation="silu")
+        by_convolutions = bool(shapes.images) and options.kind == "cnn"
+        num_dense = self.outputs.num_scalars if by_convolutions else self.outputs.size
+        self.layers = stack(len(shapes.inputs), hidden, num_dense) if num_dense else None
+        self.image_body: nn.Sequential | None = None
+        if by_convolutions:
+            pictures = Pictures.of(list(shapes.images.values()))
+            self.image_body = stack(len(shapes.inputs), hidden)
+            self.image_head = ConvDecoder(options.width, pictures, 1.0, "silu")
+        if shapes.images:
+            he_normal(self.layers, self.image_body)
 
     def predict(self, inputs: Tensor) -> dict[str, Tensor]:
-        return {"scalars": torch.as_tensor(self.layers(inputs))}
+        if self.image_body is None:
+            assert self.layers is not None
+            return self.outputs.from_vector(self.layers(inputs))
+        made = {} if self.layers is None else {SCALARS: self.layers(inputs)}
+        return made | self.outputs.split_images(self.image_head(self.image_body(inputs)))
+
+    def forward(self, batch: Batch, phase: str = "model") -> dict[str, Tensor]:
+        errors = self.outputs.squared_errors(self.predict(batch["inputs"]), batch)
+        means = {group: error.mean() for group, error in errors.items()}
+        loss = weighted(means, self.image_weight)
+        return {"loss": loss} if len(means) == 1 else {"loss": loss, **means}
+
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        made = self.predict(batch["inputs"])
+        errors = self.outputs.squared_errors(made, batch)
+        found = {"loss": weighted(errors, self.image_weight)}
+        if SCALARS in made:
+            found["mae"] = (made[SCALARS] - batch[SCALARS]).abs().mean(1)
+        return found | (errors if len(errors) > 1 else {})
+
+    def directions(self) -> dict[str, Direction]:
+        groups = self.outputs.groups
+        names = ["loss", *(["mae"] if SCALARS in groups else []), *(groups if len(groups) > 1 else [])]
+        return dict.fromkeys(names, "min")

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from commands import run_merlin
 from servers import RabbitServer, RedisServer, die_with_us
 
 from merlin.config.load import require_config
@@ -26,6 +27,7 @@ from merlin.execution.sessions import all_sessions
 
 LEASE_S = 3.0  # instead of a minute, so that a test sees many of them
 STOP_S = 30.0
+ANY_NAME = "worker-without-a-name"
 Show = Callable[[], object]
 
 
@@ -165,6 +167,7 @@ class Installation:
         assert self.redis is not None, "RabbitMQ carries messages; progress needs Redis"
         self.workers: list[Worker] = []
         self._num_started = 0
+        self._launches: dict[tuple[Path, int], list[str]] = {}
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MERLIN_", "CELERY_"))}
@@ -195,28 +198,29 @@ class Installation:
         self, *argv: str | Path, code: int | None = 0, limit_s: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """Run `merlin …` to its end; `code` is the exit code it must have, None for any."""
-        command = self.start_command(*argv)
-        try:
-            out, err = command.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            command.kill()
-            out, err = command.communicate()
-            raise AssertionError(f"merlin {shlex.join(map(str, argv))} hangs\n{out}\n{err}") from None
-        assert code is None or command.returncode == code, (
-            f"merlin {shlex.join(map(str, argv))} exited with {command.returncode}\n{out}\n{err}"
+        done = run_merlin(*argv, cwd=self.folder, env=self.environment, timeout=limit_s)
+        assert code is None or done.returncode == code, (
+            f"merlin {shlex.join(map(str, argv))} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
         )
-        return subprocess.CompletedProcess(command.args, command.returncode, out, err)
+        return done
 
     def start_worker(self, spec: Path, *, concurrency: int = 2, **more: str) -> Worker:
         """One Celery worker that serves all queues of the spec; `more` are environment variables."""
         self._num_started += 1
         name = f"w{self._num_started}"
-        args = f"-n {name}.%h --concurrency {concurrency}"
-        plan = json.loads(self.merlin("run-workers", spec, "--echo", "--json", "--worker-args", args).stdout)
-        (launch,) = plan["workers"]
-        worker = Worker(name, launch["command"], self.folder, self.environment | more)
+        command = [word.replace(ANY_NAME, name) for word in self._launch(spec, concurrency)]
+        worker = Worker(name, command, self.folder, self.environment | more)
         self.workers.append(worker)
         return worker
+
+    def _launch(self, spec: Path, concurrency: int) -> list[str]:
+        """The command line of a worker called `ANY_NAME`, asked for once."""
+        if (spec, concurrency) not in self._launches:
+            args = f"-n {ANY_NAME}.%h --concurrency {concurrency}"
+            words = ("run-workers", spec, "--echo", "--json", "--worker-args", args)
+            (launch,) = json.loads(self.merlin(*words).stdout)["workers"]
+            self._launches[spec, concurrency] = launch["command"]
+        return self._launches[spec, concurrency]
 
     def replace_workers(self, spec: Path, num: int) -> None:
         """Take the dead ones off the list, and start others until there are `num`."""

@@ -14,7 +14,7 @@ from messages import Messages, messages_of
 from servers import RedisServer
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=200", "SLEEP=0.02", "SHARD=100")
+VARIABLES = ("N=100", "SLEEP=0.02", "SHARD=50")
 QUEUES = ["writes", "copies", "shards"]
 
 

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from effort import repeats
 from injections import draw_seed
 from installation import Installation, installation, wait_until
 from lines_study import LinesStudy, write_spec
@@ -13,7 +14,7 @@ from servers import RedisServer
 from tripwire import Tripwire
 
 pytestmark = pytest.mark.slow
-NUM_CUTS = 6
+NUM_CUTS = repeats(3, 12)
 
 
 def publish_through(home: Installation, redis: RedisServer, folder: Path, trip_at: int | None) -> int:

@@ -13,7 +13,7 @@ from servers import RabbitServer, RedisServer, rabbitmq_server, redis_server
 from tripwire import Tripwire
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=300", "SLEEP=0.02", "SHARD=100")
+VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")
 
 
 def begun(home: Installation) -> LinesStudy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from installation import LEASE_S, Installation, installation, wait_until
+from installation import Installation, installation, wait_until
 from lines_study import LinesStudy, write_spec
 from servers import PASSWORD, Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server
 
@@ -43,8 +43,8 @@ def test_studies_share_workers(tmp_path: Path, any_redis: RedisServer) -> None:
 
 
 def test_a_task_longer_than_many_leases_runs_once(tmp_path: Path, any_redis: RedisServer) -> None:
-    with installation(tmp_path, any_redis) as home:
-        study = LinesStudy.publish(home, "N=2", f"SLEEP={4 * LEASE_S}", "SHARD=2")
+    with installation(tmp_path, any_redis, lease_s=2.0) as home:
+        study = LinesStudy.publish(home, "N=2", f"SLEEP={3.5 * home.lease_s}", "SHARD=2")
         home.replace_workers(study.spec, 2)
         study.wait_for_end()
         assert study.check().num_again == 0

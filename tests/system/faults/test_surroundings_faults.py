@@ -49,7 +49,7 @@ def test_a_full_disk_costs_time_and_nothing_else(
     tmp_path: Path, own_redis: RedisServer, small_disk: Path
 ) -> None:
     with installation(tmp_path, own_redis) as home:
-        study = LinesStudy.publish(home, "N=300", "SLEEP=0.02", "SHARD=100", f"OUTPUT_PATH={small_disk}")
+        study = LinesStudy.publish(home, "N=200", "SLEEP=0.02", "SHARD=100", f"OUTPUT_PATH={small_disk}")
         home.replace_workers(study.spec, 2)
         study.wait_for(40)
         filler = fill(small_disk)
@@ -77,7 +77,7 @@ def test_a_worker_whose_clock_is_an_hour_off_works_like_the_others(
     tmp_path: Path, own_redis: RedisServer, hours: int
 ) -> None:
     with installation(tmp_path, own_redis) as home:
-        study = LinesStudy.publish(home, "N=200", "SLEEP=0.02", "SHARD=100")
+        study = LinesStudy.publish(home, "N=100", "SLEEP=0.02", "SHARD=50")
         home.start_worker(study.spec, **wrong_clock(hours))
         home.start_worker(study.spec)
         study.wait_for_end()
@@ -90,7 +90,7 @@ def test_a_worker_whose_clock_is_an_hour_off_takes_over_from_the_dead(
     tmp_path: Path, own_redis: RedisServer, hours: int
 ) -> None:
     with installation(tmp_path, own_redis) as home:
-        study = LinesStudy.publish(home, "N=200", "SLEEP=0.02", "SHARD=100")
+        study = LinesStudy.publish(home, "N=100", "SLEEP=0.02", "SHARD=50")
         home.start_worker(study.spec)
         study.wait_for(40)
         home.start_worker(study.spec, **wrong_clock(hours))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from lines_study import LinesStudy
 from servers import RedisServer
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=300", "SLEEP=0.02", "SHARD=100")
+VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")
 
 
 @pytest.fixture
@@ -108,3 +109,32 @@ def test_the_last_worker_told_to_leave_leaves_a_study_that_can_go_on(home: Insta
     study.wait_for_end()
     study.check()
     home.stop_workers()
+
+
+BUG = """
+import merlin.shards.writing.collect as collect
+def broken(*_):
+    raise TypeError("nobody thought of this")
+collect.collect_chunk = broken
+"""
+
+
+def test_a_bug_of_ours_fails_tasks_and_does_not_cost_worker_after_worker(
+    tmp_path: Path, any_redis: RedisServer
+) -> None:
+    (tmp_path / "bug").mkdir()
+    (tmp_path / "bug/sitecustomize.py").write_text(BUG)
+    with installation(tmp_path, any_redis) as home:
+        study = LinesStudy.publish(home, "N=200", "SLEEP=0", "SHARD=100")
+        worker = home.start_worker(study.spec, PYTHONPATH=str(tmp_path / "bug"))
+        path = study.workspace.path
+        report = json.loads(home.merlin("monitor", path, "--sleep", "0.2", "--json", code=1).stdout)
+        assert "canary" in report["stop_reason"]
+        assert "internal error: TypeError: nobody thought of this" in report["stop_reason"]
+        assert 10 <= study.counts()["copy"]["failed"] < 200
+        assert worker.is_alive
+        assert (
+            len(list((path / "merlin_info/logs").glob("*.err"))) <= 2 * 2
+        )  # one for each slot, and perhaps again
+        assert "in broken" in home.merlin("failures", path).stdout
+        home.stop_workers()

@@ -364,3 +364,84 @@ def test_text_samples_that_are_not_plain_words_run_fresh(make: Any) -> None:
     assert bench.run(0, 3).runs == ((0, 3, OK),)
     outs = [(bench.folder(i) / "s.out").read_text() for i in range(3)]
     assert outs == ["plain\n", "1\n", f"a\n{bench.folder(2).resolve()}\n"]
+
+
+# ------------------------------------------------------------------ errors of our own
+
+
+def collecting_fails_for(monkeypatch: pytest.MonkeyPatch, *tasks: int) -> None:
+    """The collector has a bug that these tasks' outputs meet."""
+    from merlin.shards.writing import collect
+
+    real = collect.collect_chunk
+
+    def broken(request: Any) -> dict[int, str]:
+        if any(request.ok[task - request.lo] for task in tasks if request.lo <= task < request.hi):
+            raise TypeError("nobody thought of this")
+        return real(request)
+
+    monkeypatch.setattr(collect, "collect_chunk", broken)
+
+
+@pytest.mark.parametrize("num_bad", [1, 6])
+def test_a_bug_of_ours_fails_the_tasks_that_meet_it_and_no_others(
+    make: Any, fresh: bool, monkeypatch: pytest.MonkeyPatch, num_bad: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = "echo x >> ran\necho '{\"y\": $(X)}' > out.json\n"
+    source = step("s", 6, command=command, feeds=("a",), fresh_shell=fresh)
+    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    collecting_fails_for(monkeypatch, *(range(6) if num_bad == 6 else [2]))
+    result = bench.run(0, 6)
+    expected = ((0, 2, OK), (2, 3, FAILED), (3, 6, OK)) if num_bad == 1 else ((0, 6, FAILED),)
+    assert tuple(bench.outcomes()) == expected
+    assert sum(hi - lo for lo, hi, _ in result.runs) == 6
+    assert "internal error: TypeError: nobody thought of this" in result.note
+    failure = bench.failures()[2]
+    assert failure.cause == "internal error: TypeError: nobody thought of this"
+    assert "Traceback" in failure.tail and "in broken" in failure.tail
+    assert "in broken" in capfd.readouterr().err
+    assert not (bench.folder(2) / "MERLIN_FINISHED").exists()
+    assert [(bench.folder(i) / "ran").read_text() for i in range(6)] == ["x\n"] * 6
+
+
+def test_a_bug_of_ours_does_not_run_again_what_waits_for_its_next_try(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "echo x >> ran\n[ $(MERLIN_SAMPLE_ID) != 1 ] || exit 104\necho '{\"y\": $(X)}' > out.json\n"
+    source = step("s", 4, command=command, feeds=("a",), max_retries=3)
+    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    collecting_fails_for(monkeypatch, 2)
+    result = bench.run(0, 4)
+    assert [d.chunk.task_ids() for d in result.deferred] == [[1]]
+    assert bench.outcomes() == [(0, 1, OK), (1, 2, 255), (2, 3, FAILED), (3, 4, OK)]
+    assert (bench.folder(1) / "ran").read_text() == "x\n"
+
+
+def test_a_bug_of_ours_in_writing_a_shard_fails_that_shard(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from merlin.shards.writing import gather
+
+    source = step("s", 4, command="echo '{\"y\": $(X)}' > out.json\n", feeds=("a",))
+    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    bench.run(0, 4)
+    monkeypatch.setattr(gather, "write_shard", lambda *_: [][0])
+    assert bench.run(0, 1, "a").runs == ((0, 1, FAILED),)
+    assert "internal error: IndexError" in bench.failures()[0].cause
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("no h5py here")])
+def test_an_error_that_is_no_tasks_fault_fails_no_task(
+    make: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    from merlin.shards.writing import collect
+
+    def broken(_: Any) -> None:
+        raise error
+
+    source = step("s", 4, command="echo '{\"y\": $(X)}' > out.json\n", feeds=("a",))
+    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    monkeypatch.setattr(collect, "collect_chunk", broken)
+    with pytest.raises(type(error)):
+        bench.run(0, 4)
+    assert bench.outcomes() == [(0, 4, 255)]

@@ -536,3 +536,22 @@ def test_what_a_worker_says_is_in_the_servers_time(bench: Bench, monkeypatch: py
     monkeypatch.setattr(bench.registry, "beat", lambda _: an_hour_ahead)
     bench.engine.report()
     assert abs(bench.engine.info().started - an_hour_ahead) < 60
+
+
+# ----------------------------------------------------------------- stillborn processes
+
+
+@pytest.mark.parametrize("how", ["sys.exit(1)", "import os; os.kill(os.getpid(), 9)"])
+def test_a_machine_on_which_no_process_starts_loses_its_worker_and_not_the_study(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(bench.engine, "leave", lambda: setattr(bench.engine, "is_leaving", True))
+    monkeypatch.setattr(sys.modules[__name__], "PROCESS", f"import sys; {how}")
+    for _ in range(engine.MAX_STILLBORN + 3):
+        bench.progress.chunks = [CHUNK]
+        if not bench.engine.is_leaving:
+            bench.handle()
+    is_broken = how == "sys.exit(1)"  # what is killed may just have met the wrong moment
+    assert bench.engine.is_leaving == is_broken
+    assert bench.progress.names().count("lost") == engine.MAX_STILLBORN + (0 if is_broken else 3)
+    assert not bench.progress.names().count("stop")

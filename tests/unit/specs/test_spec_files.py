@@ -38,3 +38,23 @@ def test_icf_collects_exactly_what_its_function_returns() -> None:
         for name, field in returned.items():
             assert results[name].shape == (1, *field.shape)
             assert results[name].dtype == np.dtype(field.dtype)
+
+
+def test_icf_train_makes_the_data_of_icf() -> None:
+    plain, trained = (check_spec(SPECS / "icf" / name)[0] for name in ("icf.yaml", "icf_train.yaml"))
+    assert plain is not None and trained is not None
+    assert trained.document.study[:2] == plain.document.study
+    assert trained.document.merlin == plain.document.merlin
+
+
+@pytest.mark.parametrize("path", sorted((SPECS / "icf" / "train").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_is_trained_on_icf_is_selected_and_normalised_alike(path: Path) -> None:
+    from merlin.train.config_file import load_config
+
+    first = load_config(SPECS / "icf" / "train" / "autoencoder.yaml").config
+    config = load_config(path).config
+    assert (config.fields, config.normalise) == (first.fields, first.normalise)
+    assert {*config.fields.inputs, *config.fields.scalars, *config.fields.images} <= {
+        *icf.simulate({label: np.array([0.01]) for label in config.fields.inputs}, None),
+        *config.fields.inputs,
+    }

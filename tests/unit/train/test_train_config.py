@@ -203,7 +203,6 @@ def test_constant_columns_are_left_out_unless_they_are_asked_for(tmp_path) -> No
         (["training.batch_size=5000"], "less than one batch of 5000"),
         (["tournament.trainers=32", "tournament.strategy=none"], "lower training.batch_size or tournament.trainers"),
         (["fields.scalars=[]", "fields.images=[]"], "nothing to learn is selected"),
-        (["fields.scalars=[]"], "the regressor predicts scalars"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_data_and_model_is_refused(data, words, message) -> None:

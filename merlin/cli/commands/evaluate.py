@@ -1,0 +1,42 @@
+"""`merlin evaluate`: held-out errors of a trained model, and its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from merlin.cli.options import device_option, json_option, run_argument
+
+
+@click.command()
+@run_argument
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The report [default: RUN/report.html].",
+)
+@click.option(
+    "--split", metavar="NAME", help="Samples to evaluate on, or all [default: test, else validation]."
+)
+@click.option(
+    "--data",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="Another data set, or the same one where it lies now [default: the run's].",
+)
+@device_option
+@json_option
+def evaluate(
+    run: Path, out: Path | None, split: str | None, data: Path | None, device: str, as_json: bool
+) -> None:
+    """Measure the best model of RUN on samples that it has not seen, and write a report.
+
+    RUN is what `merlin train` has made. Written are RUN/evaluation.json, charts as RUN/plots/*.png, and one page with
+    everything in it, to open anywhere and to mail.
+    """
+    from merlin.cli.results import evaluate_command
+
+    evaluate_command(run, out, split, data, device, as_json)

@@ -1,0 +1,46 @@
+"""`merlin predict`: ask a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from merlin.cli.options import device_option, json_option, run_argument
+
+
+@click.command()
+@run_argument
+@click.argument("samples", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="File to write: .npz, .csv, .parquet or .h5; CSV has no place for images.",
+)
+@click.option("--fields", metavar="A,B,…", help="Only these scalars and images [default: all].")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Samples that are computed at once.",
+)
+@device_option
+@json_option
+def predict(
+    run: Path, samples: Path, out: Path, fields: str | None, batch_size: int, device: str, as_json: bool
+) -> None:
+    """Predict what the simulation would say to every sample of SAMPLES.
+
+    RUN is what `merlin train` has made, or a copy of the directory `best` in it. SAMPLES is a .csv, .tsv, .npy, .npz,
+    .parquet or .h5 file with a column for each input of the model, in physical units; further columns are left alone.
+    The predictions are in physical units, too, and in the order of the samples.
+    """
+    from merlin.cli.results import predict_command
+
+    names = None if fields is None else [name for name in fields.split(",") if name]
+    predict_command(run, samples, out, names, batch_size, device, as_json)

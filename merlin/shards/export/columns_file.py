@@ -1,0 +1,212 @@
+"""Columns of one length, written block by block into one file: NumPy archive, CSV, Parquet or HDF5.
+
+The file appears under its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import MissingExtraError, UsageError
+from merlin.shards.export.view import Array
+from merlin.shards.format.atomic import replacing
+
+SUFFIXES = (".npz", ".csv", ".parquet", ".h5", ".hdf5")
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date of a zip file; equal data makes equal files
+
+
+@dataclass(frozen=True, slots=True)
+class OutColumn:
+    """A column (n, *shape)."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    units: str = ""
+    description: str = ""
+
+
+class ColumnsFile(ABC):
+    """Takes blocks of all columns in their order; `facts` are told where the format has a place for them."""
+
+    def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
+        self.path, self.columns, self.num, self.facts = path, tuple(columns), num, dict(facts)
+
+    @abstractmethod
+    def write(self, lo: int, block: Mapping[str, Array]) -> None:
+        """Rows from `lo` on, one array per column; blocks follow each other."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Complete the file."""
+
+    def abandon(self) -> None:
+        """Give up what is open."""
+        return
+
+
+def holds_arrays(path: Path) -> bool:
+    """Whether the format that a file's suffix names has columns of arrays. Raises UsageError for an unknown one."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path}: columns are written as {', '.join(SUFFIXES)}, as the file's name ends")
+    return path.suffix.lower() != ".csv"
+
+
+@contextmanager
+def writing_columns(
+    path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str] | None = None
+) -> Iterator[ColumnsFile]:
+    """A file of `num` rows that is there when the block ends without an error.
+
+    Raises UsageError for a suffix or a shape that cannot be written, MissingExtraError without pyarrow.
+    """
+    arrays = [column.name for column in columns if column.shape]
+    if arrays and not holds_arrays(path):
+        raise UsageError(f"{path}: a CSV file has no place for {', '.join(arrays)}")
+    holds_arrays(path)
+    with replacing(path) as temporary:
+        file = _KINDS[path.suffix.lower()](temporary, columns, num, facts or {})
+        try:
+            yield file
+            file.finish()
+        except BaseException:
+            file.abandon()
+            raise
+
+
+class _Npz(ColumnsFile):
+    """Members come one after the other, blocks side by side: columns wait in files of their own."""
+
+    def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
+        super().__init__(path, columns, num, facts)
+        self._parts = [path.with_name(f"{path.name}.{i}") for i in range(len(self.columns))]
+        self._files = [part.open("w+b") for part in self._parts]
+
+    def write(self, lo: int, block: Mapping[str, Array]) -> None:
+        for column, file in zip(self.columns, self._files, strict=True):
+            values = np.ascontiguousarray(block[column.name], column.dtype)
+            file.write(values.reshape(-1).view(np.uint8).data)
+
+    def finish(self) -> None:
+        with zipfile.ZipFile(self.path, "w", zipfile.ZIP_STORED) as archive:
+            for column, file in zip(self.columns, self._files, strict=True):
+                info = zipfile.ZipInfo(f"{column.name}.npy", _EPOCH)
+                with archive.open(info, "w", force_zip64=True) as member:
+                    descr = np.lib.format.dtype_to_descr(column.dtype)
+                    header = {"descr": descr, "fortran_order": False, "shape": (self.num, *column.shape)}
+                    np.lib.format.write_array_header_1_0(member, header)
+                    file.seek(0)
+                    while part := file.read(16 << 20):
+                        member.write(part)
+        self.abandon()
+
+    def abandon(self) -> None:
+        for part, file in zip(self._parts, self._files, strict=True):
+            file.close()
+            part.unlink(missing_ok=True)
+
+
+class _Csv(ColumnsFile):
+    """A line of titles, then numbers with as many digits as bring them back."""
+
+    def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
+        super().__init__(path, columns, num, facts)
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow([column.name for column in self.columns])
+
+    def write(self, lo: int, block: Mapping[str, Array]) -> None:
+        self._writer.writerows(zip(*(block[c.name].tolist() for c in self.columns), strict=True))
+
+    def finish(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class _Parquet(ColumnsFile):
+    """A row group for each block; arrays are Arrow's fixed-shape tensors."""
+
+    def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
+        super().__init__(path, columns, num, facts)
+        try:
+            import pyarrow as pa
+            from pyarrow import parquet
+        except ImportError as error:
+            raise MissingExtraError("pyarrow", "parquet", "writing Parquet") from error
+        self._pa = pa
+        fields = [pa.field(c.name, self._type(c), nullable=False, metadata=_known(c)) for c in self.columns]
+        self._schema = pa.schema(fields, metadata=dict(facts))
+        self._writer = parquet.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
+
+    def _type(self, column: OutColumn) -> Any:
+        item = self._pa.from_numpy_dtype(column.dtype)
+        return self._pa.fixed_shape_tensor(item, column.shape) if column.shape else item
+
+    def write(self, lo: int, block: Mapping[str, Array]) -> None:
+        arrays = [self._array(column, block[column.name]) for column in self.columns]
+        self._writer.write_table(self._pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def _array(self, column: OutColumn, values: Array) -> Any:
+        flat = self._pa.array(np.ascontiguousarray(values, column.dtype).reshape(-1))
+        if not column.shape:
+            return flat
+        kind = self._type(column)
+        storage = self._pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type)
+        return self._pa.ExtensionArray.from_storage(kind, storage)
+
+    def finish(self) -> None:
+        self._writer.close()
+
+    def abandon(self) -> None:
+        self._writer.close()
+
+
+class _Hdf5(ColumnsFile):
+    """A data set for each column, with its units and description as attributes."""
+
+    def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
+        super().__init__(path, columns, num, facts)
+        import h5py
+
+        self._file = h5py.File(path, "w", libver=("v108", "v110"))
+        self._file.attrs.update(self.facts)
+        for column in self.columns:
+            made = self._file.create_dataset(column.name, (num, *column.shape), column.dtype)
+            made.attrs.update(_known(column))
+
+    def write(self, lo: int, block: Mapping[str, Array]) -> None:
+        for column in self.columns:
+            values = block[column.name]
+            self._file[column.name][lo : lo + len(values)] = values
+
+    def finish(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+def _known(column: OutColumn) -> dict[str, str]:
+    return {
+        name: text for name, text in (("units", column.units), ("description", column.description)) if text
+    }
+
+
+_KINDS: dict[str, Callable[[Path, Sequence[OutColumn], int, Mapping[str, str]], ColumnsFile]] = {
+    ".npz": _Npz,
+    ".csv": _Csv,
+    ".parquet": _Parquet,
+    ".h5": _Hdf5,
+    ".hdf5": _Hdf5,
+}

@@ -1,0 +1,275 @@
+"""Writes a directory that LBANN trains from: the data set in its format, schemas, a script for its Python front end.
+
+data/                    bundles and sample lists, as `merlin shards export --to lbann` makes them
+data_schema.yaml         how values are normalised: as the configuration says
+experiment_schema.yaml   which ones are used
+weights/                 those that were trained before, as .npy files
+train_lbann.py           the model, its losses, optimisers, metrics and the tournament
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import nn
+
+from merlin.errors import UsageError
+from merlin.shards.export.base import Options
+from merlin.shards.export.lbann_schemas import write_schemas
+from merlin.shards.export.run import export
+from merlin.shards.export.view import Column, View
+from merlin.shards.format.atomic import replacing, write_text
+from merlin.shards.reading.reader import open_shards
+from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
+from merlin.train.data import SCALARS
+from merlin.train.lbann.networks import Network, drawn
+from merlin.train.lbann.script import MODELS, script_text
+from merlin.train.loading.normalise import Normaliser
+from merlin.train.models.base import Trainee
+from merlin.train.prepare import Prepared, build_trainee, prepare
+from merlin.train.run_directory import RunFacts
+
+Progress = Callable[[int, int], None]  # samples exported, in all
+
+SCRIPT = "train_lbann.py"
+_TRAIN = "train"  # the split whose samples the exporter deals to trainers
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What was written."""
+
+    script: Path
+    files: tuple[Path, ...]
+    num_samples: int
+
+
+def emit(
+    config_path: Path, words: Sequence[str], out: Path, progress: Progress = lambda done, total: None
+) -> Emitted:
+    """Check a configuration and write what LBANN needs to train it; an unfinished export in `out` goes on.
+
+    Raises as `merlin.train.prepare.prepare`, and UsageError for what LBANN cannot do, every finding at once.
+    """
+    prepared = prepare(config_path, words)
+    config, facts = prepared.config, prepared.facts
+    refuse(config, prepared.normaliser, facts)
+    trainee = build_trainee(config, facts.shapes)
+    trainee.start(prepared.normaliser)
+    networks = networks_of(config.model.name, trainee)
+    text = script_text(_title(config), SCRIPT, config.model.name, constants(prepared, trainee, networks))
+    trainers = config.tournament.trainers
+    fields = (*facts.scalars, *facts.images)
+    options = Options(format="lbann", fields=fields, trainers=trainers if trainers > 1 else 0)
+    told = export(Path(config.data), out / "data", options, num_workers=None, progress=progress)
+    files = [out / name for name in _write_schemas(prepared, out)]
+    files += list(_write_weights(networks, out / "weights"))
+    write_text(out / SCRIPT, text)
+    return Emitted(out / SCRIPT, tuple(files), int(told["num_samples"]))
+
+
+def refuse(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> None:
+    """UsageError with everything in a configuration that LBANN does otherwise, or not at all."""
+    found = list(_inexpressible(config, normaliser, facts))
+    if found:
+        listed = "\n".join(f"  {key}: {why}" for key, why in found)
+        raise UsageError(f"this run cannot be written for LBANN:\n{listed}")
+
+
+def _inexpressible(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> Iterator[tuple[str, str]]:
+    training, tournament = config.training, config.tournament
+    if config.model.name not in MODELS:
+        yield "model.name", f"only {', '.join(MODELS)} can be written, not {config.model.name}"
+    for q in (*facts.quantities.inputs, *facts.quantities.scalars, *facts.quantities.images):
+        scaling = normaliser.scalings.get(q.path)
+        if scaling is not None and any(offset is not None for offset in scaling.offset):
+            yield (
+                "normalise",
+                f"'{q.name}' is normalised by its logarithm; LBANN's reader has a scale and a bias",
+            )
+    decays = [config.optimizer.weight_decay, *(p.weight_decay or 0 for p in config.optimizer.phases.values())]
+    if config.optimizer.name == "adamw" and any(decays):
+        yield "optimizer", "LBANN has no decoupled weight decay; use adam"
+    if config.schedule.name == "step" or (
+        config.schedule.name == "constant" and config.schedule.warmup_steps
+    ):
+        yield "schedule", "constant without warm-up, or cosine"
+    for key, is_set in (
+        ("ema", training.ema is not None),
+        ("clip_norm", training.clip_norm is not None),
+        ("early_stopping", training.early_stopping is not None),
+        ("precision", training.precision != "fp32"),
+    ):
+        if is_set:
+            yield f"training.{key}", "has no counterpart here; leave it out"
+    if tournament.trainers > 1:
+        if tournament.strategy not in ("random_pairwise", "none"):
+            yield "tournament.strategy", f"random_pairwise or none, not {tournament.strategy}"
+        if config.splits.train != _TRAIN:
+            yield "splits.train", f"several trainers share the split '{_TRAIN}'"
+
+
+def networks_of(name: str, trainee: Trainee) -> list[Network]:
+    """The stacks of a model, in the order in which the script lists them."""
+    if name == "regressor":
+        return _trained(trainee, dict.fromkeys(("layers", "image_body", "image_head"), "model"))
+    coder: Any = trainee.coder
+    names = ("image_encoder", "encoder", "decoder", "scalar_head", "image_head")
+    parts = [(f"coder.{part}", getattr(coder, part)) for part in names if _has(coder, part)]
+    if name == "icf_autoencoder":
+        gains = {"coder.encoder": 1.0 / _input_scale(coder)}
+        coders = [Network(path, m, "autoencoder", drawn(m), gains.get(path, 1.0)) for path, m in parts]
+        copy = Network("frozen_discriminator", cast(nn.Module, trainee.discriminator), "")
+        return [*coders, *_trained(trainee, {"discriminator": "discriminator"}), copy]
+    phases = {
+        **dict.fromkeys(("forward_generator", "inverse_generator"), "generators"),
+        **dict.fromkeys(("forward_discriminator", "inverse_discriminator"), "discriminators"),
+        **dict.fromkeys(("frozen_forward", "frozen_inverse"), ""),
+    }
+    return [*(Network(path, module, "", "file") for path, module in parts), *_trained(trainee, phases)]
+
+
+def _trained(trainee: Trainee, phases: Mapping[str, str]) -> list[Network]:
+    """The stacks of these names that there are, each with the phase that trains it."""
+    found = [(path, getattr(trainee, path), phase) for path, phase in phases.items() if _has(trainee, path)]
+    return [Network(path, module, phase, drawn(module)) for path, module, phase in found]
+
+
+def _input_scale(coder: Any) -> float:
+    """What an encoder multiplies its vector with, before its first layer."""
+    return float(getattr(coder, "input_scale", 1.0))
+
+
+def _has(module: nn.Module, name: str) -> bool:
+    return getattr(module, name, None) is not None
+
+
+def constants(prepared: Prepared, trainee: Trainee, networks: Sequence[Network]) -> dict[str, Any]:
+    """The upper-case names of the script."""
+    config, facts = prepared.config, prepared.facts
+    num_steps, per_epoch = _lengths(prepared)
+    images = list(facts.images.items())
+    sizes = [(SCALARS, len(facts.scalars))] if facts.scalars else []
+    shapes = [shape for _, shape in images]
+    return {
+        "BATCH_SIZE": config.training.batch_size,
+        "NUM_STEPS": num_steps,
+        "EPOCHS": -(-num_steps // per_epoch),
+        "SEED": config.seed,
+        "TRAINERS": config.tournament.trainers,
+        "TRAIN": config.splits.train,
+        "VALIDATION": config.splits.validation,
+        "DATUM": "datum",
+        "RESPONSE": "response",
+        "INPUTS": list(facts.inputs),
+        "OUTPUTS": sizes + [(name, prod(shape)) for name, shape in images],
+        "IMAGE_SHAPE": [sum(shape[0] for shape in shapes), *shapes[0][1:]] if shapes else [],
+        "OPTIMIZERS": {phase: _optimizer(config, phase) for phase in trainee.phases},
+        "SCHEDULE": config.schedule.model_dump(mode="json"),
+        "TOURNAMENT": _tournament(config, trainee, num_steps),
+        **_options(config.model.name, trainee),
+        "NETWORKS": {network.path: network.table() for network in networks},
+    }
+
+
+def _lengths(prepared: Prepared) -> tuple[int, int]:
+    """Steps of the run, and of an epoch, of trainer 0."""
+    from merlin.train.data import Selection, TrainingData
+
+    config = prepared.config
+    ens = open_shards(config.data)
+    data = TrainingData(ens, Selection((), (), ()), prepared.normaliser, config)
+    size = len(data.share(0, "train").select(ens.sample_id[ens.splits[config.splits.train]]))
+    per_epoch = max(1, size // config.training.batch_size)
+    return config.training.steps or (config.training.epochs or DEFAULT_EPOCHS) * per_epoch, per_epoch
+
+
+def _optimizer(config: TrainConfig, phase: str) -> dict[str, Any]:
+    special = config.optimizer.phases.get(phase)
+    own = {} if special is None else special.model_dump(exclude_none=True)
+    known = {"lr": config.optimizer.lr, "weight_decay": config.optimizer.weight_decay}
+    if config.optimizer.name == "sgd":
+        return {"name": "sgd", **known, "momentum": config.optimizer.momentum, **own}
+    return {"name": "adam", **known, "betas": config.optimizer.betas, **own}
+
+
+def _tournament(config: TrainConfig, trainee: Trainee, num_steps: int) -> dict[str, Any]:
+    """Nothing for independent trainers."""
+    if not config.is_tournament:
+        return {}
+    tournament, parts = config.tournament, trainee.parts()
+    directions = trainee.directions()
+    metrics = {m.name: m.direction or directions[m.name] for m in tournament.metrics}
+    return {
+        "interval": tournament.interval,
+        "rounds": max(1, (num_steps - 1) // tournament.interval),
+        "metrics": metrics or {"loss": directions["loss"]},
+        "exchange": []
+        if "all" in tournament.exchange
+        else [prefix for part in tournament.exchange for prefix in parts[part]],
+        "fraction": tournament.tournament_fraction,
+    }
+
+
+def _options(name: str, trainee: Any) -> dict[str, Any]:
+    """What the losses of a model depend on."""
+    weight = {"IMAGE_WEIGHT": trainee.image_weight}
+    if name == "regressor":
+        return {"BY_CONVOLUTIONS": trainee.image_body is not None, **weight}
+    known = {
+        "BY_CONVOLUTIONS": trainee.coder.by_convolutions,
+        "INPUT_SCALE": _input_scale(trainee.coder),
+        **weight,
+        "ADVERSARIAL": trainee.adversarial,
+    }
+    if name == "icf_autoencoder":
+        return {**known, "LATENT": trainee.latent, "JOINT": trainee.joint, "REFRESH_EVERY": 1}
+    return {
+        **known,
+        "FIDELITY": trainee.fidelity,
+        "CYCLE": trainee.cycle,
+        "OUTPUT": trainee.output,
+        "REFRESH_EVERY": trainee.refresh_every,
+    }
+
+
+def _write_schemas(prepared: Prepared, out: Path) -> list[str]:
+    """With the run's own normalisation, and its columns in the order of its batches."""
+    facts, normaliser = prepared.facts, prepared.normaliser
+    view = View(open_shards(prepared.config.data), (*facts.scalars, *facts.images))
+    by_path = {column.path: column for column in view.columns}
+    known = facts.quantities
+    chosen = [by_path[q.path] for q in (*known.inputs, *known.scalars, *known.images)]
+
+    def linear(column: Column) -> list[tuple[float, float]]:
+        scaling = normaliser.scalings.get(column.path)
+        quantity = next(q for q in (*known.inputs, *known.scalars, *known.images) if q.path == column.path)
+        num = quantity.shape_chw[0] if quantity.shape else 1
+        if scaling is None:
+            return [(1.0, 0.0)] * num
+        pairs = [(s, -c * s) for s, c in zip(scaling.scale, scaling.centre, strict=True)]
+        return pairs * num if len(pairs) == 1 else pairs
+
+    return write_schemas(out, view, chosen, linear)
+
+
+def _write_weights(networks: Sequence[Network], directory: Path) -> Iterator[Path]:
+    """Of the networks that were trained before."""
+    for network in networks:
+        if network.start == "file":
+            for name, value in network.module.state_dict().items():
+                path = directory / f"{network.path}.{name}.npy"
+                with replacing(path) as temporary, temporary.open("wb") as file:
+                    np.save(file, value.detach().cpu().numpy(), allow_pickle=False)
+                yield path
+
+
+def _title(config: TrainConfig) -> str:
+    trainers = config.tournament.trainers
+    what = f"a tournament of {trainers} trainers" if config.is_tournament else f"trainers: {trainers}"
+    return f"{config.name}: {config.model.name}, {what}."

@@ -1,0 +1,72 @@
+"""What a sample consists of besides its inputs, by name or as one vector, and how far two of them are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from merlin.train.models.base import Shapes
+
+SCALARS = "scalars"
+
+
+class Outputs:
+    """Scalars (n, m) and images (n, C, H, W); as a vector the scalars come first."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.num_scalars = len(shapes.scalars)
+        self.images = {name: tuple(shape) for name, shape in shapes.images.items()}
+        sizes = [self.num_scalars] if self.num_scalars else []
+        self.names = (*([SCALARS] if sizes else []), *self.images)
+        self.sizes = (*sizes, *(prod(shape) for shape in self.images.values()))
+
+    @property
+    def size(self) -> int:
+        """Numbers of a sample."""
+        return sum(self.sizes)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Which of "scalars" and "images" there are."""
+        return (*([SCALARS] if self.num_scalars else []), *(["images"] if self.images else []))
+
+    def to_vector(self, values: Mapping[str, Tensor]) -> Tensor:
+        """(n, size)"""
+        return torch.cat([values[name].flatten(1) for name in self.names], 1)
+
+    def from_vector(self, vector: Tensor) -> dict[str, Tensor]:
+        parts = dict(zip(self.names, vector.split(self.sizes, 1), strict=True))
+        for name, shape in self.images.items():
+            parts[name] = parts[name].unflatten(1, shape)
+        return parts
+
+    def join_images(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The channels of all images, (n, C, H, W), of which H and W are the same."""
+        return torch.cat([values[name] for name in self.images], 1)
+
+    def split_images(self, images: Tensor) -> dict[str, Tensor]:
+        sizes = [shape[0] for shape in self.images.values()]
+        return dict(zip(self.images, images.split(sizes, 1), strict=True))
+
+    def squared_errors(self, made: Mapping[str, Tensor], true: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of each sample and group, (n,): the mean over its numbers; every image field has the same weight."""
+        found = {}
+        if self.num_scalars:
+            found[SCALARS] = (made[SCALARS] - true[SCALARS]).square().mean(1)
+        if self.images:
+            each = [(made[name] - true[name]).square().flatten(1).mean(1) for name in self.images]
+            found["images"] = each[0] if len(each) == 1 else torch.stack(each).mean(0)
+        return found
+
+
+def weighted(errors: Mapping[str, Tensor], image_weight: float) -> Tensor:
+    """One error of those of scalars and images."""
+    total: Tensor | None = None
+    for group, error in errors.items():
+        term = error * image_weight if group == "images" else error
+        total = term if total is None else total + term
+    assert total is not None
+    return total

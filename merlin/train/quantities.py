@@ -1,0 +1,96 @@
+"""What the columns of a run are, so that predictions can be read when the data set is far away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from merlin.shards.format.manifest_file import FieldInfo
+    from merlin.shards.reading.reader import Ensemble
+    from merlin.train.data import Selection
+    from merlin.train.loading.columns import Column
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A column; `low` and `high` are the least and greatest value in the data set, None if nobody counted."""
+
+    name: str
+    path: str  # in the data set
+    units: str = ""
+    description: str = ""
+    low: float | None = None
+    high: float | None = None
+    shape: tuple[int, ...] = ()  # of one sample, as it is stored
+    axis: int | None = None  # of the channels, counted from the end
+    channels: tuple[str, ...] = ()
+
+    @property
+    def shape_chw(self) -> tuple[int, int, int]:
+        """Of an image as models see it."""
+        if len(self.shape) == 2:
+            return (1, *self.shape)
+        axis = self.channel_axis + len(self.shape)
+        height, width = (size for i, size in enumerate(self.shape) if i != axis)
+        return self.shape[axis], height, width
+
+    @property
+    def channel_axis(self) -> int:
+        """Of an image with three axes, counted from the end."""
+        return -1 if self.axis is None else self.axis
+
+    def channel(self, number: int) -> str:
+        """What a channel is called; nothing if there is only one."""
+        if number < len(self.channels):
+            return self.channels[number]
+        return f"channel {number}" if self.shape_chw[0] > 1 else ""
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Quantity:
+        lists = {key: tuple(data[key]) for key in ("shape", "channels")}
+        return Quantity(**{**data, **lists})
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """All columns that a run uses, in the order of its batches."""
+
+    inputs: tuple[Quantity, ...] = ()
+    scalars: tuple[Quantity, ...] = ()
+    images: tuple[Quantity, ...] = ()
+
+    @staticmethod
+    def of(ens: Ensemble, selection: Selection) -> Quantities:
+        def some(columns: Sequence[Column]) -> tuple[Quantity, ...]:
+            return tuple(
+                _quantity(c, ens.fields.get(c.name) if c.group == "fields" else None) for c in columns
+            )
+
+        return Quantities(some(selection.inputs), some(selection.scalars), some(selection.images))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Quantities:
+        return Quantities(
+            **{group: tuple(Quantity.from_json(entry) for entry in data[group]) for group in data}
+        )
+
+
+def _quantity(column: Column, info: FieldInfo | None) -> Quantity:
+    known = column.statistics
+    counted = known is not None and all(known.count)
+    return Quantity(
+        name=column.name,
+        path=column.path,
+        units="" if info is None or info.units == "1" else info.units,
+        description="" if info is None else info.description,
+        low=min(known.min) if known is not None and counted else None,
+        high=max(known.max) if known is not None and counted else None,
+        shape=column.shape,
+        axis=column.axis,
+        channels=() if info is None else info.channels,
+    )

@@ -1,0 +1,179 @@
+"""Trained models for other programs: ONNX and TorchScript, with the normalisation inside.
+
+Both take "inputs" (n, d) float64 in physical units and give one output for each thing predicted: scalars (n,) float64,
+images (n, *shape) float32. What the columns are is in the file: as metadata of ONNX, and as `merlin.json` inside of a
+TorchScript archive.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from merlin.errors import MissingExtraError, TrainingError
+from merlin.shards.format.atomic import replacing
+from merlin.train.results.surrogate import Surrogate
+
+FORMATS = ("onnx", "torchscript")
+FACTS = "merlin.json"  # in a TorchScript archive
+_TRACED, _TRIED = 3, 5  # samples: a model that depends on their number is found out
+_RELATIVE = 1e-4  # by which an exported model may differ from the model
+
+_ERRORS = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError)
+
+
+def export_model(surrogate: Surrogate, format: str, out: Path) -> Path:
+    """Write the model of a surrogate on the CPU as `out`, and prove that it predicts the same.
+
+    Raises TrainingError if the model cannot be exported, MissingExtraError if a package is missing.
+    """
+    writers = {"onnx": _write_onnx, "torchscript": _write_torchscript}
+    with replacing(out) as temporary:
+        predict = writers[format](surrogate, temporary)
+        if predict is not None:
+            _require_equal(surrogate, predict, format)
+    return out
+
+
+def model_facts(surrogate: Surrogate) -> dict[str, Any]:
+    """What a program needs to know to use an exported model."""
+    quantities = surrogate.best.quantities
+    return {
+        "format": "merlin-exported-model",
+        "version": 1,
+        "model": surrogate.best.name,
+        "inputs": [{"name": q.name, "low": q.low, "high": q.high} for q in quantities.inputs],
+        "outputs": [
+            {
+                "name": q.name,
+                "shape": list(q.shape),
+                "units": q.units,
+                "description": q.description,
+                "channels": list(q.channels),
+            }
+            for q in (surrogate.quantity(name) for name in (*surrogate.scalars, *surrogate.images))
+        ],
+        **{key: surrogate.best.facts[key] for key in ("trainer", "step", "metrics")},
+    }
+
+
+class _Outputs(nn.Module):
+    """The model as a function of one tensor that gives a tuple, as ONNX has it."""
+
+    def __init__(self, surrogate: Surrogate) -> None:
+        super().__init__()
+        self.model = surrogate.model
+        self.names = (*surrogate.scalars, *surrogate.images)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        made = self.model(inputs)
+        return tuple(made[name] for name in self.names)
+
+
+def _write_torchscript(surrogate: Surrogate, path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+    example = _samples(surrogate, _TRACED)
+    with _explaining("TorchScript", surrogate), torch.no_grad():
+        traced = torch.jit.trace(surrogate.model, example, strict=False, check_trace=False)
+        torch.jit.save(traced, str(path), _extra_files={FACTS: json.dumps(model_facts(surrogate))})
+        loaded = torch.jit.load(str(path), map_location="cpu")
+
+    def predict(x: Tensor) -> dict[str, Tensor]:
+        return dict(loaded(x))
+
+    return predict
+
+
+def _write_onnx(surrogate: Surrogate, path: Path) -> Callable[[Tensor], dict[str, Tensor]] | None:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401  torch's exporter is built on it
+    except ImportError as error:
+        raise MissingExtraError("onnx and onnxscript", "train", "export to ONNX") from error
+    module = _Outputs(surrogate).eval()
+    with _explaining("ONNX", surrogate), torch.no_grad():
+        program = torch.onnx.export(
+            module,
+            (_samples(surrogate, _TRACED),),
+            input_names=["inputs"],
+            output_names=list(module.names),
+            dynamic_shapes={"inputs": {0: torch.export.Dim("samples")}},
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None
+        model = program.model_proto
+    facts = {**model_facts(surrogate), "producer": "merlin"}
+    onnx.helper.set_model_props(model, {"merlin": json.dumps(facts)})
+    onnx.save_model(model, str(path))
+    onnx.checker.check_model(str(path))
+    return _onnx_runner(path, module.names)
+
+
+def _onnx_runner(path: Path, names: tuple[str, ...]) -> Callable[[Tensor], dict[str, Tensor]] | None:
+    """Runs the file as other programs do; None where ONNX Runtime is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def predict(x: Tensor) -> dict[str, Tensor]:
+        found = session.run(list(names), {"inputs": x.numpy()})
+        return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
+
+    return predict
+
+
+def _samples(surrogate: Surrogate, num: int) -> Tensor:
+    """Samples from the ranges of the inputs, always the same."""
+    random = np.random.default_rng(0).random((num, len(surrogate.inputs)))
+    for i, name in enumerate(surrogate.inputs):
+        low, high = surrogate.ranges.get(name, (0.0, 1.0))
+        random[:, i] = low + (high - low) * random[:, i]
+    return torch.from_numpy(random)
+
+
+def _require_equal(surrogate: Surrogate, predict: Callable[[Tensor], dict[str, Tensor]], format: str) -> None:
+    """TrainingError unless the exported model predicts what the model does, for another number of samples."""
+    x = _samples(surrogate, _TRIED)
+    with _explaining(format, surrogate), torch.inference_mode():
+        expected, found = surrogate.model(x), predict(x)
+    for name, values in expected.items():
+        scale = float(values.abs().max()) or 1.0
+        if found[name].shape != values.shape or float((found[name] - values).abs().max()) > _RELATIVE * scale:
+            raise TrainingError(
+                f"the model {surrogate.best.name} as {format} predicts another '{name}' than the model itself; nothing "
+                "was written. Does it depend on the number of samples, or draw random numbers?"
+            )
+
+
+@contextmanager
+def _explaining(format: str, surrogate: Surrogate) -> Iterator[None]:
+    """Quiet exporters, whose errors are about the model."""
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except _ERRORS as error:
+        raise TrainingError(
+            f"the model {surrogate.best.name} cannot be exported as {format}: {type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else 'no reason given'}"
+        ) from error
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)

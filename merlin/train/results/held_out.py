@@ -1,0 +1,101 @@
+"""The data that a run is evaluated on: the run's own, or another data set with the same fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from merlin.errors import NotADataSetError, ShardError, UsageError
+from merlin.shards.reading.reader import Ensemble, open_shards
+from merlin.train.config import TrainConfig
+from merlin.train.data import Selection, TrainingData, find_data_set
+from merlin.train.loading.columns import Column, Columns
+from merlin.train.loading.dataset import ShardDataset
+from merlin.train.quantities import Quantities, Quantity
+from merlin.train.results.surrogate import BestModel
+
+ALL = "all"  # every sample, whatever its split
+USUAL = ("test", "validation")
+
+
+def open_held_out(best: BestModel, config: TrainConfig, digest: str, data: Path | None) -> TrainingData:
+    """The data set of the run, unless another one is named, with the columns that the model knows.
+
+    Raises NotADataSetError if it is gone, ShardError if it is another one by now, UsageError if fields are missing.
+    """
+    ens = _own(config, digest) if data is None else open_shards(find_data_set(data))
+    selection = _select(ens, best.quantities)
+    return TrainingData(ens, selection, best.normaliser, config)
+
+
+def _own(config: TrainConfig, digest: str) -> Ensemble:
+    path = Path(config.data)
+    try:
+        ens = open_shards(path)
+    except NotADataSetError as error:
+        raise NotADataSetError(
+            f"the data set that the run was trained on is gone: {path}; if it lies elsewhere now: --data PATH"
+        ) from error
+    if ens.manifest.content_digest != digest:
+        raise ShardError(
+            f"{path} holds other data than when the run was trained: its content digest has changed. "
+            f"To evaluate on what it holds now: --data {path}"
+        )
+    return ens
+
+
+def _select(ens: Ensemble, quantities: Quantities) -> Selection:
+    columns = Columns(ens)
+    labels = {**columns.parameters, **columns.inputs}
+    missing = [q.name for q in quantities.inputs if q.name not in labels]
+    missing += [q.name for q in (*quantities.scalars, *quantities.images) if q.name not in columns.fields]
+    if missing:
+        raise UsageError(f"{ens.path} has not what the model was trained on; missing: {', '.join(missing)}")
+    fields = columns.fields
+    images = tuple(_same_shape(ens, fields[q.name], q) for q in quantities.images)
+    scalars = tuple(_same_shape(ens, fields[q.name], q) for q in quantities.scalars)
+    return Selection(tuple(labels[q.name] for q in quantities.inputs), scalars, images)
+
+
+def _same_shape(ens: Ensemble, column: Column, quantity: Quantity) -> Column:
+    if (column.shape, column.axis) != (quantity.shape, quantity.axis):
+        raise UsageError(
+            f"'{column.name}' of {ens.path} has shape {column.shape}, and the model was trained on {quantity.shape}"
+            + ("" if column.shape != quantity.shape else " with its channels elsewhere")
+        )
+    return column
+
+
+def choose_split(data: TrainingData, split: str | None, is_own: bool) -> tuple[ShardDataset, str, str]:
+    """The samples to evaluate on, what they are called, and a note about them; by default `test`, else `validation`.
+
+    `is_own` says that the model was trained on this data set. Raises UsageError if there is no such split, or it is
+    empty.
+    """
+    ens, config = data.ens, data.config
+    sizes = {name: len(rows) for name, rows in ens.splits.items()}
+    if split is None:
+        candidates = (*USUAL, config.splits.validation)
+        split = next((n for n in candidates if sizes.get(n) and n != config.splits.train), None)
+        if split is None:
+            listed = ", ".join(f"{name} {num:,}" for name, num in sizes.items()) or "none"
+            raise UsageError(
+                f"{ens.path} has no split to evaluate on: name one with --split, or --split {ALL}; there are: {listed}"
+            )
+    dataset = data.dataset(None if split == ALL and ALL not in sizes else split)
+    if not len(dataset):
+        raise UsageError(f"the split '{split}' of {ens.path} is empty")
+    return (
+        dataset,
+        split,
+        _note(split, config) if is_own else "This is not the data that the model was trained on.",
+    )
+
+
+def _note(split: str, config: TrainConfig) -> str:
+    if split == config.splits.train:
+        return "The model was trained on these samples: the errors say how well it remembers, not how well it predicts."
+    if split == config.splits.validation:
+        return (
+            "The best model was chosen by its error on these samples, so the errors are a little too small."
+        )
+    return "The model was trained on some of these samples." if split == ALL else ""

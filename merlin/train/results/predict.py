@@ -1,0 +1,106 @@
+"""Predictions for a file of samples, written into a file: block by block, and whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from merlin.errors import UsageError
+from merlin.shards.export.columns_file import OutColumn, holds_arrays, writing_columns
+from merlin.train.quantities import Quantity
+from merlin.train.results.samples import SamplesFile
+from merlin.train.results.surrogate import BATCH_SIZE, Surrogate, describe_outside
+
+Progress = Callable[[int, int], None]  # samples done, in all
+
+_BLOCK = 4096  # samples of a block, and of a Parquet row group; fewer where there are images
+_BLOCK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What was written, and what a person should know about it."""
+
+    out: Path
+    num: int
+    inputs: tuple[str, ...]
+    fields: tuple[str, ...]
+    outside: dict[str, int]  # input -> samples outside of the range of the data set
+    notes: tuple[str, ...]
+
+
+def predict_file(
+    surrogate: Surrogate,
+    samples_path: Path,
+    out: Path,
+    *,
+    fields: Sequence[str] | None = None,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress = lambda done, total: None,
+) -> Predictions:
+    """Predict every sample of a file, in its order; the inputs are written beside the predictions.
+
+    Memory: a block of samples, of 64 MB or one batch. Raises UsageError for columns that are missing, values that are
+    no finite numbers, unknown fields, and a format that cannot hold what was asked for.
+    """
+    wanted, notes = _fitting(surrogate.chosen(fields), out, is_asked=fields is not None)
+    columns = _columns(surrogate, wanted)
+    samples = SamplesFile(samples_path, surrogate.inputs)
+    notes += [samples.note] if samples.note else []
+    outside: dict[str, int] = {}
+    row_bytes = sum(c.dtype.itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in columns)
+    step = max(batch_size, min(_BLOCK, _BLOCK_BYTES // row_bytes) // batch_size * batch_size)
+    facts = {"model": surrogate.best.name, "run": str(surrogate.best.directory.resolve().parent)}
+    try:
+        with writing_columns(out, columns, samples.num, facts) as file:
+            for lo, x in samples.blocks(step):
+                made = [
+                    surrogate.predict_batch(x[at : at + batch_size], wanted)
+                    for at in range(0, len(x), batch_size)
+                ]
+                names = [column.name for column in columns]
+                predicted = [np.concatenate([part[q.name] for part in made]) for q in wanted]
+                file.write(lo, dict(zip(names, [*x.T, *predicted], strict=True)))
+                for name, num in surrogate.outside(x).items():
+                    outside[name] = outside.get(name, 0) + num
+                progress(lo + len(x), samples.num)
+    finally:
+        samples.close()
+    if outside:
+        notes.append(describe_outside(outside, surrogate.ranges))
+    return Predictions(
+        out, samples.num, surrogate.inputs, tuple(q.name for q in wanted), outside, tuple(notes)
+    )
+
+
+def _fitting(
+    wanted: Sequence[Quantity], out: Path, *, is_asked: bool
+) -> tuple[tuple[Quantity, ...], list[str]]:
+    """What the format can hold; images that nobody asked for by name are left out with a note."""
+    images = [q.name for q in wanted if q.shape]
+    if holds_arrays(out) or not images:
+        return tuple(wanted), []
+    rest = tuple(q for q in wanted if not q.shape)
+    where = "write .npz, .parquet or .h5 to have them"
+    if is_asked or not rest:
+        raise UsageError(f"{out}: a CSV file has no place for images ({', '.join(images)}); {where}")
+    return rest, [f"{out} has no place for {', '.join(images)}; {where}"]
+
+
+def _columns(surrogate: Surrogate, wanted: Sequence[Quantity]) -> list[OutColumn]:
+    """Inputs, then predictions; an input that is called as a prediction is inputs.<name>."""
+    taken = {q.name for q in wanted}
+    inputs = [
+        OutColumn(
+            f"inputs.{q.name}" if q.name in taken else q.name, np.dtype("<f8"), (), q.units, q.description
+        )
+        for q in surrogate.best.quantities.inputs
+    ]
+    kinds = [np.dtype("<f4" if q.shape else "<f8") for q in wanted]
+    return inputs + [
+        OutColumn(q.name, kind, q.shape, q.units, q.description)
+        for q, kind in zip(wanted, kinds, strict=True)
+    ]

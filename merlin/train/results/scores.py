@@ -1,0 +1,157 @@
+"""Errors of predictions, added up batch by batch in float64: R², RMSE, relative L2, SSIM.
+
+For predictions p and true values t of a scalar over all samples:
+
+    R² = 1 - Σ(p - t)² / Σ(t - mean t)²        RMSE = √(Σ(p - t)² / n)        relative L2 = √(Σ(p - t)² / Σt²)
+
+A channel of an image field has the same relative L2, with sums over all its pixels, and beside it ‖p - t‖ / ‖t‖ of each
+sample, of which mean and quantiles are told: it says how well faint pictures do. R² compares with the mean image: its
+denominator is the sum over all pixels of Σ(t - mean t)² of that pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+QUANTILES = {"median": 0.5, "p90": 0.9}
+
+
+@dataclass
+class Spread:
+    """Count, mean and sum of squared deviations of arrays (n, *shape), element by element.
+
+    Batches are joined as in Chan, Golub and LeVeque (1983), so that large values cancel nothing.
+    """
+
+    num: int = 0
+    mean: Any = 0.0
+    squares: Any = 0.0
+
+    def add(self, values: Array) -> None:
+        num = len(values)
+        if not num:
+            return
+        mean = values.mean(axis=0)
+        squares = ((values - mean) ** 2).sum(axis=0)
+        gap = mean - self.mean
+        total = self.num + num
+        self.squares = self.squares + squares + gap**2 * (self.num * num / total)
+        self.mean = self.mean + gap * (num / total)
+        self.num = total
+
+
+@dataclass
+class ScalarScores:
+    """Of one scalar."""
+
+    spread: Spread = field(default_factory=Spread)
+    squared: float = 0.0  # Σ(p - t)²
+    absolute: float = 0.0
+    signed: float = 0.0
+    size: float = 0.0  # Σt²
+    worst: float = 0.0
+
+    def add(self, predicted: Array, true: Array) -> None:
+        """Values (n,) float64."""
+        error = predicted - true
+        self.spread.add(true)
+        self.squared += float(error @ error)
+        self.absolute += float(np.abs(error).sum())
+        self.signed += float(error.sum())
+        self.size += float(true @ true)
+        self.worst = max(self.worst, float(np.abs(error).max(initial=0.0)))
+
+    def result(self) -> dict[str, float]:
+        num = max(1, self.spread.num)
+        return {
+            "r2": _one_minus(self.squared, float(self.spread.squares)),
+            "rmse": math.sqrt(self.squared / num),
+            "mae": self.absolute / num,
+            "bias": self.signed / num,
+            "relative_l2": _root_of(self.squared, self.size),
+            "max_error": self.worst,
+            "std": math.sqrt(float(self.spread.squares) / num),
+        }
+
+
+@dataclass
+class ImageScores:
+    """Of one image field; arrays by channel."""
+
+    channels: int
+    spread: Spread = field(default_factory=Spread)
+    squared: Any = 0.0
+    size: Any = 0.0  # Σt²
+    relative: list[Array] = field(
+        default_factory=list
+    )  # (n, C) float32 of each batch: 4 bytes a sample and channel
+    similar: Any = 0.0
+
+    def add(self, predicted: Array, true: Array, similarity: Array) -> None:
+        """Images (n, C, H, W) float64, and their similarity (n, C)."""
+        squares = ((predicted - true) ** 2).sum(axis=(2, 3))
+        self.spread.add(true)
+        self.squared = self.squared + squares.sum(axis=0)
+        sizes = (true**2).sum(axis=(2, 3))
+        self.size = self.size + sizes.sum(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = np.sqrt(squares / sizes)
+        self.relative.append(relative.astype(np.float32))
+        self.similar = self.similar + similarity.sum(axis=0)
+
+    def per_sample(self) -> Array:
+        """(n,) relative L2, the mean over channels; those of a channel that is all zero are left out."""
+        relative = np.concatenate(self.relative)
+        known = np.isfinite(relative)
+        total = np.where(known, relative, 0).sum(axis=1, dtype=np.float64)
+        return np.asarray(total / np.maximum(1, known.sum(axis=1)))
+
+    def result(self, names: list[str]) -> dict[str, Any]:
+        """Of the field, which is the mean over its channels, and of each channel."""
+        relative = np.concatenate(self.relative).astype(np.float64)
+        variance = np.asarray(self.spread.squares).sum(axis=(1, 2))
+        channels = [
+            {
+                "name": name,
+                "relative_l2": _root_of(float(self.squared[i]), float(self.size[i])),
+                "per_sample": _summary(relative[:, i]),
+                "ssim": float(self.similar[i]) / max(1, self.spread.num),
+                "r2": _one_minus(float(self.squared[i]), float(variance[i])),
+            }
+            for i, name in enumerate(names)
+        ]
+        return {
+            "relative_l2": _mean([c["relative_l2"] for c in channels]),
+            "per_sample": _summary(self.per_sample()),
+            "ssim": _mean([c["ssim"] for c in channels]),
+            "r2": _mean([c["r2"] for c in channels]),
+            "channels": channels,
+        }
+
+
+def _summary(values: Array) -> dict[str, float]:
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return dict.fromkeys(("mean", *QUANTILES, "max"), math.nan)
+    quantiles = {name: float(np.quantile(known, at)) for name, at in QUANTILES.items()}
+    return {"mean": float(known.mean()), **quantiles, "max": float(known.max())}
+
+
+def _mean(values: list[Any]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _one_minus(error: float, whole: float) -> float:
+    """R²; undefined where the true values do not vary."""
+    return 1 - error / whole if whole > 0 else math.nan
+
+
+def _root_of(error: float, whole: float) -> float:
+    return math.sqrt(error / whole) if whole > 0 else math.nan

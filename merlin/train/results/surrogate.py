@@ -1,0 +1,272 @@
+"""A trained model to ask: inputs in physical units in, scalars and images in physical units out.
+
+surrogate = merlin.load_surrogate("runs/icf_20260101-120000")
+surrogate.inputs, surrogate.scalars, surrogate.images
+surrogate.predict({"mode_2_1": 0.01, "trans_u": np.linspace(0, 1, 100), …})["Yn"]
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from merlin.errors import CheckpointError, ShardError, TrainingError, UsageError
+from merlin.train.checkpoint import read_state
+from merlin.train.loading.normalise import Normaliser
+from merlin.train.models.base import Shapes, Trainee
+from merlin.train.quantities import Quantities, Quantity
+from merlin.train.results.physical import PhysicalModel
+from merlin.train.run_directory import FACTS, MODEL_FORMAT, NORMALISE, VERSION, RunDirectory, is_run
+
+Array = np.ndarray[Any, Any]
+
+MODEL = "model.pt"
+BATCH_SIZE = 256
+_ULPS = 1e-6  # relative to the range: values at its ends may have been written as text, or as float32
+
+
+class ExtrapolationWarning(UserWarning):
+    """Inputs lie outside of what the model was trained on."""
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """What `best/` holds."""
+
+    directory: Path
+    trainee: Trainee  # in evaluation mode
+    quantities: Quantities
+    normaliser: Normaliser
+    facts: Mapping[str, Any]  # model, trainer, step, metric, value, metrics, run
+
+    @property
+    def name(self) -> str:
+        return str(self.facts["model"]["name"])
+
+
+def best_directory(path: str | os.PathLike[str]) -> Path:
+    """The directory with the best model of a run, which may be given itself.
+
+    Raises UsageError if this is no run, TrainingError if it has no model yet.
+    """
+    given = Path(path)
+    if (given / MODEL).is_file():
+        return given
+    if not is_run(given):
+        raise UsageError(f"{given} is no training run: it has no {FACTS}; give what `merlin train` has made")
+    best = RunDirectory(given).best
+    if not (best / MODEL).is_file():
+        raise TrainingError(
+            f"{given} has no best model yet: none of its trainers was validated and ended; "
+            f"wait for it, or go on with: merlin train {given}"
+        )
+    return best
+
+
+def load_best(path: str | os.PathLike[str], device: str = "cpu") -> BestModel:
+    """The best model of a run, ready to be evaluated on a device.
+
+    Raises as `best_directory`; CheckpointError if a file is damaged, TrainingError if the model cannot be built.
+    """
+    directory = best_directory(path)
+    state = read_state(directory / MODEL)
+    if (state.get("format"), state.get("version")) != (MODEL_FORMAT, VERSION):
+        raise CheckpointError(
+            f"{directory / MODEL}: expected {MODEL_FORMAT} version {VERSION}, "
+            f"found {state.get('format')} {state.get('version')}"
+        )
+    try:
+        normaliser = Normaliser.load(directory / NORMALISE)
+    except ShardError as error:
+        raise CheckpointError(str(error)) from error
+    trainee = _build(state)
+    try:
+        trainee.load_state_dict(state["state_dict"])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{directory / MODEL} does not fit the model {state['model']['name']} of this code: {error}"
+        ) from error
+    trainee.to(device).eval()
+    quantities = Quantities.from_json(state["quantities"])
+    facts = {key: value for key, value in state.items() if key not in ("state_dict", "quantities")}
+    return BestModel(directory, trainee, quantities, normaliser, facts)
+
+
+def _build(state: Mapping[str, Any]) -> Trainee:
+    from merlin.train.models.registry import build
+
+    shapes, model = state["shapes"], state["model"]
+    images = {name: tuple(shape) for name, shape in shapes["images"].items()}
+    known = Shapes(tuple(shapes["inputs"]), tuple(shapes["scalars"]), images)
+    try:
+        return build(model["name"], known, model["options"])
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TrainingError(
+            f"the model {model['name']} cannot be built: {type(error).__name__}: {error}"
+        ) from error
+
+
+def load_surrogate(path: str | os.PathLike[str], *, device: str = "auto") -> Surrogate:
+    """Load the best model of a run: the run's directory, or a copy of the directory `best` in it.
+
+    `device` is auto, cpu, cuda or cuda:N. Raises UsageError if `path` is no run or its model predicts nothing,
+    TrainingError if it has no model yet, CheckpointError if a file is damaged.
+    """
+    from merlin.train.distributed import choose_device
+
+    chosen = choose_device(device, 0)
+    return Surrogate(load_best(path, str(chosen)), chosen)
+
+
+class Surrogate:
+    """Predicts scalars and images for inputs, all in the units of the data set that it was trained on."""
+
+    def __init__(self, best: BestModel, device: torch.device) -> None:
+        self.best = best
+        self.device = device
+        self.model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
+        self._predicted = self.model.predicted()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns of inputs, in the order of an array's."""
+        return tuple(q.name for q in self.best.quantities.inputs)
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The scalars that are predicted."""
+        return tuple(q.name for q in self._predicted if not q.shape)
+
+    @property
+    def images(self) -> dict[str, tuple[int, ...]]:
+        """The images that are predicted, each with its shape, laid out as in the data set."""
+        return {q.name: q.shape for q in self._predicted if q.shape}
+
+    @cached_property
+    def units(self) -> dict[str, str]:
+        """Of everything predicted; "" where the data set says nothing."""
+        return {q.name: q.units for q in self._predicted}
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest value of each input in the data set that the model was trained on."""
+        known = self.best.quantities.inputs
+        return {q.name: (q.low, q.high) for q in known if q.low is not None and q.high is not None}
+
+    def __repr__(self) -> str:
+        what = [*self.scalars, *(f"{name} {shape}" for name, shape in self.images.items())]
+        return f"Surrogate({self.best.name}: {', '.join(self.inputs)} -> {', '.join(what)})"
+
+    def quantity(self, name: str) -> Quantity:
+        """What is known about something predicted; KeyError if it is not."""
+        return {q.name: q for q in self._predicted}[name]
+
+    def predict(
+        self, inputs: Any, *, fields: Sequence[str] | None = None, batch_size: int = BATCH_SIZE
+    ) -> dict[str, Array]:
+        """Predictions for n samples: scalars (n,) float64 and images (n, *shape) float32.
+
+        `inputs` is an array (n, d) with the columns `self.inputs`, or a mapping or a DataFrame with a column of each
+        name; single numbers stand for all samples. `fields` choose among what is predicted. Inputs outside of the range
+        that the model was trained on are warned about (ExtrapolationWarning).
+
+        Raises UsageError for columns that are missing, values that are not finite, and unknown fields.
+        """
+        x = self.matrix(inputs)
+        self._warn(self.outside(x))
+        wanted = self.chosen(fields)
+        shapes = {q.name: q.shape for q in wanted}
+        out = {n: np.empty((len(x), *s), np.float32 if s else np.float64) for n, s in shapes.items()}
+        for lo in range(0, len(x), batch_size):
+            for name, values in self.predict_batch(x[lo : lo + batch_size], wanted).items():
+                out[name][lo : lo + batch_size] = values
+        return out
+
+    def chosen(self, fields: Sequence[str] | None) -> tuple[Quantity, ...]:
+        """What of these names is predicted; everything for None. Raises UsageError for an unknown one."""
+        if fields is None:
+            return self._predicted
+        known = {q.name: q for q in self._predicted}
+        unknown = [name for name in fields if name not in known]
+        if unknown:
+            raise UsageError(f"the model predicts no '{unknown[0]}'; it predicts: {', '.join(known)}")
+        return tuple(known[name] for name in fields)
+
+    @torch.inference_mode()
+    def predict_batch(self, x: Array, wanted: Sequence[Quantity]) -> dict[str, Array]:
+        """As `predict`, for a matrix (n, d) float64 that fits into memory at once."""
+        made = self.model(torch.from_numpy(np.ascontiguousarray(x)).to(self.device))
+        return {q.name: made[q.name].cpu().numpy() for q in wanted}
+
+    def matrix(self, inputs: Any) -> Array:
+        """Inputs as a finite matrix (n, d) float64. Raises UsageError for what cannot be one."""
+        x = self._from_columns(inputs) if _has_columns(inputs) else np.asarray(inputs, np.float64)
+        if x.ndim != 2 or x.shape[1] != len(self.inputs):
+            raise UsageError(
+                f"inputs of shape {x.shape}: expected (samples, {len(self.inputs)}), the columns "
+                f"{', '.join(self.inputs)}"
+            )
+        bad = np.argwhere(~np.isfinite(x))
+        if len(bad):
+            row, column = bad[0].tolist()
+            raise UsageError(
+                f"inputs: row {row}, '{self.inputs[column]}' is {x[row, column]}, which is no finite number"
+                + (f"; so are {len(bad) - 1:,} more values" if len(bad) > 1 else "")
+            )
+        return x
+
+    def _from_columns(self, inputs: Any) -> Array:
+        require_columns(self.inputs, list(inputs.keys()), "inputs")
+        columns = [np.asarray(inputs[name], np.float64) for name in self.inputs]
+        lengths = {name: c.shape for name, c in zip(self.inputs, columns, strict=True) if c.ndim}
+        if len(set(lengths.values())) > 1 or any(len(shape) > 1 for shape in lengths.values()):
+            listed = ", ".join(f"{name} {shape}" for name, shape in lengths.items())
+            raise UsageError(f"inputs: columns are numbers, or arrays of one length; found {listed}")
+        num = next(iter(lengths.values()), (1,))
+        return np.stack([np.broadcast_to(column, num) for column in columns], axis=1)
+
+    def outside(self, x: Array) -> dict[str, int]:
+        """Columns of a matrix with values outside of the data set's range, and in how many samples."""
+        found = {}
+        for i, name in enumerate(self.inputs):
+            if name in self.ranges:
+                low, high = self.ranges[name]
+                slack = _ULPS * (high - low)
+                num = int(((x[:, i] < low - slack) | (x[:, i] > high + slack)).sum())
+                if num:
+                    found[name] = num
+        return found
+
+    def _warn(self, outside: Mapping[str, int]) -> None:
+        if outside:
+            warnings.warn(describe_outside(outside, self.ranges), ExtrapolationWarning, stacklevel=3)
+
+
+def describe_outside(outside: Mapping[str, int], ranges: Mapping[str, tuple[float, float]]) -> str:
+    """Which columns leave the range of the data set, and how often."""
+    listed = ", ".join(
+        f"{name} in {num:,} (range {ranges[name][0]:.6g} to {ranges[name][1]:.6g})"
+        for name, num in outside.items()
+    )
+    return f"samples outside of the range that the model was trained on: {listed}"
+
+
+def require_columns(wanted: Sequence[str], found: Sequence[Any], what: str) -> None:
+    """UsageError that names every column that is not there."""
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        there = ", ".join(map(str, found[:20])) + (", …" if len(found) > 20 else "") or "none"
+        plural = "columns" if len(missing) > 1 else "column"
+        raise UsageError(f"{what}: missing {plural} {', '.join(missing)}; there are: {there}")
+
+
+def _has_columns(inputs: Any) -> bool:
+    return isinstance(inputs, Mapping) or (hasattr(inputs, "keys") and hasattr(inputs, "__getitem__"))

@@ -1,0 +1,140 @@
+"""Models that travel between processes of one torch.distributed world: all trainers are there from beginning to end.
+
+Standings and who is ready are told through the world's store, which can be asked without waiting; only models are sent
+from first rank to first rank, over gloo from the CPU and over NCCL from GPUs. After a round nobody goes on before all
+have written their checkpoints, so that there is always a round from which all can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from merlin.errors import TrainingError
+from merlin.train.distributed import Circle, pack, unpack
+from merlin.train.tournament.exchange import Offer, Standing, State, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOST_S = 600.0  # least time in which somebody has to come
+_PIECE_BYTES = 1 << 30  # sent at once
+
+
+class GroupTransport:
+    """The first ranks of all trainers; `device` is where models are sent from and received."""
+
+    def __init__(self, circle: Circle, device: torch.device, stopping: Callable[[], bool]) -> None:
+        self._circle = circle
+        self._device = device
+        self._stopping = stopping
+        self._state: State = {}
+        self._saved = 0
+
+    def participants(self, number: int) -> list[int]:
+        return list(range(self._circle.size))
+
+    def offer(self, number: int, standing: Standing, state: State) -> None:
+        self._state = state
+        self._tell(f"round/{number}", standing.to_json())
+
+    def standings(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Standing]]:
+        told = yield from self._told(f"round/{number}", trainers, limit_s)
+        return {trainer: Standing.from_json(data) for trainer, data in told.items()}
+
+    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[Offer | None]:
+        """Every taker and giver has to call it with the same moves."""
+        me = self._circle.index
+        giver = moves.get(me)
+        takers = [taker for taker, of in moves.items() if of == me]
+        partners = sorted({*takers, *(() if giver is None else (giver,))} - {me})
+        yield from self._told(f"round/{number}", partners, limit_s)
+        with self._explaining(f"round {number}: trainers {partners}"):
+            state = self._pass_on([t for t in takers if t != me], None if giver == me else giver)
+        if giver is None:
+            return None
+        return Offer(giver, number, self._state if giver == me else state)
+
+    def saved(self, number: int, done: bool) -> Waiting[None]:
+        if number == self._saved:
+            return
+        self._saved = number
+        self._tell(f"saved/{number}", done)
+        yield from self._told(f"saved/{number}", range(self._circle.size), 0.0)
+
+    def agree(self, number: int) -> Waiting[int]:
+        self._tell("resume", number)
+        told = yield from self._told("resume", range(self._circle.size), 0.0)
+        self._saved = min(told.values())
+        return self._saved
+
+    def close(self, finished: bool) -> None:
+        self._state = {}
+
+    def _tell(self, what: str, value: Any) -> None:
+        with self._explaining("the store of this run"):
+            self._circle.store.set(f"{what}/{self._circle.index}", json.dumps(value))
+
+    def _told(self, what: str, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Any]]:
+        """What trainers told under a key. Raises TrainingError if one of them does not come."""
+        end = time.monotonic() + max(limit_s, LOST_S)
+        found = {}
+        for trainer in trainers:
+            key = f"{what}/{trainer}"
+            while True:
+                with self._explaining(f"trainer {trainer}, {what}"):
+                    if self._circle.store.check([key]):
+                        found[trainer] = json.loads(self._circle.store.get(key).decode())
+                        break
+                if time.monotonic() > end:
+                    raise TrainingError(f"{_lost(f'trainer {trainer}, {what}')} it did not come in time")
+                yield
+        return found
+
+    def _pass_on(self, takers: Sequence[int], giver: int | None) -> State:
+        """Send the own model to takers and receive the giver's."""
+        packed = pack(self._state).to(self._device) if takers else torch.zeros(0, dtype=torch.uint8)
+        size = torch.tensor([len(packed)], device=self._device)
+        theirs = torch.zeros(1, dtype=torch.int64, device=self._device)
+        self._together([(size, taker) for taker in takers], [] if giver is None else [(theirs, giver)])
+        received = torch.zeros(int(theirs), dtype=torch.uint8, device=self._device)
+        self._together(
+            [(piece, taker) for taker in takers for piece in packed.split(_PIECE_BYTES)],
+            [] if giver is None else [(piece, giver) for piece in received.split(_PIECE_BYTES)],
+        )
+        return {} if giver is None else unpack(received.cpu())
+
+    def _together(self, sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]]) -> None:
+        circle = self._circle
+        ops = [dist.P2POp(dist.isend, t, circle.rank_of(k), circle.group) for t, k in sent]
+        ops += [dist.P2POp(dist.irecv, t, circle.rank_of(k), circle.group) for t, k in received]
+        for work in dist.batch_isend_irecv(ops) if ops else ():
+            work.wait()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    @contextmanager
+    def _explaining(self, what: str) -> Iterator[None]:
+        """A lost process as an error that says what ties trainers together, unless the run is being stopped."""
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            if self._stopping():
+                from merlin.train.loop import RoundInterruptedError
+
+                raise RoundInterruptedError from error
+            raise TrainingError(f"{_lost(what)} {error}") from error
+
+
+def _lost(what: str) -> str:
+    return (
+        f"{what}: a process of this run was lost; with tournament.transport: process_group the trainers depend on "
+        "each other, with files they do not:"
+    )

@@ -1,0 +1,183 @@
+"""Who takes part in a tournament through files, and who is there no more.
+
+Each trainer has a small record, `trainers/<k>.json`, that it replaces when it offers a model or writes a checkpoint,
+and touches every few seconds. On the same machine the operating system tells at once whether the process lives;
+of another machine's a record counts that was touched lately, by the clock of the file server, which also stamps the
+reader's own record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from merlin.server.record import boot_id, start_ticks
+from merlin.shards.format.atomic import replacing
+
+FORMAT = "merlin-presence"
+VERSION = 1
+BEAT_S = 5.0
+SILENCE_S = 30.0  # of a record on another machine, until its process counts as dead
+GRACE_S = 0.25  # in which somebody who has gone still counts, since all may be going at this moment
+
+PresenceState = Literal["starting", "training", "finished", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """How far a trainer is, and which process it is."""
+
+    trainer: int
+    state: PresenceState
+    machine: str
+    pid: int
+    born: int  # clock ticks from the machine's start to the process's
+    offered: int = 0  # the newest round that it has offered a model in
+    saved: int = 0  # the round after which its newest checkpoint was written
+
+
+def presence_directory(tournament: Path) -> Path:
+    """Where the records of a tournament are, in what it keeps on the disk."""
+    return tournament / "trainers"
+
+
+def read_presence(path: Path) -> Presence | None:
+    """None if the trainer never came, or its record cannot be read just now."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
+        return None
+    return Presence(**data)
+
+
+def announce(directory: Path, trainers: Iterable[int]) -> None:
+    """Tell that this process is about to start these trainers, so that none plays without those that start slowly."""
+    for trainer in trainers:
+        path = _path(directory, trainer)
+        before = read_presence(path)
+        _write(path, replace(before or _here(trainer), **_identity(), state="starting"))
+
+
+def give_up(directory: Path, trainer: int) -> None:
+    """Tell that a trainer will not come, if it has not told anything itself."""
+    path = _path(directory, trainer)
+    found = read_presence(path)
+    if found is not None and found.state == "starting":
+        _write(path, replace(found, state="stopped"))
+
+
+class Crowd:
+    """The trainers of a tournament as one of them sees them; it is present itself from `enter` to `leave`."""
+
+    def __init__(self, directory: Path, index: int, num: int) -> None:
+        self.index, self.num = index, num
+        self._directory = directory
+        self._mine = _here(index)
+        self._over = threading.Event()
+        self._beats: threading.Thread | None = None
+        self._missed: dict[tuple[int, int, int], float] = {}  # since when somebody is not there
+
+    def enter(self) -> None:
+        """Be present. Rounds that were offered before stay known."""
+        before = self.look(self.index)
+        self._mine = replace(self._mine, offered=0 if before is None else before.offered)
+        _write(self._path, self._mine)
+        self._beats = threading.Thread(target=self._beat, name="merlin-presence", daemon=True)
+        self._beats.start()
+
+    def update(self, **changed: Any) -> None:
+        """Tell what has changed, as offered=3; a file system that refuses it does not end the run."""
+        self._mine = replace(self._mine, **changed)
+        with contextlib.suppress(OSError):
+            _write(self._path, self._mine)
+
+    def leave(self, state: Literal["finished", "stopped"]) -> None:
+        self._over.set()
+        if self._beats is not None:
+            self._beats.join()
+            self.update(state=state)
+
+    def look(self, trainer: int) -> Presence | None:
+        return read_presence(_path(self._directory, trainer))
+
+    def is_here(self, found: Presence) -> bool:
+        """Whether its process lives, as far as one can know, or has only just gone."""
+        if found.state == "finished":
+            return False
+        who = (found.trainer, found.pid, found.born)
+        if self._lives(found):
+            self._missed.pop(who, None)
+            return True
+        now = time.monotonic()
+        return now < self._missed.setdefault(who, now) + GRACE_S
+
+    def _lives(self, found: Presence) -> bool:
+        if found.state == "stopped":
+            return False
+        if found.machine == self._mine.machine and self._mine.born:
+            return start_ticks(found.pid) == found.born
+        try:
+            touched = _path(self._directory, found.trainer).stat().st_mtime
+            return touched > self._path.stat().st_mtime - SILENCE_S
+        except OSError:
+            return False
+
+    def members(self, number: int) -> list[int]:
+        """Who takes part in round `number`: who is here, has finished, or has been in that round already."""
+        seen = {k: self.look(k) for k in range(self.num) if k != self.index}
+        others = [
+            k
+            for k, found in seen.items()
+            if found is not None
+            and (found.state == "finished" or found.offered >= number or self.is_here(found))
+        ]
+        return sorted([self.index, *others])
+
+    def least_saved(self) -> int:
+        """The earliest round that one of those who are here goes back to if it is killed now."""
+        others = [self.look(k) for k in range(self.num) if k != self.index]
+        return min(
+            (found.saved for found in others if found is not None and self.is_here(found)),
+            default=self._mine.offered,
+        )
+
+    @property
+    def _path(self) -> Path:
+        return _path(self._directory, self.index)
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+
+def _identity() -> dict[str, Any]:
+    """This process, wherever it is looked at from: processes have numbers of their own in each container."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    pid = os.getpid()
+    return {"machine": f"{boot_id()} {namespace}", "pid": pid, "born": start_ticks(pid) or 0}
+
+
+def _here(trainer: int) -> Presence:
+    return Presence(trainer, "training", **_identity())
+
+
+def _path(directory: Path, trainer: int) -> Path:
+    return directory / f"{trainer}.json"
+
+
+def _write(path: Path, presence: Presence) -> None:
+    with replacing(path, durable_name=False) as temporary:
+        temporary.write_text(json.dumps({"format": FORMAT, "version": VERSION, **asdict(presence)}) + "\n")

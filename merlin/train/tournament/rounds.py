@@ -1,0 +1,233 @@
+"""A round as the trainer plays it: offer, evaluate, meet, decide.
+
+All ranks of a trainer play together; the first one has the transport and tells the others what came. A trainer that
+keeps its own model is bit by bit what it was before.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from merlin.train.loop import RoundInterruptedError
+from merlin.train.tournament.decisions import Metric, Scores, decide
+from merlin.train.tournament.exchange import Standing, State, T, Transport, Waiting
+from merlin.train.tournament.mutation import mutated
+from merlin.train.tournament.pairing import pairs
+from merlin.train.tournament.strategies import regularised_evolution, truncation
+
+if TYPE_CHECKING:
+    from merlin.train.config import TrainConfig
+    from merlin.train.loading.loader import ShardLoader
+    from merlin.train.models.base import Direction
+    from merlin.train.trainer import Trainer
+
+LEAST_WAIT_S = 30.0  # for processes that start, and where an interval takes next to no time
+_LOOK_S = (0.002, 0.1)  # the first and the longest pause between two looks
+_SLICE_S = 5.0  # after which the other ranks are told that the first one still waits
+
+
+class Rounds:
+    """The tournament of one trainer, as `loop.Tournament`; `transport` is None on all but the first rank."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        directions: Mapping[str, Direction],
+        loader: ShardLoader,
+        transport: Transport | None,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`loader` has the samples that this trainer judges models by."""
+        self._config = config.tournament
+        self._seed = config.seed
+        self._metrics = metrics_of(config, directions)
+        self._loader = loader
+        self._transport = transport
+        self._stop = stop
+        self._birth = 0
+        self._since = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def play(self, trainer: Trainer, number: int) -> dict[str, Any]:
+        self._seconds = {"exchange_s": 0.0, "wait_s": 0.0, "evaluation_s": 0.0}
+        limit_s = max(LEAST_WAIT_S, self._config.wait * (time.monotonic() - self._since))
+        try:
+            if self._config.strategy == "random_pairwise":
+                facts = self._meet(trainer, number, limit_s if self._config.wait else 0.0)
+            else:
+                facts = self._copy(trainer, number, limit_s if self._config.wait else 0.0)
+        finally:
+            self._since = time.monotonic()
+        return {**facts, "values": {name: round(value, 6) for name, value in self._seconds.items()}}
+
+    def _meet(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
+        """Random pairs: keep the better of two models, by the samples of this trainer."""
+        own = self._export(trainer)
+        if self._transport is not None:
+            with self._timed("exchange_s"):
+                self._transport.offer(number, Standing({}, self._birth), own)
+        local = self._evaluate(trainer)
+        found = self._drive(trainer, lambda transport: self._partner(transport, trainer, number, limit_s))
+        facts: dict[str, Any] = {"partner": found["partner"], "scores": {"local": _jsonable(local)}}
+        if found["state"] is None:
+            return facts
+        self._import(trainer, found["state"])
+        theirs = self._evaluate(trainer)
+        decision = decide(local, theirs, self._metrics)
+        if decision.kept == "local":
+            self._import(trainer, own)
+        else:
+            self._birth = number
+        facts["scores"]["partner"] = _jsonable(theirs)
+        return {**facts, "partner_round": found["round"], "kept": decision.kept, "reason": decision.reason}
+
+    def _partner(
+        self, transport: Transport, trainer: Trainer, number: int, limit_s: float
+    ) -> Waiting[dict[str, Any]]:
+        moves: dict[int, int] = {}
+        for one, other in pairs(self._seed, number, transport.participants(number)):
+            moves |= {one: other, other: one} if one != other else {}
+        offer = yield from transport.take(number, moves, limit_s)
+        if offer is None:
+            return {"partner": moves.get(trainer.index), "state": None}
+        return {"partner": offer.trainer, "round": offer.number, "state": offer.state}
+
+    def _copy(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
+        """Truncation and evolution: all are compared by their own scores, and some become mutated copies."""
+        local = self._evaluate(trainer)
+        own = self._export(trainer)
+        if self._transport is not None:
+            with self._timed("exchange_s"):
+                self._transport.offer(number, Standing(local, self._birth), own)
+        found = self._drive(trainer, lambda transport: self._parent(transport, trainer, number, limit_s))
+        facts: dict[str, Any] = {"partner": found["partner"], "scores": {"local": _jsonable(local)}}
+        if found["state"] is None:
+            return {**facts, "kept": "local"} if found["met"] else facts
+        mutations = self._config.mutation.model_dump()
+        state, changed = mutated(found["state"], mutations, self._seed, number, trainer.index)
+        self._import(trainer, state)
+        self._birth = number
+        facts["scores"]["partner"] = _jsonable(found["scores"])
+        return {**facts, "partner_round": found["round"], "kept": "partner", "mutated": changed}
+
+    def _parent(
+        self, transport: Transport, trainer: Trainer, number: int, limit_s: float
+    ) -> Waiting[dict[str, Any]]:
+        members = transport.participants(number)
+        standings = yield from transport.standings(number, members, limit_s)
+        moves = self._moves(number, standings)
+        offer = yield from transport.take(number, moves, limit_s)
+        if offer is None:
+            return {"partner": moves.get(trainer.index), "state": None, "met": len(standings) > 1}
+        scores = dict(standings[offer.trainer].scores)
+        return {"partner": offer.trainer, "round": offer.number, "state": offer.state, "scores": scores}
+
+    def _moves(self, number: int, standings: Mapping[int, Standing]) -> dict[int, int]:
+        """Who copies whom."""
+        scores: dict[int, Scores] = {trainer: standing.scores for trainer, standing in standings.items()}
+        half = max(1, len(scores) // 2)
+        if self._config.strategy == "truncation":
+            return truncation(scores, self._metrics, min(self._config.top or half, len(scores)))
+        births = {trainer: standing.birth for trainer, standing in standings.items()}
+        birth = regularised_evolution(
+            self._seed, number, births, scores, self._metrics, self._config.sample or half
+        )
+        return {} if birth is None else {birth.child: birth.parent}
+
+    # what all ranks of a trainer do together
+
+    def _export(self, trainer: Trainer) -> State:
+        with self._timed("exchange_s"):
+            return trainer.export_state(self._config.exchange)
+
+    def _import(self, trainer: Trainer, state: State) -> None:
+        with self._timed("exchange_s"):
+            trainer.import_state(state, self._config.exchange)
+
+    def _evaluate(self, trainer: Trainer) -> dict[str, float]:
+        with self._timed("evaluation_s"):
+            return trainer.evaluate(self._loader)
+
+    def _drive(self, trainer: Trainer, work: Callable[[Transport], Waiting[T]]) -> T:
+        """The first rank's work, to its end; what it found, on all ranks. Raises RoundInterruptedError."""
+        ranks = trainer.ranks
+        waiting = None if self._transport is None else work(self._transport)
+        while True:
+            said: dict[str, Any] = {} if waiting is None else self._some(waiting)
+            if ranks.size > 1:
+                with self._timed("exchange_s"):
+                    said = ranks.from_first(said)
+            if said["state"] == "interrupted":
+                raise RoundInterruptedError
+            if said["state"] == "done":
+                found: T = said["found"]
+                return found
+
+    def _some(self, waiting: Waiting[T]) -> dict[str, Any]:
+        """As much of the work as is done within a few seconds."""
+        begin, pauses, pause = time.monotonic(), 0.0, _LOOK_S[0]
+        said: dict[str, Any] = {"state": "waiting"}
+        while time.monotonic() < begin + _SLICE_S:
+            try:
+                next(waiting)
+            except StopIteration as done:
+                said = {"state": "done", "found": done.value}
+                break
+            except RoundInterruptedError:
+                said = {"state": "interrupted"}
+                break
+            if self._stop():
+                said = {"state": "interrupted"}
+                break
+            looked = time.monotonic()
+            time.sleep(pause)
+            pauses += time.monotonic() - looked
+            pause = min(1.5 * pause, _LOOK_S[1])
+        self._seconds["wait_s"] = self._seconds.get("wait_s", 0.0) + pauses
+        spent = time.monotonic() - begin - pauses
+        self._seconds["exchange_s"] = self._seconds.get("exchange_s", 0.0) + spent
+        return said
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self._seconds[what] = self._seconds.get(what, 0.0) + time.monotonic() - begin
+
+    # beside the rounds
+
+    def agree(self, trainer: Trainer, number: int) -> int:
+        return self._drive(trainer, lambda transport: transport.agree(number))
+
+    def after_save(self, number: int, saved: bool) -> None:
+        if self._transport is None:
+            return
+        waiting = self._transport.saved(number, saved)
+        while self._some(waiting)["state"] == "waiting":
+            pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"birth": self._birth}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._birth = int(state["birth"])
+
+    def close(self, finished: bool) -> None:
+        self._loader.close()
+        if self._transport is not None:
+            self._transport.close(finished)
+
+
+def metrics_of(config: TrainConfig, directions: Mapping[str, Direction]) -> Sequence[Metric]:
+    """What decides: the configured metrics, else the loss."""
+    given = [Metric(m.name, m.direction or directions[m.name]) for m in config.tournament.metrics]
+    return given or [Metric("loss", directions["loss"])]
+
+
+def _jsonable(scores: Scores) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in scores.items()}

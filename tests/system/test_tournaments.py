@@ -1,0 +1,194 @@
+"""Tournaments between processes: over files and in one world, with several ranks, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
+
+from surrogate_data import make_surrogate_data
+from tournament_crew import Crew, num_rounds, rounds_of
+from train_run import prepare_run, state_digest
+
+from merlin.train.checkpoint import read_checkpoint
+from merlin.train.run_directory import RunDirectory
+
+MODELS = Path(__file__).parents[1] / "unit" / "train"
+WORDS = (
+    "training={steps: 120, batch_size: 32, validate_every: 40, checkpoint_every: 7, keep: 1, threads: 1}",
+    "tournament={trainers: 3, interval: 10, wait: 1000}",
+)
+TOGETHER = "tournament.transport=process_group"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_surrogate_data(tmp_path_factory.mktemp("surrogate"))
+
+
+def begin(data: Path, path: Path, *words: str) -> RunDirectory:
+    return prepare_run(data, path, *WORDS, *words).begin()
+
+
+def final_state(run: RunDirectory, trainer: int) -> str:
+    return state_digest(read_checkpoint(run.trainer(trainer).checkpoints / "last.pt"))
+
+
+def play(run: RunDirectory, num: int = 3, **options) -> None:
+    with Crew(run, range(num), **options) as crew:
+        assert crew.finish() == {k: {0} for k in range(num)}, [
+            run.trainer(k).log.read_text() for k in range(num)
+        ]
+
+
+@pytest.fixture(scope="module")
+def unbroken(data, tmp_path_factory) -> dict[str, RunDirectory]:
+    folder, found = tmp_path_factory.mktemp("unbroken"), {}
+    for name, words, together in (("files", (), False), ("process_group", (TOGETHER,), True)):
+        found[name] = begin(data, folder / name, *words)
+        play(found[name], together=together)
+    return found
+
+
+def test_both_transports_play_the_same_tournament(unbroken) -> None:
+    for trainer in range(3):
+        rounds = rounds_of(unbroken["files"], trainer)
+        assert [line["round"] for line in rounds] == list(range(1, 12))
+        assert rounds == rounds_of(unbroken["process_group"], trainer)
+        assert final_state(unbroken["files"], trainer) == final_state(unbroken["process_group"], trainer)
+    kept = [line.get("kept") for k in range(3) for line in rounds_of(unbroken["files"], k)]
+    assert (
+        kept.count("local") > 2 and kept.count("partner") > 2 and kept.count(None) == 11
+    )  # one is left over
+    assert all(line.get("partner_round", line["round"]) == line["round"] for line in rounds)
+
+
+@pytest.mark.parametrize("transport", ["files", "process_group"])
+def test_a_tournament_that_was_killed_ends_bit_by_bit_as_one_that_was_not(
+    data, tmp_path, unbroken, transport
+) -> None:
+    together = transport == "process_group"
+    run = begin(data, tmp_path / "run", f"tournament.transport={transport}")
+    rng = random.Random(3)
+    for goal in (3, 7):
+        with Crew(run, range(3), together=together) as crew:
+            first = rng.randrange(3)
+            crew.wait_until(lambda: num_rounds(run, first) >= goal)  # noqa: B023
+            crew.kill()
+    play(run, together=together)
+    assert [final_state(run, k) for k in range(3)] == [final_state(unbroken[transport], k) for k in range(3)]
+    assert [rounds_of(run, k) for k in range(3)] == [rounds_of(unbroken[transport], k) for k in range(3)]
+
+
+@pytest.mark.parametrize("transport", ["files", "process_group"])
+def test_a_tournament_that_was_stopped_goes_on_bit_by_bit(data, tmp_path, unbroken, transport) -> None:
+    together = transport == "process_group"
+    run = begin(data, tmp_path / "run", f"tournament.transport={transport}")
+    with Crew(run, range(3), together=together) as crew:
+        crew.wait_until(lambda: num_rounds(run, 1) >= 4)
+        crew.stop()
+        assert crew.finish() == {k: {75} for k in range(3)}
+    play(run, together=together)
+    assert [final_state(run, k) for k in range(3)] == [final_state(unbroken[transport], k) for k in range(3)]
+
+
+def test_one_that_is_killed_does_not_stop_the_others_and_joins_again_later(data, tmp_path) -> None:
+    run = begin(data, tmp_path / "run", "training.steps=250")
+    with Crew(run, range(3)) as crew:
+        crew.wait_until(lambda: num_rounds(run, 2) >= 3)
+        crew.kill(2)
+        assert crew.finish() == {0: {0}, 1: {0}, 2: {-signal.SIGKILL}}
+    dead_at = max(line["round"] for line in rounds_of(run, 2))
+    for trainer, other in ((0, 1), (1, 0)):
+        rounds = rounds_of(run, trainer)
+        assert [line["round"] for line in rounds] == list(range(1, 25))
+        assert {line["partner"] for line in rounds if line["round"] > dead_at + 2} == {
+            other
+        }  # nobody else is left
+    with Crew(run, [2]) as crew:
+        assert crew.finish() == {2: {0}}
+    late = [line for line in rounds_of(run, 2) if line["round"] > dead_at + 1]
+    assert all(line["partner_round"] >= line["round"] for line in late if "kept" in line)
+    assert {line["round"] for line in rounds_of(run, 2)} == set(range(1, 25))
+
+
+def test_one_that_joins_late_blocks_nobody(data, tmp_path) -> None:
+    run = begin(data, tmp_path / "run", "tournament.trainers=2")
+    with Crew(run, [0]) as crew:
+        assert crew.finish() == {0: {0}}
+    assert all(line["partner"] is None for line in rounds_of(run, 0))
+    with Crew(run, [1]) as crew:
+        assert crew.finish() == {1: {0}}
+    assert {(line["partner"], line["partner_round"]) for line in rounds_of(run, 1)} == {(0, 11)}
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["files", "process_group"])
+def test_ranks_that_share_a_trainers_batches_play_as_one(data, tmp_path, together) -> None:
+    words = [
+        "training.steps=40",
+        "tournament.trainers=2",
+        "tournament.ranks_per_trainer=2",
+        "model.name=regressor",
+    ]
+    words += ["model.width=8", f"tournament.transport={'process_group' if together else 'files'}"]
+    run = begin(data, tmp_path / "run", *words)
+    play(run, 2, ranks=2, together=together)
+    for trainer, other in ((0, 1), (1, 0)):
+        rounds = rounds_of(run, trainer)
+        assert [line["partner"] for line in rounds] == [other] * 3
+        assert all("kept" in line for line in rounds)
+
+
+@pytest.mark.parametrize("strategy", ["truncation", "regularised_evolution"])
+def test_strategies_over_all_trainers_are_the_same_over_both_transports(data, tmp_path, strategy) -> None:
+    words = [f"tournament.strategy={strategy}", "training.steps=60"]
+    runs = [begin(data, tmp_path / "files", *words), begin(data, tmp_path / "group", *words, TOGETHER)]
+    for run, together in zip(runs, (False, True), strict=True):
+        play(run, together=together)
+    assert [rounds_of(runs[0], k) for k in range(3)] == [rounds_of(runs[1], k) for k in range(3)]
+    copies = [line for k in range(3) for line in rounds_of(runs[0], k) if line["kept"] == "partner"]
+    assert copies and all("lr" in line["mutated"] for line in copies)
+    if strategy == "regularised_evolution":
+        assert len(copies) == 5  # one in each round
+
+
+def command(*argv: object) -> tuple[str, str]:
+    env = {**os.environ, "PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [sys.executable, *map(str, argv)], env=env, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def written(data: Path, folder: Path, **tournament: object) -> Path:
+    config = {"data": str(data), "directory": str(folder / "run"), "fields": {"images": []}}
+    config["model"] = {"name": "regressor", "width": 8}
+    config["training"] = {"steps": 40, "batch_size": 32, "threads": 1}
+    config["tournament"] = {"trainers": 2, "interval": 10, **tournament}
+    path = folder / "train.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_merlin_train_plays_a_tournament_over_files(data, tmp_path) -> None:
+    out, _ = command("-m", "merlin.cli", "train", written(data, tmp_path), "--json")
+    told = json.loads(out)
+    assert [(t["report"]["round"], t["outcome"]) for t in told["trainers"]] == [(3, "finished")] * 2
+    run = RunDirectory(tmp_path / "run")
+    won = [sum(line["kept"] == "local" for line in rounds_of(run, k)) for k in (0, 1)]
+    assert [t["report"]["wins"] for t in told["trainers"]] == won
+
+
+def test_torchrun_plays_a_tournament_in_one_world(data, tmp_path) -> None:
+    options = ("--standalone", "--nproc-per-node", "2", "-m", "merlin.cli", "train")
+    command("-m", "torch.distributed.run", *options, written(data, tmp_path, transport="process_group"))
+    assert [len(rounds_of(RunDirectory(tmp_path / "run"), k)) for k in (0, 1)] == [3, 3]

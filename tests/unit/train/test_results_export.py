@@ -1,0 +1,78 @@
+"""Exported models give what the model gives, with nothing of Merlin or PyTorch's modules beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from trained import make_trained
+
+from merlin.errors import TrainingError
+from merlin.train.results.export import export_model
+from merlin.train.results.surrogate import Surrogate, load_surrogate
+
+
+@pytest.fixture(scope="module")
+def surrogate(tmp_path_factory: pytest.TempPathFactory) -> Surrogate:
+    mixed = "normalise={inputs: log, energy: log, radius: none, image: {name: log, offset: 0.001}}"
+    model = "model={name: regressor, width: 8, kind: cnn}"
+    return load_surrogate(make_trained(tmp_path_factory.mktemp("run"), mixed, model).path, device="cpu")
+
+
+def inputs(surrogate: Surrogate, num: int) -> np.ndarray:
+    low, high = np.array(list(surrogate.ranges.values())).T
+    return low + (high - low) * np.random.default_rng(3).random((num, len(low)))
+
+
+def require_equal(found: dict[str, np.ndarray], surrogate: Surrogate, x: np.ndarray) -> None:
+    for name, values in surrogate.predict(x).items():
+        assert found[name].dtype == values.dtype and found[name].shape == values.shape
+        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5 * np.abs(values).max())
+
+
+def test_onnx_runtime_predicts_as_the_model_does(surrogate: Surrogate, tmp_path: Path) -> None:
+    path = export_model(surrogate, "onnx", tmp_path / "model.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"], "weights are inside of the file"
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    assert names == ["energy", "radius", "time", "image"]
+    for num in (1, 4, 33):
+        x = inputs(surrogate, num)
+        found = session.run(None, {"inputs": x})
+        require_equal(dict(zip(names, found, strict=True)), surrogate, x)
+    (told,) = (json.loads(p.value) for p in onnx.load(path).metadata_props if p.key == "merlin")
+    assert [column["name"] for column in told["inputs"]] == list(surrogate.inputs)
+    assert told["outputs"][3]["shape"] == [8, 8, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_torchscript_predicts_as_the_model_does(surrogate: Surrogate, tmp_path: Path) -> None:
+    path = export_model(surrogate, "torchscript", tmp_path / "model.pt")
+    extra = {"merlin.json": ""}
+    loaded = torch.jit.load(str(path), _extra_files=extra)
+    for num in (1, 33):
+        x = inputs(surrogate, num)
+        require_equal({k: v.detach().numpy() for k, v in loaded(torch.from_numpy(x)).items()}, surrogate, x)
+    assert json.loads(extra["merlin.json"])["model"] == "regressor"
+
+
+def test_a_model_that_an_export_would_change_is_not_written(surrogate: Surrogate, tmp_path: Path) -> None:
+    class Moody(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"scalars": x[:, :3] * (2 if len(x) > 4 else 1), "image": x.new_zeros(len(x), 2, 8, 8)}
+
+    kept = surrogate.model.trainee
+    moody = Moody()
+    moody.predict = moody.forward
+    surrogate.model.trainee = moody
+    try:
+        with pytest.raises(TrainingError, match=r"predicts another|cannot be exported"):
+            export_model(surrogate, "torchscript", tmp_path / "model.pt")
+    finally:
+        surrogate.model.trainee = kept
+    assert not list(tmp_path.iterdir())
