@@ -57,6 +57,7 @@ model: {{name: regressor, width: 64, depth: 3}}
 optimizer: {{lr: 0.01}}
 schedule: {{name: cosine}}
 training: {{steps: {steps}, batch_size: 16, device: cpu, threads: 1, validate_every: {every}, checkpoint_every: 100000}}
+loader: {{partition: equal}}
 tournament: {{trainers: {trainers}, strategy: {strategy}, interval: {interval}, wait: 100000}}
 """
 SPLITS = "splits: {train: 0.25, validation: 0.5}"  # few to learn from, many to tell how well
