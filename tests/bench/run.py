@@ -23,6 +23,7 @@ import report
 import scale
 import throughput
 import tournament
+import training
 
 ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
     "null_shell": (throughput.null_shell, 10_000),
@@ -45,6 +46,7 @@ ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
     "shuffled_batches": (reading.shuffled_batches, 20_000),
     "compressed_batches": (reading.compressed_batches, 20_000),
     "torch_batches": (loading.torch_batches, 20_000),
+    "training_loop": (training.training_rows, 20_000),
     "tournament_quality": (tournament.quality, 2048),
     "tournament_overhead": (tournament.overhead, 20_000),
     "tournament_kill": (tournament.kill, 20_000),

@@ -13,7 +13,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from measure import median, ratio
+from measure import fresh, median, ratio
+from report import Row
 
 from merlin.shards.importing.run import import_data
 from merlin.spec.findings import Findings
@@ -118,6 +119,19 @@ def training_loop(
                 if turn >= 3:  # those before are for warming up
                     rates.append(steps * batch / (time.perf_counter() - begin))
     return {"ours": median(ours), "bare": median(bare), "ratio": ratio(ours, bare)}
+
+
+def training_rows(tmp: Path, rounds: int, num: int) -> list[Row]:
+    """The row of docs/benchmarks.md, for two sizes of the model."""
+    torch.manual_seed(0)
+    rows = []
+    for width in (256, 512):
+        folder = fresh(tmp / str(width))
+        found = training_loop(folder, 20 * rounds, num, width=width)
+        what = f"training loop, MLP of 4 x {width}, batches of 128 on the CPU, against a bare PyTorch loop in memory"
+        rates = f"{found['ours']:,.0f}/s", f"{found['bare']:,.0f}/s"
+        rows.append(Row(what, *rates, f"{found['ratio']:.2f}×", "≥ 0.95×", ""))
+    return rows
 
 
 def advance(loop: Loop, steps: int) -> None:
