@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from merlin.execution.processes import children, kill_group
 from merlin.execution.sessions import all_sessions
@@ -38,7 +39,6 @@ _NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
 _CLOCK_SLACK_S = 0.5  # between the start of a task and our notice of it, and of two clocks
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
-_MARK = "MERLIN_WARM_SHELL"  # in the environment of a warm shell and its tasks: whose they are
 
 
 @dataclass(slots=True)
@@ -67,8 +67,7 @@ class WarmShell:
         home: str,
     ) -> None:
         self._argv = list(argv)
-        self._mark = f"{os.getpid()}-{id(self)}-{time.time_ns()}"
-        self._env = {**env, _MARK: self._mark}
+        self._env = env
         self._waiter = waiter
         self._timeout_s = timeout_s
         self._home = home  # the shell's own directory; whoever looks for orphans finds it there
@@ -219,10 +218,10 @@ class WarmShell:
         yield self._exit(driver, signalled(code) if code else 1, time.time())
 
     def _left_behind(self, driver: _Driver) -> list[int]:
-        """The process groups of the task whose shell is gone: what began with it and carries the shell's mark.
+        """The process groups of the task whose shell is gone: what began with it, and is a fork of that shell.
 
-        A task that has cleared its environment is told by being an orphan. The session may be shared with others
-        (a notebook, a test), and process 1 may be in it too: what has a parent in it and no mark is not ours.
+        A task that runs another program by now is told by being an orphan. The session may be shared with others
+        (a notebook, a test), and process 1 may be in it too: any other program with a parent in it is not ours.
         """
         session = driver.process.pid if self._own_session else os.getsid(0)
         found = all_sessions().get(session, [])
@@ -232,7 +231,7 @@ class WarmShell:
             for p in found
             if p.pid != os.getpid()
             and p.started >= driver.since - _CLOCK_SLACK_S
-            and (p.parent not in members or _is_marked(p.pid, self._mark))
+            and (p.parent not in members or _is_fork(p.pid, driver))
         ]
         return [pid for pid in begun if _leads_group(pid)]
 
@@ -256,11 +255,13 @@ def _kill(driver: _Driver, running: list[int]) -> None:
         kill_group(group, STOP_GRACE_S)
 
 
-def _is_marked(pid: int, mark: str) -> bool:
+def _is_fork(pid: int, driver: _Driver) -> bool:
+    """Whether a process has the driver's command line, which has its program in it."""
     try:
-        return f"{_MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:
         return False
+    return words == [os.fsencode(word) for word in cast(list[str], driver.process.args)]
 
 
 def _leads_group(pid: int) -> bool:
