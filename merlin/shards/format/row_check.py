@@ -28,7 +28,9 @@ NUM_GROUPS = 2
 _GROUPS = {"fields": FIELDS, "inputs": GIVEN, "parameters": GIVEN}
 
 _SEGMENT = 8192  # words that are summed up before they are mixed again; as many weights exist
-_WORK_BYTES = 1 << 17
+_WORK_BYTES = (
+    1 << 20
+)  # few long operations: each one lets other threads run, and has to wait for its turn again
 _NARROW_BYTES = 64  # rows up to here whose size is no multiple of 8 are widened word by word
 _HALF, _ONE = np.uint64(32), np.uint64(1)
 _ITEM = np.uint64(0x9E3779B97F4A7C15)
