@@ -62,17 +62,18 @@ def shard_writing(tmp: Path, rounds: int, num: int) -> list[Row]:
         )
 
     def plain() -> None:
-        with open(fresh(tmp / "plain") / "plain.bin", "wb") as f:
+        with open(raw, "wb") as f:
             image.tofile(f)
             scalars.tofile(f)
             f.flush()
             os.fsync(f.fileno())
 
-    shard = workspace.data_set_dir(aggregate) / shard_name(0)
+    raw, shard = tmp / "plain.bin", workspace.data_set_dir(aggregate) / shard_name(0)
     ours, other = [], []
     for _ in range(max(rounds, 9)):
+        raw.unlink(missing_ok=True)
         other.append(_timed(plain))
-        shard.unlink(missing_ok=True)  # neither has to replace a file
+        shard.unlink(missing_ok=True)  # both write where a file was, and neither has to free its blocks
         ours.append(_timed(lambda: write_shard(workspace, aggregate, 0, ())))
     size = (image.nbytes + scalars.nbytes) / 1e6
     what = f"one shard of {num:,} images from bundles ({size:.0f} MB), against tofile + fsync"
