@@ -36,7 +36,7 @@ class MetricsLog:
 
     def write(self, kind: str, step: int, numbers: Mapping[str, float], **facts: Any) -> None:
         """One line of facts, with `numbers` under "values"; those go to TensorBoard as "<kind>/<name>", too."""
-        values = {name: _jsonable(value) for name, value in numbers.items()}
+        values = {name: finite_or_none(value) for name, value in numbers.items()}
         line = json.dumps({"kind": kind, "step": step, **facts, "values": values}, default=str)
         try:
             if self._file is not None:
@@ -91,5 +91,5 @@ def _board(directory: Path, step: int) -> Any:
     return SummaryWriter(str(directory), purge_step=step + 1 if step else None)
 
 
-def _jsonable(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from merlin.errors import MissingExtraError, UsageError
+from merlin.errors import UsageError
+from merlin.shards.export.npz import write_member
+from merlin.shards.export.parquet import load_pyarrow, tensor_array, tensor_type
 from merlin.shards.export.view import Array
 from merlin.shards.format.atomic import replacing
 
 SUFFIXES = (".npz", ".csv", ".parquet", ".h5", ".hdf5")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date of a zip file; equal data makes equal files
+_PART_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,8 @@ def writing_columns(
     Raises UsageError for a suffix or a shape that cannot be written, MissingExtraError without pyarrow.
     """
     arrays = [column.name for column in columns if column.shape]
-    if arrays and not holds_arrays(path):
+    if not holds_arrays(path) and arrays:
         raise UsageError(f"{path}: a CSV file has no place for {', '.join(arrays)}")
-    holds_arrays(path)
     with replacing(path) as temporary:
         file = _KINDS[path.suffix.lower()](temporary, columns, num, facts or {})
         try:
@@ -99,20 +100,22 @@ class _Npz(ColumnsFile):
     def finish(self) -> None:
         with zipfile.ZipFile(self.path, "w", zipfile.ZIP_STORED) as archive:
             for column, file in zip(self.columns, self._files, strict=True):
-                info = zipfile.ZipInfo(f"{column.name}.npy", _EPOCH)
-                with archive.open(info, "w", force_zip64=True) as member:
-                    descr = np.lib.format.dtype_to_descr(column.dtype)
-                    header = {"descr": descr, "fortran_order": False, "shape": (self.num, *column.shape)}
-                    np.lib.format.write_array_header_1_0(member, header)
-                    file.seek(0)
-                    while part := file.read(16 << 20):
-                        member.write(part)
+                write_member(
+                    archive, column.name, column.dtype, (self.num, *column.shape), _parts(file, column.dtype)
+                )
         self.abandon()
 
     def abandon(self) -> None:
         for part, file in zip(self._parts, self._files, strict=True):
             file.close()
             part.unlink(missing_ok=True)
+
+
+def _parts(file: BinaryIO, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """What a file holds from its beginning on."""
+    file.seek(0)
+    while part := file.read(_PART_BYTES):
+        yield np.frombuffer(part, dtype)
 
 
 class _Csv(ColumnsFile):
@@ -139,31 +142,19 @@ class _Parquet(ColumnsFile):
 
     def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
         super().__init__(path, columns, num, facts)
-        try:
-            import pyarrow as pa
-            from pyarrow import parquet
-        except ImportError as error:
-            raise MissingExtraError("pyarrow", "parquet", "writing Parquet") from error
-        self._pa = pa
-        fields = [pa.field(c.name, self._type(c), nullable=False, metadata=_known(c)) for c in self.columns]
+        self._pa = pa = load_pyarrow()
+        from pyarrow import parquet
+
+        self._types = {c.name: tensor_type(c.dtype, c.shape) for c in self.columns}
+        fields = [
+            pa.field(c.name, self._types[c.name], nullable=False, metadata=_known(c)) for c in self.columns
+        ]
         self._schema = pa.schema(fields, metadata=dict(facts))
         self._writer = parquet.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
 
-    def _type(self, column: OutColumn) -> Any:
-        item = self._pa.from_numpy_dtype(column.dtype)
-        return self._pa.fixed_shape_tensor(item, column.shape) if column.shape else item
-
     def write(self, lo: int, block: Mapping[str, Array]) -> None:
-        arrays = [self._array(column, block[column.name]) for column in self.columns]
+        arrays = [tensor_array(self._types[c.name], np.asarray(block[c.name], c.dtype)) for c in self.columns]
         self._writer.write_table(self._pa.Table.from_arrays(arrays, schema=self._schema))
-
-    def _array(self, column: OutColumn, values: Array) -> Any:
-        flat = self._pa.array(np.ascontiguousarray(values, column.dtype).reshape(-1))
-        if not column.shape:
-            return flat
-        kind = self._type(column)
-        storage = self._pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type)
-        return self._pa.ExtensionArray.from_storage(kind, storage)
 
     def finish(self) -> None:
         self._writer.close()

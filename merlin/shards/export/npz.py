@@ -42,7 +42,7 @@ class Exporter(Base):
                     self._write_text(archive, column, lo, hi)
                 else:
                     blocks = (block[column.name] for _, block in self.view.blocks(lo, hi, [column]))
-                    _write_member(archive, column.name, column.dtype, (hi - lo, *column.shape), blocks)
+                    write_member(archive, column.name, column.dtype, (hi - lo, *column.shape), blocks)
         return {}
 
     def _write_ragged(self, archive: zipfile.ZipFile, column: Column, lo: int, hi: int) -> None:
@@ -55,8 +55,8 @@ class Exporter(Base):
                 assert isinstance(found, Ragged)
                 yield found.values
 
-        _write_member(archive, f"{column.name}.values", column.dtype, shape, values())
-        _write_member(archive, f"{column.name}.offsets", offsets.dtype, offsets.shape, iter([offsets]))
+        write_member(archive, f"{column.name}.values", column.dtype, shape, values())
+        write_member(archive, f"{column.name}.offsets", offsets.dtype, offsets.shape, iter([offsets]))
 
     def _write_text(self, archive: zipfile.ZipFile, column: Column, lo: int, hi: int) -> None:
         """Twice through the values: NumPy's text has one width for all."""
@@ -70,7 +70,7 @@ class Exporter(Base):
             )
         dtype = np.dtype(f"<U{width}")
         blocks = (block[column.name].astype(dtype) for _, block in self.view.blocks(lo, hi, [column]))  # type: ignore[union-attr]
-        _write_member(archive, column.name, dtype, (hi - lo,), blocks)
+        write_member(archive, column.name, dtype, (hi - lo,), blocks)
 
     def count(self, path: Path) -> int:
         """Of the row numbers; ShardError-free as every member is checked against it by its own header."""
@@ -78,7 +78,7 @@ class Exporter(Base):
             return _shape(archive, self.view.row.name)[0]
 
 
-def _write_member(
+def write_member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterator[Any]
 ) -> None:
     """One ``.npy`` member, block after block."""

@@ -24,7 +24,7 @@ class Exporter(Base):
     compressions = ("zstd", "none", "snappy", "gzip")
 
     def check(self) -> None:
-        _pyarrow()
+        load_pyarrow()
         super().check()
 
     def refusal(self, column: Column) -> str:
@@ -49,7 +49,7 @@ class Exporter(Base):
         return {}
 
     def _schema(self) -> Any:
-        pa = _pyarrow()
+        pa = load_pyarrow()
         data = self.view.ens.manifest
         about = {
             "study": data.study,
@@ -63,7 +63,7 @@ class Exporter(Base):
 
     def _table(self, block: Block, schema: Any) -> Any:
         arrays = [_array(column, block[column.name]) for column in self.view.columns]
-        return _pyarrow().Table.from_arrays(arrays, schema=schema)
+        return load_pyarrow().Table.from_arrays(arrays, schema=schema)
 
     def count(self, path: Path) -> int:
         from pyarrow import parquet
@@ -72,7 +72,8 @@ class Exporter(Base):
             return int(file.metadata.num_rows)
 
 
-def _pyarrow() -> Any:
+def load_pyarrow() -> Any:
+    """pyarrow; raises MissingExtraError without it."""
     try:
         import pyarrow
     except ImportError as error:
@@ -87,25 +88,38 @@ def _metadata(column: Column) -> dict[str, str]:
 
 
 def _type(column: Column) -> Any:
-    pa = _pyarrow()
+    pa = load_pyarrow()
     if column.is_text:
         return pa.string()
     item = pa.from_numpy_dtype(column.dtype)
     if column.ragged:
         return pa.list_(pa.list_(item, int(np.prod(column.shape))) if column.shape else item)
-    return pa.fixed_shape_tensor(item, column.shape) if column.shape else item
+    return tensor_type(column.dtype, column.shape)
+
+
+def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """Arrow's type of a column (n, *shape): numbers, or tensors of a fixed shape."""
+    pa = load_pyarrow()
+    item = pa.from_numpy_dtype(dtype)
+    return pa.fixed_shape_tensor(item, shape) if shape else item
+
+
+def tensor_array(kind: Any, values: np.ndarray[Any, Any]) -> Any:
+    """Values (n, *shape) as an array of `tensor_type`."""
+    pa = load_pyarrow()
+    if values.ndim == 1:
+        return pa.array(values, type=kind)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    storage = pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type)
+    return pa.ExtensionArray.from_storage(kind, storage)
 
 
 def _array(column: Column, values: Values) -> Any:
-    pa = _pyarrow()
+    pa = load_pyarrow()
     kind = _type(column)
     if isinstance(values, Ragged):
         items = pa.array(np.ascontiguousarray(values.values).reshape(-1))
         if column.shape:
             items = pa.FixedSizeListArray.from_arrays(items, type=kind.value_type)
         return pa.ListArray.from_arrays(pa.array(values.offsets.astype(np.int32)), items, type=kind)
-    if not column.shape:
-        return pa.array(values, type=kind)
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    storage = pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type)
-    return pa.ExtensionArray.from_storage(kind, storage)
+    return tensor_array(kind, np.asarray(values))

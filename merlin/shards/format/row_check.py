@@ -28,15 +28,13 @@ NUM_GROUPS = 2
 _GROUPS = {"fields": FIELDS, "inputs": GIVEN, "parameters": GIVEN}
 
 _SEGMENT = 8192  # words that are summed up before they are mixed again; as many weights exist
-_WORK_BYTES = (
-    1 << 20
-)  # few long operations: each one lets other threads run, and has to wait for its turn again
+# few long operations: each one lets other threads run, and has to wait for its turn again
+_WORK_BYTES = 1 << 20
 _NARROW_BYTES = 64  # rows up to here whose size is no multiple of 8 are widened word by word
 _HALF, _ONE = np.uint64(32), np.uint64(1)
 _ITEM = np.uint64(0x9E3779B97F4A7C15)
-_local = (
-    threading.local()
-)  # memory for intermediate values; fresh memory costs more than the arithmetic in it
+# memory for intermediate values; fresh memory costs more than the arithmetic in it
+_local = threading.local()
 
 Array = np.ndarray[Any, Any]
 

@@ -179,7 +179,7 @@ class _Judge:
         kept = self._keep[np.searchsorted(self._keep, lo) : np.searchsorted(self._keep, hi)] - lo
         rows = self._dataset.rows[index]
         for name, values in made.items():
-            true = np.asarray(self._truths[name].read(self._data.ens, rows), np.float64)
+            true = self._read(self._truths[name], rows)
             if self._quantities[name].shape:
                 self._add_images(self._quantities[name], values, true)
             else:
@@ -213,7 +213,7 @@ class _Judge:
         normalised = self._best.trainee.infer(batch)  # type: ignore[operator]
         found = self._model.inputs.inverse(normalised.double()).cpu().numpy()
         for i, column in enumerate(self._data.selection.inputs):
-            true = _numbers(column, self._data, rows)
+            true = self._read(column, rows)
             self._add_scalar("inputs", self._inputs, column.name, found[:, i], true, kept)
 
     def results(self) -> dict[str, Any]:
@@ -259,18 +259,16 @@ class _Judge:
                 self._quantities[name],
                 ids,
                 tuple(float(e) for e in scores.per_sample()[index]),
-                as_chw(torch.from_numpy(self._read(name, rows)), self._quantities[name]).numpy(),
+                as_chw(
+                    torch.from_numpy(self._read(self._truths[name], rows)), self._quantities[name]
+                ).numpy(),
                 as_chw(made[name], self._quantities[name]).double().cpu().numpy(),
             )
             for name, scores in self._images.items()
         )
 
-    def _read(self, name: str, rows: Array) -> Array:
-        return np.asarray(self._truths[name].read(self._data.ens, rows), np.float64)
-
-
-def _numbers(column: Column, data: TrainingData, rows: Array) -> Array:
-    return np.asarray(column.read(data.ens, rows), np.float64)
+    def _read(self, column: Column, rows: Array) -> Array:
+        return np.asarray(column.read(self._data.ens, rows), np.float64)
 
 
 def _finite(value: Any) -> Any:

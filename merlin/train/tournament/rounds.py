@@ -6,13 +6,13 @@ keeps its own model is bit by bit what it was before.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from merlin.train.loop import RoundInterruptedError
+from merlin.train.metrics_log import finite_or_none
 from merlin.train.tournament.decisions import Metric, Scores, decide
 from merlin.train.tournament.exchange import Standing, State, T, Transport, Waiting
 from merlin.train.tournament.mutation import mutated
@@ -230,4 +230,4 @@ def metrics_of(config: TrainConfig, directions: Mapping[str, Direction]) -> Sequ
 
 
 def _jsonable(scores: Scores) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in scores.items()}
+    return {name: finite_or_none(value) for name, value in scores.items()}
