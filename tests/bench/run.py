@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
     "celery_recovery": (distributed.recovery, 500),
     "redis_load": (distributed.redis_load, 10_000),
     "shard_writing": (data.shard_writing, 4_000),
-    "verify": (data.verify, 20_000),
+    "verify": (data.verify, 40_000),
     "shuffled_batches": (reading.shuffled_batches, 20_000),
     "compressed_batches": (reading.compressed_batches, 20_000),
     "torch_batches": (loading.torch_batches, 20_000),

@@ -12,7 +12,7 @@ from merlin.shards.format.digest import combine
 from merlin.shards.format.statistics import Statistics
 
 FORMAT = "merlin-dataset"
-VERSION = 1
+VERSION = 2
 NAME = "manifest.json"
 VIRTUAL_NAME = "ensemble.h5"
 

@@ -5,29 +5,30 @@ values over all columns of a group, so a row can be proven on its own, wherever 
 in an older version of the shard. Sidecars keep two per row: of `fields/` (what a task made), and of `inputs/` and
 `parameters/` (what it was given).
 
-Values are taken as 64-bit words, mixed, and summed with odd weights modulo 2^64 (a multilinear hash): a change of a
-single word is always seen, any other with a probability of about 1 - 2^-64. It is no protection against an
-adversary; the SHA-256 digests are. It runs at several times their speed.
+What is hashed of a wide row is the beginning of its digest, which the digest of its block is made of anyway. The
+values of a narrow one are taken as 64-bit words, mixed, and summed with odd weights modulo 2^64 (a multilinear hash):
+a change of a single word is always seen, any other with a probability of about 1 - 2^-64. It is no protection against
+an adversary; the digests are. It runs at several times their speed.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import threading
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from merlin.errors import ShardError
+from merlin.shards.format.digest import WIDE_BYTES, hash64, is_wide, row_digests
 from merlin.shards.format.splits import mix64
 
 FIELDS, GIVEN = 0, 1
 NUM_GROUPS = 2
 _GROUPS = {"fields": FIELDS, "inputs": GIVEN, "parameters": GIVEN}
 
-_SEGMENT = 8192  # words that are summed up before they are mixed again; as many weights exist
 # few long operations: each one lets other threads run, and has to wait for its turn again
 _WORK_BYTES = 1 << 20
 _NARROW_BYTES = 64  # rows up to here whose size is no multiple of 8 are widened word by word
@@ -53,12 +54,18 @@ class RowChecks:
         self.values = np.stack([base] * NUM_GROUPS, axis=1)  # (n, NUM_GROUPS)
         self.offsets: dict[str, Array] = {}  # (n + 1,) of the ragged columns that `take` will see
 
-    def take(self, name: str, lo: int, block: Array) -> None:
-        """Add a block of any column; whether rows or items are in it is told by `offsets`."""
+    def take(self, name: str, lo: int, block: Array, digests: Sequence[bytes] | None = None) -> None:
+        """Add a block of any column; whether rows or items are in it is told by `offsets`.
+
+        `digests` are those of its rows, where they are wide and known (`digest.row_digests`).
+        """
+        if group_of(name) is None or not len(block):
+            return
+        hashes = _hashes(block) if digests is None else _beginnings(digests)
         if name in self.offsets:
-            self.add_items(name, lo, block, self.offsets[name])
+            self._add_items(name, lo, hashes, self.offsets[name])
         else:
-            self.add(name, lo, block)
+            self._add(name, lo, hashes)
 
     def part(self, lo: int, hi: int) -> RowChecks:
         """Rows [lo, hi), sharing the memory of their values."""
@@ -68,23 +75,26 @@ class RowChecks:
 
     def add(self, name: str, lo: int, block: Array) -> None:
         """Add rows [lo, lo + len(block)) of a column: little-endian and C-contiguous, or str objects."""
-        group = group_of(name)
-        if group is not None and len(block):
-            self.values[lo : lo + len(block), group] += _hashes(block) * _column_weight(name)
+        if group_of(name) is not None and len(block):
+            self._add(name, lo, _hashes(block))
 
     def add_items(self, name: str, lo: int, block: Array, offsets: Array) -> None:
         """Add items [lo, lo + len(block)) of a ragged column; row r has items [offsets[r], offsets[r + 1])."""
-        group = group_of(name)
-        hi = lo + len(block)
-        if group is None or not len(block):
-            return
+        if group_of(name) is not None and len(block):
+            self._add_items(name, lo, _hashes(block), offsets)
+
+    def _add(self, name: str, lo: int, hashes: Array) -> None:
+        self.values[lo : lo + len(hashes), group_of(name)] += hashes * _column_weight(name)
+
+    def _add_items(self, name: str, lo: int, hashes: Array, offsets: Array) -> None:
+        hi = lo + len(hashes)
         first = int(np.searchsorted(offsets, lo, side="right")) - 1
         last = int(np.searchsorted(offsets, hi, side="left"))
         ends = np.clip(offsets[first : last + 1], lo, hi)
         places = np.arange(lo, hi, dtype=np.int64) - np.repeat(offsets[first:last], np.diff(ends))
-        mixed = (_mix(_hashes(block)) + _ITEM) * (places.astype(np.uint64) * np.uint64(2) + _ONE)
+        mixed = (_mix(hashes) + _ITEM) * (places.astype(np.uint64) * np.uint64(2) + _ONE)
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
-        self.values[first:last, group] += np.diff(sums[ends - lo]) * _column_weight(name)
+        self.values[first:last, group_of(name)] += np.diff(sums[ends - lo]) * _column_weight(name)
 
 
 def encode(values: Array) -> str:
@@ -104,10 +114,9 @@ def decode(text: str) -> Array:
 def _hashes(block: Array) -> Array:
     """(m,) uint64 of the rows of a block."""
     if block.dtype.kind == "O":
-        found = [
-            hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8] for text in block.tolist()
-        ]
-        return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64)
+        return _beginnings(hash64(text.encode(errors="surrogateescape")) for text in block.tolist())
+    if is_wide(block):
+        return _beginnings(row_digests(block))
     row_bytes = block.dtype.itemsize * int(np.prod(block.shape[1:], dtype=np.int64))
     out = np.zeros(len(block), np.uint64)
     if row_bytes == 0:
@@ -116,24 +125,24 @@ def _hashes(block: Array) -> Array:
     step = max(1, _WORK_BYTES // row_bytes)
     for lo in range(0, len(raw), step):
         words = _words(raw[lo : lo + step])
-        total = out[lo : lo + step]
-        scratch = _scratch(len(words) * min(_SEGMENT, words.shape[1]))
-        for a in range(0, words.shape[1], _SEGMENT):
-            part = words[:, a : a + _SEGMENT]
-            mixed = scratch[: part.size].reshape(part.shape)
-            np.right_shift(part, _HALF, out=mixed)
-            np.bitwise_xor(mixed, part, out=mixed)
-            summed = np.einsum("ij,j->i", mixed, _weights()[: part.shape[1]])
-            total[...] = summed if a == 0 else _mix(total) * _ITEM + summed
+        mixed = _scratch(words.size).reshape(words.shape)
+        np.right_shift(words, _HALF, out=mixed)
+        np.bitwise_xor(mixed, words, out=mixed)
+        np.einsum("ij,j->i", mixed, _weights()[: words.shape[1]], out=out[lo : lo + step])
     return out
 
 
+def _beginnings(digests: Iterable[bytes]) -> Array:
+    """The first 64 bits of each digest."""
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype="<u8").astype(np.uint64)
+
+
 def _scratch(size: int) -> Array:
-    """At least `size` words of the thread's own."""
+    """`size` words of the thread's own."""
     memory: Array | None = getattr(_local, "words", None)
     if memory is None or len(memory) < size:
         memory = _local.words = np.empty(size, np.uint64)
-    return memory
+    return memory[:size]
 
 
 def _words(raw: Array) -> Array:
@@ -156,9 +165,9 @@ def _mix(words: Array) -> Array:
 
 @lru_cache(maxsize=1)
 def _weights() -> Array:
-    return mix64(np.arange(_SEGMENT, dtype=np.uint64)) | _ONE
+    return mix64(np.arange(WIDE_BYTES // 8, dtype=np.uint64)) | _ONE
 
 
 @lru_cache(maxsize=1024)
 def _column_weight(name: str) -> np.uint64:
-    return np.uint64(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") | 1)
+    return np.uint64(int.from_bytes(hash64(name.encode()), "little") | 1)

@@ -16,7 +16,7 @@ from merlin.shards.format.digest import ALGORITHM, combine, digest_bytes
 from merlin.shards.format.statistics import Statistics
 
 FORMAT = "merlin-shard-info"
-VERSION = 1
+VERSION = 2
 SHARD_FORMAT = "merlin-shard"  # of the shards themselves
 SHARD_VERSION = 1
 PROVENANCE = "provenance/"  # columns that differ from run to run, outside the content digest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,12 @@ from merlin.study.plan import Field
 if TYPE_CHECKING:
     from merlin.shards.format.manifest_file import FieldInfo
 
+Array = np.ndarray[Any, Any]
+
+_WIDTH = 4096  # running numbers that stay in a core's first cache
 _CACHED_BYTES = 1 << 20  # what is worked on at once
+_MIN_ROWS = 16  # fewer are not worth the work that follows
+_CLOSE = 4.0  # squared mean by variance up to which float32 loses next to nothing of a variance
 _MAX_ROWS = 64  # summed up in the values' own precision, before float64 takes over
 
 
@@ -98,106 +103,122 @@ def channel_axis(field: Field | FieldInfo) -> int | None:
     return len(field.shape) - 1 if spatial is not None and len(field.shape) > spatial else None
 
 
+def channel_period(shape: tuple[int, ...], axis: int | None) -> int:
+    """After how many values of a row (of this shape) the channels begin again: 1 without channels."""
+    return 1 if axis is None else max(1, math.prod(shape[axis:]))
+
+
+def running(values: Array, shape: tuple[int, ...], axis: int | None) -> Array:
+    """One number per channel (c,), repeated for the places of the rows that `side_by_side` makes."""
+    period = channel_period(shape, axis)
+    return np.tile(np.repeat(values, period // len(values)), max(1, _WIDTH // period))
+
+
+def side_by_side(block: Array, period: int) -> Iterator[Array]:
+    """The values of a block, in order, as rows of a multiple of `period`: what NumPy reduces fastest along axis 0.
+
+    All are as long as the first but the last, which may be shorter.
+    """
+    flat = block.reshape(-1)
+    width = period * max(1, _WIDTH // period)
+    whole = len(flat) // width * width
+    step = width * min(_MAX_ROWS, max(_MIN_ROWS, _CACHED_BYTES // (flat.dtype.itemsize * width)))
+    for lo in range(0, whole, step):
+        yield flat[lo : min(lo + step, whole)].reshape(-1, width)
+    if whole < len(flat):
+        yield flat[whole:].reshape(1, -1)
+
+
 class Accumulator:
     """Collects the statistics of one field over blocks of rows.
 
-    Works with one running number per value of a sample, which the processor does many of at once, and folds them
-    into channels at the end. Sums are taken of deviations from the first block's mean, so that a large mean does not
-    swallow a small spread.
+    Works with many running numbers for each channel, which the processor does at once, and folds them at the end.
+    Sums are taken of deviations from the first block's mean, so that a large mean does not swallow a small spread;
+    where the spread is large, of the values themselves.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int | None) -> None:
-        self._shape = shape
-        self._axis = axis
-        size = int(np.prod(shape, dtype=np.int64))
-        self._shift: np.ndarray[Any, Any] | None = None
+        self._shape, self._axis = shape, axis
+        self._period = channel_period(shape, axis)
+        self._channels = 1 if axis is None else max(1, min(shape[axis], self._period))
+        size = self._period * max(1, _WIDTH // self._period)
+        self._shift: Array | None = None
+        self._is_shifted = True
         self._count = np.zeros(size, dtype=np.int64)
         self._sum = np.zeros(size)
         self._squares = np.zeros(size)
         self._min = np.full(size, np.inf)
         self._max = np.full(size, -np.inf)
-        self._narrow_shift: np.ndarray[Any, Any] | None = None
-        self._memory = np.empty(
-            (0, size), dtype=np.float32
-        )  # fresh memory costs more than the arithmetic in it
+        self._memory = np.empty((0, size), dtype=np.float32)  # fresh memory costs more than the arithmetic
 
-    def add(self, block: np.ndarray[Any, Any]) -> None:
+    def add(self, block: Array) -> None:
         """Add a block (m, *shape) of real numbers."""
-        if not block.size:
-            return
-        flat = block.reshape(len(block), -1)
-        step = max(1, min(_MAX_ROWS, _CACHED_BYTES // (flat.dtype.itemsize * flat.shape[1])))
-        for lo in range(0, len(flat), step):
-            self._add_some(flat[lo : lo + step])
+        for some in side_by_side(block, self._period):
+            self._add_some(some)
 
-    def _add_some(self, flat: np.ndarray[Any, Any]) -> None:
-        low, high = flat.min(axis=0), flat.max(axis=0)
-        finite: np.ndarray[Any, Any] | None = None
+    def _add_some(self, some: Array) -> None:
+        """Add rows of a multiple of the period."""
+        low, high = some.min(axis=0), some.max(axis=0)
+        finite: Array | None = None
         lowest, highest = float(low.min()), float(high.max())
-        if math.isfinite(lowest) and math.isfinite(highest):
-            self._count += len(flat)
-        else:
-            finite = np.isfinite(flat)
-            low = np.where(finite, flat, np.inf).min(axis=0)
-            high = np.where(finite, flat, -np.inf).max(axis=0)
-            self._count += finite.sum(axis=0)
-        np.minimum(self._min, low, out=self._min)
-        np.maximum(self._max, high, out=self._max)
+        count: Array | int = len(some)
+        if not (math.isfinite(lowest) and math.isfinite(highest)):
+            finite = np.isfinite(some)
+            low = np.where(finite, some, np.inf).min(axis=0)
+            high = np.where(finite, some, -np.inf).max(axis=0)
+            count = finite.sum(axis=0)
+        here = slice(0, some.shape[1])
+        self._count[here] += count
+        np.minimum(self._min[here], low, out=self._min[here])
+        np.maximum(self._max[here], high, out=self._max[here])
         if self._shift is None:
-            self._shift = self._first_mean(flat, finite)
-        deviations = self._deviations(flat, finite, lowest, highest)
-        self._sum += deviations.sum(axis=0)
-        self._squares += np.einsum("ij,ij->j", deviations, deviations)
+            self._shift = self._first_shift(some, finite)
+        deviations = self._deviations(some, finite, max(abs(lowest), abs(highest)))
+        self._sum[here] += deviations.sum(axis=0)
+        self._squares[here] += np.einsum("ij,ij->j", deviations, deviations)
 
-    def _deviations(
-        self, flat: np.ndarray[Any, Any], finite: np.ndarray[Any, Any] | None, lowest: float, highest: float
-    ) -> np.ndarray[Any, Any]:
+    def _deviations(self, some: Array, finite: Array | None, reach: float) -> Array:
         """Differences from the shift, in float32 if that loses nothing that the values have, else in float64."""
         assert self._shift is not None
-        if finite is None and flat.dtype == np.float32 and len(flat) <= _MAX_ROWS:
-            if self._narrow_shift is None:
-                self._narrow_shift = self._shift.astype(np.float32)
-                self._shift = self._narrow_shift.astype(np.float64)
-            reach = max(abs(lowest), abs(highest))
-            if reach == 0 or 1e-12 < reach < 1e15:  # the squares neither overflow nor vanish
-                if len(self._memory) < len(flat):
-                    self._memory = np.empty_like(flat)
-                return np.asarray(np.subtract(flat, self._narrow_shift, out=self._memory[: len(flat)]))
-        wide = flat.astype(np.float64)
-        wide -= self._shift
+        width = some.shape[1]
+        # in between the squares neither overflow nor vanish
+        is_narrow = some.dtype == self._shift.dtype == np.float32
+        if finite is None and is_narrow and (reach == 0 or 1e-12 < reach < 1e15):
+            if not self._is_shifted:
+                return some
+            if self._memory.size < some.size:
+                self._memory = np.empty_like(some)
+            out = self._memory.reshape(-1)[: some.size].reshape(some.shape)
+            return np.subtract(some, self._shift[:width], out=out)
+        wide = some.astype(np.float64)
+        wide -= self._shift[:width]
         if finite is not None:
             wide[~finite] = 0.0
         return wide
 
-    def _fold(self, values: np.ndarray[Any, Any], how: np.ufunc) -> np.ndarray[Any, Any]:
-        """Reduce one number per value of a sample to one per channel."""
-        if self._axis is None:
-            return np.asarray(how.reduce(values)).reshape(1)
-        moved = np.moveaxis(values.reshape(self._shape), self._axis, -1)
-        return np.asarray(how.reduce(moved.reshape(-1, moved.shape[-1]), axis=0))
+    def _fold(self, values: Array, how: np.ufunc) -> Array:
+        """Reduce the running numbers to one per channel."""
+        inner = self._period // self._channels
+        return np.asarray(how.reduce(values.reshape(-1, self._channels, inner), axis=(0, 2)))
 
-    def _first_mean(
-        self, flat: np.ndarray[Any, Any], finite: np.ndarray[Any, Any] | None
-    ) -> np.ndarray[Any, Any]:
-        """The mean of each channel, once per value of a sample."""
-        wide = flat.astype(np.float64)
+    def _first_shift(self, some: Array, finite: Array | None) -> Array:
+        """The mean of each channel, or 0 for all where no mean is large beside its spread; for each running number."""
+        wide = some.astype(np.float64)
         known = wide if finite is None else np.where(finite, wide, 0.0)
-        mean = self._fold(known.sum(axis=0), np.add) / np.maximum(self._fold(self._count, np.add), 1)
-        if self._axis is None:
-            return np.full(wide.shape[1], mean[0])
-        spread = [1] * len(self._shape)
-        spread[self._axis] = -1
-        return np.broadcast_to(mean.reshape(spread), self._shape).reshape(-1).copy()
+        count = np.maximum(self._fold(self._count, np.add), 1)
+        mean = self._fold(known.sum(axis=0), np.add) / count
+        square = self._fold((known * known).sum(axis=0), np.add) / count
+        self._is_shifted = bool((mean * mean > _CLOSE * (square - mean * mean)).any())
+        mean = mean if self._is_shifted else np.zeros_like(mean)
+        if some.dtype == np.float32:
+            mean = mean.astype(np.float32)  # which both values and sums can take exactly
+        return running(mean, self._shape, self._axis)
 
     def result(self) -> Statistics:
-        if self._count.size:
-            counts, total = self._fold(self._count, np.add), self._fold(self._sum, np.add)
-            squares = self._fold(self._squares, np.add)
-            low, high = self._fold(self._min, np.minimum), self._fold(self._max, np.maximum)
-        else:  # samples without values
-            counts = np.zeros(1, dtype=np.int64)
-            total = squares = low = high = np.zeros(1)
-        shift = 0.0 if self._shift is None or not self._shift.size else self._fold(self._shift, np.maximum)
+        counts, total = self._fold(self._count, np.add), self._fold(self._sum, np.add)
+        squares = self._fold(self._squares, np.add)
+        low, high = self._fold(self._min, np.minimum), self._fold(self._max, np.maximum)
+        shift = 0.0 if self._shift is None else self._fold(self._shift, np.maximum)
         n = np.maximum(counts, 1)
         known = counts > 0
         return Statistics(

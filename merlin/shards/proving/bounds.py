@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,11 +10,9 @@ import numpy as np
 
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.format.shard_info import DatasetInfo
-from merlin.shards.format.statistics import channel_axis
+from merlin.shards.format.statistics import channel_axis, channel_period, running, side_by_side
 
 Array = np.ndarray[Any, Any]
-
-_WIDE = 512  # values that are compared side by side; fewer make slow reductions
 
 
 @dataclass(frozen=True)
@@ -45,18 +42,16 @@ class Bounds:
         """Quick and certain if true; NaN makes it false."""
         if len(self.low) == 1:
             return bool(block.min() >= self.low[0] and block.max() <= self.high[0])
-        low, high = self._row
-        width = len(low)
+        low, high = self._running
         return all(
-            (wide.min(axis=0).reshape(-1, width) >= low).all()
-            and (wide.max(axis=0).reshape(-1, width) <= high).all()
-            for wide in _widened(block.reshape(len(block), -1))
+            bool((some.min(axis=0) >= low[: some.shape[1]]).all())
+            and bool((some.max(axis=0) <= high[: some.shape[1]]).all())
+            for some in side_by_side(block, channel_period(self.shape, self.axis))
         )
 
     @cached_property
-    def _row(self) -> tuple[Array, Array]:
-        """Least and greatest of every value of a row."""
-        return np.ravel(self._spread(self.low)), np.ravel(self._spread(self.high))
+    def _running(self) -> tuple[Array, Array]:
+        return running(self.low, self.shape, self.axis), running(self.high, self.shape, self.axis)
 
     def _spread(self, values: Array) -> Array:
         """One value per channel as an array that fits a row."""
@@ -75,16 +70,6 @@ class Bounds:
             return False
         bad = ~((values >= low) & (values <= high))
         return bool((bad if self.is_finite else bad & np.isfinite(values)).any())
-
-
-def _widened(flat: Array) -> Iterator[Array]:
-    """Rows (m, w) with several side by side, so that a reduction over the first axis has long inner loops."""
-    together = max(1, _WIDE // flat.shape[1])
-    whole = len(flat) // together * together
-    if whole:
-        yield flat[:whole].reshape(-1, together * flat.shape[1])
-    if whole < len(flat):
-        yield flat[whole:]
 
 
 def bounds_of(dataset: DatasetInfo, field: FieldInfo | None) -> Bounds | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
-from merlin.shards.format.digest import digest_bytes
+from merlin.shards.format.digest import digest_array
 from merlin.shards.format.row_check import FIELDS, GIVEN, decode
 from merlin.shards.format.shard_info import (
     ATTEMPT,
@@ -175,7 +175,7 @@ def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[s
 def _is_intact(values: Array, dataset: DatasetInfo) -> bool:
     """Whether the values of a small column have the digests that were recorded."""
     step = dataset.block_rows
-    blocks = [digest_bytes(values[lo : lo + step].tobytes()) for lo in range(0, len(values), step)]
+    blocks = [digest_array(values[lo : lo + step]) for lo in range(0, len(values), step)]
     return tuple(blocks) == dataset.blocks
 
 

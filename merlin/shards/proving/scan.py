@@ -5,7 +5,6 @@ Reading, hashing and comparing let go of the GIL, so threads scale. Memory: a pi
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import numpy as np
 
 from merlin.errors import ShardError
 from merlin.shards.format.aligned import aligned_empty
-from merlin.shards.format.digest import TEXT_DTYPE
+from merlin.shards.format.digest import TEXT_DTYPE, BlockDigest, digest_bytes
 from merlin.shards.format.shard_info import DatasetInfo, Extent, ShardInfo
 from merlin.shards.proving.bounds import Bounds
 from merlin.shards.reading.chunks import Chunk, Chunks, chunks_of
@@ -24,7 +23,7 @@ from merlin.shards.reading.chunks import Chunk, Chunks, chunks_of
 Array = np.ndarray[Any, Any]
 Tick = Callable[[int], None]  # so many bytes more were read
 
-PIECE_BYTES = 1 << 20  # read, hashed and compared while it is in the cache of a core
+PIECE_BYTES = 1 << 21  # read, hashed and compared while it is in a cache
 JOB_BYTES = 1 << 25
 
 _local = threading.local()
@@ -79,17 +78,16 @@ def jobs_of(info: ShardInfo, bounds: Callable[[DatasetInfo], Bounds | None]) -> 
 
 def _scan_raw(job: Job, descriptor: int, tick: Tick) -> Findings:
     dataset, bounds, found = job.dataset, job.bounds, Findings()
-    dtype, shape = np.dtype(dataset.dtype), dataset.shape[1:]
-    row_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    dtype, shape, row_bytes = np.dtype(dataset.dtype), dataset.shape[1:], _row_bytes(dataset)
     rows_at_once = PIECE_BYTES // row_bytes
     size = (
         max(1, rows_at_once) * row_bytes if rows_at_once else PIECE_BYTES // dtype.itemsize * dtype.itemsize
     )
     for extent in job.extents:
-        state, broken = hashlib.sha256(), []
+        state, broken = BlockDigest(row_bytes), list[Array]()
         for done in range(0, extent.nbytes, size):
             piece = _read(descriptor, extent.offset + done, min(size, extent.nbytes - done))
-            state.update(piece.data)
+            state.update(piece)
             tick(len(piece))
             if bounds is None or len(piece) < min(size, extent.nbytes - done):
                 continue
@@ -104,6 +102,10 @@ def _scan_raw(job: Job, descriptor: int, tick: Tick) -> Findings:
         else:
             found.broken += broken
     return found
+
+
+def _row_bytes(dataset: DatasetInfo) -> int:
+    return np.dtype(dataset.dtype).itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
 
 
 def _read(descriptor: int, at: int, size: int) -> Array:
@@ -121,12 +123,13 @@ def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> Findings:
     """Compressed columns: the stored bytes of every chunk, then what they decode to, block by block."""
     dataset, found = job.dataset, Findings()
     chunks, memory = _chunks(dataset), np.empty(0, np.uint8)
-    states: dict[int, Any] = {}  # of the decoded values, by block
+    states: dict[int, BlockDigest] = {}  # of the decoded values, by block
+    row_bytes = _row_bytes(dataset)
     for extent in job.extents:
         stored = _read(descriptor, extent.offset, extent.nbytes)
         tick(len(stored))
-        state = states.setdefault(extent.lo // dataset.block_rows, hashlib.sha256())
-        if hashlib.sha256(stored.data).hexdigest() != extent.digest:
+        state = states.setdefault(extent.lo // dataset.block_rows, BlockDigest(row_bytes))
+        if digest_bytes(stored.data) != extent.digest:
             found.bad.append((extent.lo, extent.hi))
             continue
         if chunks is None:
@@ -139,7 +142,7 @@ def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> Findings:
         except ShardError:
             found.bad.append((extent.lo, extent.hi))
             continue
-        state.update(values.reshape(-1).view(np.uint8).data)
+        state.update(values.reshape(-1).view(np.uint8))
         wrong = None if job.bounds is None else job.bounds.broken(values)
         found.broken += [] if wrong is None else [extent.lo + np.flatnonzero(wrong)]
     if chunks is not None:
@@ -155,7 +158,7 @@ def _chunks(dataset: DatasetInfo) -> Chunks | None:
         return None
 
 
-def _compare(dataset: DatasetInfo, states: dict[int, Any], found: Findings) -> None:
+def _compare(dataset: DatasetInfo, states: dict[int, BlockDigest], found: Findings) -> None:
     """Add the blocks whose values are not those that were compressed, though the stored bytes are."""
     for number, state in states.items():
         lo = number * dataset.block_rows

@@ -6,10 +6,9 @@ at that offset without going through the library. Compressed data sets and text 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +18,23 @@ import numpy as np
 
 from merlin.shards.format.aligned import aligned_empty
 from merlin.shards.format.codecs import NONE, Codec, chunk_rows, filters
-from merlin.shards.format.digest import TEXT_BLOCK_ROWS, TEXT_DTYPE, block_rows, digest_array, digest_bytes
+from merlin.shards.format.digest import (
+    TEXT_BLOCK_ROWS,
+    TEXT_DTYPE,
+    block_rows,
+    digest_array,
+    digest_bytes,
+    digest_file_ranges,
+    digest_rows,
+    is_wide,
+    row_digests,
+)
 from merlin.shards.format.row_check import RowChecks
 from merlin.shards.format.shard_info import DatasetInfo, Extent
 from merlin.shards.format.statistics import Accumulator, Statistics
 
 PAGE = 4096
-_DIRECT_BYTES = 1 << 18
-_WRITERS = 2
-_BUFFERS = 8  # blocks in flight between filling, hashing and writing
+_BUFFERS = 4  # blocks in flight between filling, hashing and storing
 
 Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
 
@@ -85,13 +92,8 @@ def write_columns(
 
     results: dict[str, _Written] = {}
     offsets: dict[str, int] = {}
-    with (
-        ThreadPoolExecutor(1) as digest,
-        ThreadPoolExecutor(1) as statistics,
-        ThreadPoolExecutor(1) as check,
-        ThreadPoolExecutor(_WRITERS) as store,
-    ):
-        pools = _Pools(digest, statistics, check, store)
+    with ThreadPoolExecutor(1) as digest, ThreadPoolExecutor(1) as store:
+        pools = _Pools(digest, store)
         with h5py.File(
             path, "w", libver=("earliest", "v110"), alignment_threshold=PAGE, alignment_interval=PAGE
         ) as file:
@@ -157,11 +159,9 @@ def _create(file: Any, column: ColumnSpec) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Pools:
-    """One thread for what has to see the blocks in order; more for storing, to keep the disk busy."""
+    """A thread for hashing and one for storing, beside the one that fills the blocks."""
 
     digest: ThreadPoolExecutor
-    statistics: ThreadPoolExecutor
-    check: ThreadPoolExecutor
     store: ThreadPoolExecutor
 
 
@@ -176,19 +176,10 @@ def _through_library(dataset: Any) -> Sink:
 
 
 class _RawFile:
-    """Writes bytes at offsets: large whole pages past the page cache where the file system can, else through it.
-
-    A shard is not read again soon, and writing directly saves a copy and leaves nothing for fsync to wait for.
-    """
+    """Writes bytes at offsets, and lets the disk begin with them at once instead of at fsync."""
 
     def __init__(self, path: Path) -> None:
-        self._buffered = os.open(path, os.O_RDWR)
-        self._direct: int | None = None
-        self._may_be_direct = True
-        try:
-            self._direct = os.open(path, os.O_RDWR | os.O_DIRECT)
-        except (OSError, AttributeError):
-            pass  # tmpfs and others do not have it
+        self._descriptor = os.open(path, os.O_RDWR)
 
     def sink(self, offset: int, row_bytes: int) -> Sink:
         def write(row: int, block: np.ndarray[Any, Any]) -> None:
@@ -197,31 +188,15 @@ class _RawFile:
         return write
 
     def _write(self, content: np.ndarray[Any, Any], offset: int) -> None:
-        data = content.data
-        whole = len(data) // PAGE * PAGE
-        if whole >= _DIRECT_BYTES and offset % PAGE == 0 and content.ctypes.data % PAGE == 0:
-            done = self._write_direct(data[:whole], offset)
-            data, offset = data[done:], offset + done
+        data, at = content.data, offset
         while data:
-            written = os.pwrite(self._buffered, data, offset)
-            data, offset = data[written:], offset + written
-
-    def _write_direct(self, data: memoryview, offset: int) -> int:
-        """How many bytes were written, in whole pages; on a refusal the rest of the file goes the other way."""
-        if self._direct is None or not self._may_be_direct:
-            return 0
-        try:
-            return os.pwrite(self._direct, data, offset) // PAGE * PAGE
-        except OSError as e:
-            if e.errno != errno.EINVAL:
-                raise
-            self._may_be_direct = False
-            return 0
+            written = os.pwrite(self._descriptor, data, at)
+            data, at = data[written:], at + written
+        if hasattr(os, "posix_fadvise"):  # Linux then starts to write what has changed, and waits for nothing
+            os.posix_fadvise(self._descriptor, offset, content.nbytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        os.close(self._buffered)
-        if self._direct is not None:
-            os.close(self._direct)
+        os.close(self._descriptor)
 
 
 @dataclass(slots=True)
@@ -231,41 +206,49 @@ class _Written:
 
 
 def _stream(column: ColumnSpec, sink: Sink, pools: _Pools, checks: RowChecks | None) -> _Written:
-    """Fill block after block, while other threads store them, hash them and take their statistics."""
+    """Fill block after block and take their statistics, while other threads hash and store them."""
     num_rows, step = column.shape[0], column.block_rows
     statistics = Accumulator(column.shape[1:], column.channel_axis) if column.with_statistics else None
     written = _Written([], None)
-    jobs: deque[list[Future[Any]]] = deque()
+    jobs: deque[tuple[Future[str], Future[None]]] = deque()
     buffers: list[np.ndarray[Any, Any]] = []
 
     def finish_oldest() -> None:
-        results = [job.result() for job in jobs.popleft()]
-        written.blocks.append(results[0])
+        digested, stored = jobs.popleft()
+        written.blocks.append(digested.result())
+        stored.result()
 
     for number, lo in enumerate(range(0, num_rows, step)):
         if len(buffers) < _BUFFERS:
-            buffers.append(aligned_empty((min(step, num_rows), *column.shape[1:]), column.dtype, PAGE))
+            buffers.append(aligned_empty((min(step, num_rows), *column.shape[1:]), column.dtype))
         if len(jobs) == _BUFFERS:
             finish_oldest()
         block = buffers[number % _BUFFERS][: min(step, num_rows - lo)]
         column.fill(lo, lo + len(block), block)
         if num_rows <= step:  # a single block is not worth another thread
-            written.blocks.append(digest_array(block))
+            written.blocks.append(_digest(column.name, lo, block, checks))
             sink(lo, block)
-            if statistics is not None:
-                statistics.add(block)
-            if checks is not None:
-                checks.take(column.name, lo, block)
-            continue
-        jobs.append([pools.digest.submit(digest_array, block), pools.store.submit(sink, lo, block)])
+        else:
+            digested = pools.digest.submit(_digest, column.name, lo, block, checks)
+            jobs.append((digested, pools.store.submit(sink, lo, block)))
         if statistics is not None:
-            jobs[-1].append(pools.statistics.submit(statistics.add, block))
-        if checks is not None:
-            jobs[-1].append(pools.check.submit(checks.take, column.name, lo, block))
+            statistics.add(block)
+        if checks is not None and not is_wide(block):
+            checks.take(column.name, lo, block)
     while jobs:
         finish_oldest()
     written.statistics = statistics.result() if statistics is not None else None
     return written
+
+
+def _digest(name: str, lo: int, block: np.ndarray[Any, Any], checks: RowChecks | None) -> str:
+    """Digest of a block; what it takes of wide rows is their check values, too."""
+    if not is_wide(block):
+        return digest_array(block)
+    digests = row_digests(block)
+    if checks is not None:
+        checks.take(name, lo, block, digests)
+    return digest_rows(digests)
 
 
 def _chunk_extents(path: Path, columns: list[ColumnSpec]) -> dict[str, list[Extent]]:
@@ -324,26 +307,13 @@ def _describe(
     )
 
 
-def skeleton_digest(path: Path, datasets: list[DatasetInfo] | tuple[DatasetInfo, ...]) -> str:
+def skeleton_digest(path: Path, datasets: Sequence[DatasetInfo]) -> str:
     """Digest of every byte of the file that lies in no extent: headers, attributes, text, gaps."""
-    import hashlib
-
-    size = path.stat().st_size
-    state = hashlib.sha256()
-    at = 0
-    with path.open("rb") as file:
-        for extent in sorted((e for d in datasets for e in d.extents), key=lambda e: e.offset):
-            _hash_range(file, at, extent.offset, state)
-            at = extent.offset + extent.nbytes
-        _hash_range(file, at, size, state)
-    return state.hexdigest()
-
-
-def _hash_range(file: Any, lo: int, hi: int, state: Any) -> None:
-    file.seek(lo)
-    while lo < hi:
-        data = file.read(min(1 << 20, hi - lo))
-        if not data:
-            return
-        state.update(data)
-        lo += len(data)
+    extents = sorted((e for d in datasets for e in d.extents), key=lambda e: e.offset)
+    begins = [0, *(e.offset + e.nbytes for e in extents)]
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        ends = [*(e.offset for e in extents), os.fstat(descriptor).st_size]
+        return digest_file_ranges(descriptor, zip(begins, ends, strict=True))
+    finally:
+        os.close(descriptor)

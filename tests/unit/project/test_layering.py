@@ -36,6 +36,7 @@ FENCES = {
     "duckdb": {"status", "shards"},
     "h5py": {"shards"},
     "hdf5plugin": {"shards"},
+    "blake3": {"shards"},
     "scipy": {"study"},
     "maestrowf": {"study"},
     "pyarrow": {"study", "shards"},

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 HEAVY = {
-    "numpy", "pydantic", "h5py", "hdf5plugin", "duckdb", "scipy", "rich", "yaml", "maestrowf", "pandas",
+    "numpy", "pydantic", "h5py", "hdf5plugin", "blake3", "duckdb", "scipy", "rich", "yaml", "maestrowf", "pandas",
     "pyarrow",    "matplotlib", "celery", "redis", "torch", "asyncio",
 }  # fmt: skip
 SCRIPT = """

@@ -371,7 +371,7 @@ def test_a_manifest_of_a_newer_version_is_not_judged(data):
     content = json.loads((data / "manifest.json").read_text())
     content["version"] = 99
     (data / "manifest.json").write_text(json.dumps(content))
-    with pytest.raises(NotADataSetError, match="expected merlin-dataset version 1, found merlin-dataset 99"):
+    with pytest.raises(NotADataSetError, match="expected merlin-dataset version 2, found merlin-dataset 99"):
         verify(data)
 
 
