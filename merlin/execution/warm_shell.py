@@ -35,6 +35,9 @@ STOP_GRACE_S = 1.0
 _PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
 _STOP_CODES = (ReturnCode.HARD_FAIL, ReturnCode.STOP_WORKERS)
 _STOP_PATTERN = "|".join(str(int(code)) for code in _STOP_CODES)
+_SUSPENDED_PATTERN = "|".join(
+    str(128 + number) for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+)
 _NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
 _CLOCK_SLACK_S = 0.5  # between the start of a task and our notice of it, and of two clocks
@@ -294,14 +297,17 @@ def _line(task: ShellTask) -> str:
     Nothing but the script's own commands may show in it: job control is off inside, $0 and the name in
     error messages are the script's path, OLDPWD is exported and unset as in a fresh shell, and there is no
     ``&&`` after the parentheses, which would switch off the script's ``set -e``. After an exit code that
-    stops the study no further task begins: it would have run, and nobody would write it down.
+    stops the study no further task begins: it would have run, and nobody would write it down. With job control
+    a task that someone has suspended looks ended, with the signal's number in its exit code: it is waited for.
     """
     folder = quote(task.directory)
     script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")
     return (
         f"(set +m;cd -P -- {folder}||exit 126;unset OLDPWD;export OLDPWD;BASH_ARGV0={script};. {script})"
         f">{stem}.out 2>{stem}.err\n"
-        f"case $? in {_STOP_PATTERN})echo $? $EPOCHREALTIME;exit 0;;*)echo $? $EPOCHREALTIME;esac"
+        f"case $? in {_SUSPENDED_PATTERN})set -- $?;[[ $(jobs -s) ]]&&{{ wait -f %%;set -- $?;}}"
+        f";echo $1 $EPOCHREALTIME;case $1 in {_STOP_PATTERN})exit 0;esac;set --;;"
+        f"{_STOP_PATTERN})echo $? $EPOCHREALTIME;exit 0;;*)echo $? $EPOCHREALTIME;esac"
     )
 
 

@@ -193,7 +193,7 @@ def _new_directory(folder: Path, stem: str) -> Path:
                 moment += timedelta(seconds=1)
     except OSError as error:
         raise WorkspaceError(
-            f"cannot create a workspace in {folder}: {error.strerror}; set OUTPUT_PATH in env.variables"
+            f"cannot create a workspace in {folder}: {error.strerror}; name another place with --vars OUTPUT_PATH=DIR"
         ) from error
 
 

@@ -212,6 +212,7 @@ class Mutation(Block):
 
     lr: Factor = Field(default=1.2, description="Learning rate.")
     weight_decay: Factor = Field(default=1.0, description="Weight decay.")
+    width: Factor = Field(default=1.0, description="All widths of the model, by its option capacity.")
 
 
 class Tournament(Block):
@@ -279,6 +280,12 @@ class TrainConfig(Block):
     def is_tournament(self) -> bool:
         """Whether rounds are played."""
         return self.tournament.trainers > 1 and self.tournament.strategy != "none"
+
+    @property
+    def mutates_width(self) -> bool:
+        """Whether copies of a model may be wider or narrower than it."""
+        copies = self.tournament.strategy in ("truncation", "regularised_evolution")
+        return self.is_tournament and copies and self.tournament.mutation.width > 1.0
 
     @property
     def tournament_fraction(self) -> float:

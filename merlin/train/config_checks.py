@@ -118,6 +118,12 @@ def check_model_options(file: ConfigFile) -> None:
     except UsageError as error:
         file.error(("model", "name"), str(error), code="model")
         return
+    if file.config.mutates_width and model.capacity(file.config.model.options) is None:
+        file.error(
+            ("tournament", "mutation", "width"),
+            f"the width of the model {model.name} cannot change: it knows no option 'capacity'",
+            "give its callable one, capacity=1.0, a factor of all its widths, or leave width out",
+        )
     entries = {key: entry for key, entry in block.mapping.items() if key != "name"}
     tree = replace(block, content=entries)
     if model.options is not None:

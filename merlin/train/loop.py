@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train.events import Note, Report
+from merlin.train.models.version import code_of, require_code
 
 if TYPE_CHECKING:
     from merlin.train.checkpoint import Checkpoints
@@ -160,6 +161,8 @@ class Loop:
             state = ranks.from_first(state)
         if state is None:
             return False
+        where = f"the checkpoint of step {state['step']:,} in {self.checkpoints.directory}"
+        require_code(self.trainer.config.model.name, state.get("code", {}), where)
         self.trainer.load_state_dict(state["trainer"])
         self.progress = Progress(**state["progress"])
         if self.tournament is not None and state.get("tournament") is not None:
@@ -327,6 +330,7 @@ class Loop:
         """Write a checkpoint; whether it is there, now."""
         trainer = self.trainer
         state = {
+            "code": code_of(trainer.config.model.name),
             "trainer": trainer.state_dict(),
             "progress": self.progress.to_json(),
             "judge": asdict(self.judge),

@@ -91,6 +91,7 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     data = TrainingData(ens, selection, _fit(file, ens, selection), config)
     trainee = build_trainee(config, selection.shapes)
     check_trainee(file, trainee)
+    _check_width(file, config, selection.shapes, trainee)
     file.raise_errors()
     if config.directory is None or not is_run(Path(config.directory)):
         trainee.start(data.normaliser)
@@ -121,26 +122,59 @@ def open_data(run: RunDirectory, config: TrainConfig) -> TrainingData:
     return TrainingData(ens, selection, run.normaliser(), config)
 
 
-def build_trainee(config: TrainConfig, shapes: Shapes) -> Trainee:
-    """The model of a configuration. Raises TrainingError if it cannot be built."""
+def build_trainee(config: TrainConfig, shapes: Shapes, capacity: float | None = None) -> Trainee:
+    """The model of a configuration, or of another `capacity`. Raises TrainingError if it cannot be built."""
     from merlin.train.models.registry import build
 
+    options = config.model.options
+    if capacity is not None and capacity != configured_capacity(config):
+        options["capacity"] = capacity
     try:
-        return build(config.model.name, shapes, config.model.options, Path(config.data))
+        return build(config.model.name, shapes, options, Path(config.data))
     except _MODEL_ERRORS as error:
         raise TrainingError(
             f"the model {config.model.name} cannot be built: {type(error).__name__}: {error}"
         ) from error
 
 
+def configured_capacity(config: TrainConfig) -> float:
+    """The factor of the model's widths. Raises TrainingError for a model that has none."""
+    from merlin.train.models.registry import find
+
+    capacity = find(config.model.name).capacity(config.model.options)
+    if capacity is None:
+        raise TrainingError(f"the model {config.model.name} has no option capacity")
+    return capacity
+
+
+def _check_width(file: ConfigFile, config: TrainConfig, shapes: Shapes, trainee: Trainee) -> None:
+    """Note what keeps the width of a model from being mutated, by building it as narrow as it may become."""
+    from merlin.train.widths import MOST, obstacle
+
+    if not config.mutates_width:
+        return
+    try:
+        why = obstacle(trainee, build_trainee(config, shapes, configured_capacity(config) / MOST))
+    except TrainingError as error:
+        why = str(error)
+    if why is not None:
+        path = ("tournament", "mutation", "width")
+        file.error(path, f"the width of the model {config.model.name} cannot change: {why}", "leave it out")
+
+
 def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
     """The run that has begun in the directory. Raises UsageError if it is another one."""
+    from merlin.train.models.version import require_code
+
     facts = run.facts()
     if facts.config_digest != prepared.config.digest:
         raise UsageError(
             f"{run.path} holds a run of another configuration: {_differences(run, prepared.config)}\n"
             "  Choose another directory, or give these the values they had."
         )
+    name = prepared.config.model.name
+    recorded = {"name": name, "version": facts.model_version, "merlin": facts.code_version}
+    require_code(name, recorded, str(run.path))
     if facts.data_digest != prepared.facts.data_digest:
         raise UsageError(
             f"{run.path} was trained on other data than {prepared.config.data} has now; begin a new run"

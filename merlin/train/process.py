@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -31,13 +32,14 @@ from merlin.train.distributed import Circle, Meeting, Ranks, World, choose_devic
 from merlin.train.events import Note, Observer, PipeObserver, Report, Silent, StopRequest
 from merlin.train.loop import Ending, Judge, Loop, Tournament
 from merlin.train.metrics_log import MetricsLog
-from merlin.train.prepare import build_trainee, open_data
+from merlin.train.prepare import build_trainee, configured_capacity, open_data
 from merlin.train.run_directory import RunDirectory, publish_best
 from merlin.train.tournament.exchange import Transport
 from merlin.train.tournament.files import FileTransport
 from merlin.train.tournament.group import GroupTransport
 from merlin.train.tournament.rounds import Rounds
 from merlin.train.trainer import Trainer, seed_initial_weights
+from merlin.train.widths import Widths
 
 EVENTS_FD = "MERLIN_TRAIN_EVENTS"  # the descriptor that reports go to
 GRACE_S = 30.0  # for a checkpoint, when the process that started this one is gone
@@ -174,31 +176,23 @@ def open_loop(
 ) -> Iterator[Loop]:
     """The loop of a trainer, where its newest checkpoint is."""
     data = open_data(run, config)
-    ranks, place = seat.ranks, (seat.ranks.rank, seat.ranks.size, device)
-    seed_initial_weights(config.seed, seat.trainer)
-    trainee = build_trainee(config, data.shapes)
-    if not any(run.trainer(seat.trainer).checkpoints.glob("*.pt")):
-        trainee.start(data.normaliser)
-    loader = data.training_loader(seat.trainer, *place)
-    training = config.training
-    num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * len(loader)
-    trainer = Trainer(
-        trainee, loader, config, num_steps=num_steps, index=seat.trainer, ranks=ranks, device=device
-    )
-    validation = data.validation_loader(*place)
+    ranks = seat.ranks
+    trainer = _trainer(run, config, seat, data, device)
+    validation = data.validation_loader(ranks.rank, ranks.size, device)
     directory = run.trainer(seat.trainer)
 
     def note(text: str) -> None:
         told.note(Note(seat.trainer, text))
 
-    keep = training.keep if seat.circle is None else max(2, training.keep)  # all go on from the same round
+    kept = config.training.keep
+    keep = kept if seat.circle is None else max(2, kept)  # all go on from the same round
     checkpoints = Checkpoints(directory.checkpoints, keep, note)
     tournament = _tournament(run, config, seat, data, trainer, stop, note)
-    judge = Judge.of(config, trainee.directions())
+    judge = Judge.of(config, trainer.trainee.directions())
     loop = Loop(trainer, validation, judge, checkpoints, observer=told, stop=stop, tournament=tournament)
     try:
         if loop.resume():
-            note(f"resumed at step {trainer.step:,} of {num_steps:,}")
+            note(f"resumed at step {trainer.step:,} of {trainer.num_steps:,}")
         if ranks.is_first:
             loop.log = MetricsLog(directory.path, trainer.step, note)
         yield loop
@@ -209,6 +203,26 @@ def open_loop(
             tournament.close(loop.finished)
         trainer.close()
         validation.close()
+
+
+def _trainer(
+    run: RunDirectory, config: TrainConfig, seat: Seat, data: TrainingData, device: torch.device
+) -> Trainer:
+    """At its first step."""
+    seed_initial_weights(config.seed, seat.trainer)
+    trainee = build_trainee(config, data.shapes)
+    if not any(run.trainer(seat.trainer).checkpoints.glob("*.pt")):
+        trainee.start(data.normaliser)
+    loader = data.training_loader(seat.trainer, seat.ranks.rank, seat.ranks.size, device)
+    training = config.training
+    num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * len(loader)
+    widths = None
+    if config.mutates_width:
+        widths = Widths(configured_capacity(config), partial(build_trainee, config, data.shapes))
+    return Trainer(
+        trainee, loader, config, num_steps=num_steps, index=seat.trainer, ranks=seat.ranks, device=device,
+        widths=widths,
+    )  # fmt: skip
 
 
 def _tournament(
@@ -239,20 +253,24 @@ def _explaining_memory(config: TrainConfig, device: torch.device) -> Iterator[No
     """What to lower where memory runs out."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
-        told = str(error)
+    except (RuntimeError, MemoryError, TrainingError) as error:
+        reason = (
+            error.__cause__ if isinstance(error, TrainingError) else error
+        )  # a model that cannot be built
+        told = str(reason)
         if (
-            not isinstance(error, MemoryError | torch.OutOfMemoryError)
+            not isinstance(reason, MemoryError | torch.OutOfMemoryError)
             and "can't allocate memory" not in told
         ):
             raise
         training = config.training
         per_rank = training.batch_size // (config.tournament.ranks_per_trainer * training.accumulate)
+        narrower = " or tournament.mutation.width smaller" if config.mutates_width else ""
         raise TrainingError(
             f"{device} is out of memory with {per_rank} samples at once in {training.precision}: "
             f"{told.splitlines()[0] if told else 'no more memory'}\n"
             f"  Raise training.accumulate (the same gradients in {2 * training.accumulate} parts or more), "
-            "lower training.batch_size, set training.precision to bf16, or make the model smaller; "
+            f"lower training.batch_size, set training.precision to bf16, or make the model{narrower} smaller; "
             "the newest checkpoint is kept, and these may be changed in a new run."
         ) from error
 

@@ -56,6 +56,7 @@ class RunFacts:
     num_parameters: int
     threads: int  # of a process; sums differ in their last bits with another number
     quantities: Quantities = field(default_factory=Quantities)
+    model_version: int | str | None = None
 
     @property
     def shapes(self) -> Shapes:
@@ -68,6 +69,8 @@ def new_facts(
 ) -> RunFacts:  # fmt: skip
     """Facts of a run that begins now."""
     from torch import __version__ as torch_version
+
+    from merlin.train.models.registry import version_of
 
     return RunFacts(
         created=datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -86,6 +89,7 @@ def new_facts(
         num_parameters=num_parameters,
         threads=threads,
         quantities=quantities,
+        model_version=version_of(config.model.name),
     )
 
 
@@ -212,10 +216,13 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
         "metrics": best["progress"]["best_metrics"],
     }
     facts = run.facts()
+    options, capacity = config.model.options, best["trainer"].get("capacity")
+    if capacity is not None:  # that of the best model, whose width may have changed
+        options["capacity"] = capacity
     model = {
         "format": MODEL_FORMAT,
         "version": VERSION,
-        "model": {"name": config.model.name, "options": config.model.options},
+        "model": {**best["code"], "options": options},
         "shapes": {"inputs": list(facts.inputs), "scalars": list(facts.scalars), "images": facts.images},
         "quantities": facts.quantities.to_json(),
         "run": {"created": facts.created, "data_path": facts.data_path, "data_digest": facts.data_digest},

@@ -8,6 +8,7 @@ optimiser's own kernel.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +20,13 @@ from torch import Tensor, nn
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train.data import with_channels
 from merlin.train.distributed import Ranks
+from merlin.train.learner import Learner, merged
 from merlin.train.loading.order import derive_seed
 from merlin.train.models.base import Trainee
-from merlin.train.optim import BASE_LR, MovingAverage, lr_factor, set_lr
+from merlin.train.optim import lr_factor, set_lr
 from merlin.train.phase import Phase
 from merlin.train.random_state import random_state, seed_all, set_random_state
+from merlin.train.widths import Widths
 
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
@@ -32,9 +35,9 @@ if TYPE_CHECKING:
 FORMAT = "merlin-trainer"
 VERSION = 1
 AGREE_EVERY = 10  # steps between which ranks do not ask each other whether to stop
-_INIT, _RUN, _EVALUATE = 0x494E4954, 0x52554E, 0x4556414C  # what a seed is used for enters it
+# what a seed is used for enters it
+_INIT, _RUN, _EVALUATE, _WIDEN = 0x494E4954, 0x52554E, 0x4556414C, 0x57494445
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_EXPORT = ("lr", "betas", "weight_decay", "momentum", "eps", BASE_LR)
 
 State = dict[str, Any]
 Batch = dict[str, Tensor]
@@ -58,7 +61,9 @@ class Trainer:
         index: int = 0,
         ranks: Ranks | None = None,
         device: torch.device | None = None,
+        widths: Widths | None = None,
     ) -> None:
+        """Without `widths` the model keeps its own."""
         self.index = index
         self.ranks = Ranks() if ranks is None else ranks
         self.device = torch.device("cpu") if device is None else device
@@ -66,15 +71,9 @@ class Trainer:
         self.loader = loader
         self.num_steps = num_steps
         self.step = 0
-        self.trainee = trainee.to(self.device)
-        self.trainee.train()
-        with torch.no_grad():
-            self.ranks.broadcast([*self.trainee.parameters(), *self.trainee.buffers()])
-        self.phases = [Phase(trainee, name, config, self.ranks, self.device) for name in trainee.phases]
-        self._names = {id(p): name for name, p in trainee.named_parameters()}
-        decay = config.training.ema
-        named = [(n, p) for n, p in trainee.named_parameters() if p.is_floating_point()]
-        self.average = None if decay is None else MovingAverage(named, decay)
+        self._widths = widths
+        capacity = None if widths is None else widths.capacity
+        self._learner = Learner(trainee, config, self.ranks, self.device, capacity)
         self._dtype = _DTYPES.get(config.training.precision)
         self._scaler = torch.amp.GradScaler(self.device.type) if self._dtype is torch.float16 else None
         # looking at a loss would wait for a GPU, so there the optimiser's kernel does it
@@ -84,8 +83,21 @@ class Trainer:
         training = config.training
         self._recent: deque[tuple[int, Tensor]] = deque(maxlen=training.nonfinite_limit + training.log_every)
         self._bad_steps = 0
-        self.phases[0].select()
         seed_all(derive_seed(_RUN, config.seed, index, self.ranks.rank))
+
+    @property
+    def trainee(self) -> Trainee:
+        """The model, which another one replaces when its width changes."""
+        return self._learner.trainee
+
+    @property
+    def capacity(self) -> float | None:
+        """The factor of the model's widths; None if they never change."""
+        return self._learner.capacity
+
+    @property
+    def configured_capacity(self) -> float | None:
+        return None if self._widths is None else self._widths.capacity
 
     @property
     def epoch(self) -> float:
@@ -95,7 +107,7 @@ class Trainer:
     @property
     def lr(self) -> dict[str, float]:
         """The present learning rate of each phase."""
-        return {phase.name: float(phase.optimizer.param_groups[0]["lr"]) for phase in self.phases}
+        return {phase.name: float(phase.optimizer.param_groups[0]["lr"]) for phase in self._learner.phases}
 
     # training
 
@@ -127,8 +139,8 @@ class Trainer:
             self._recent.append((self.step + 1, index))
         batch = with_channels(batch)
         factor = lr_factor(self.config.schedule, self.step, self.num_steps)
-        for phase in self.phases:
-            if len(self.phases) > 1:
+        for phase in self._learner.phases:
+            if len(self._learner.phases) > 1:
                 phase.select()
             set_lr(phase.optimizer, factor)
             self._update(phase, batch)
@@ -136,8 +148,8 @@ class Trainer:
             self._scaler.update()
         self.step += 1
         self.trainee.after_step(self.step)
-        if self.average is not None:
-            self.average.update()
+        if self._learner.average is not None:
+            self._learner.average.update()
 
     def _update(self, phase: Phase, batch: Batch) -> None:
         """Gradients of the whole batch, part by part, and the optimiser's step."""
@@ -194,7 +206,9 @@ class Trainer:
         if not self._losses:
             return {}
         names = [
-            f"{phase}/{name}" if len(self.phases) > 1 else name for phase, of in self._losses for name in of
+            f"{phase}/{name}" if len(self._learner.phases) > 1 else name
+            for phase, of in self._losses
+            for name in of
         ]
         values = torch.stack([value.float() for _, of in self._losses for value in of.values()])
         values = self.ranks.mean(values).double().cpu()
@@ -246,7 +260,9 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         count = 0
         devices = [self.device] if self.device.type == "cuda" else []
-        averaged = contextlib.nullcontext() if self.average is None else self.average.applied()
+        averaged = (
+            contextlib.nullcontext() if self._learner.average is None else self._learner.average.applied()
+        )
         self.sync_buffers()
         self.trainee.eval()
         try:
@@ -289,10 +305,8 @@ class Trainer:
             "version": VERSION,
             "step": self.step,
             "bad_steps": self._bad_steps,
-            "model": self.trainee.state_dict(),
-            "optimizers": {phase.name: phase.optimizer.state_dict() for phase in self.phases},
+            **self._learner.state_dict(),
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
             "random": self.ranks.gather(random_state(self.device)),
             "loader": self.loader.state_dict(),
         }
@@ -301,16 +315,11 @@ class Trainer:
         """Be what the trainer was. Raises CheckpointError if the state is of another model."""
         if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
             raise CheckpointError(f"not a state of a trainer: {state.get('format')} {state.get('version')}")
-        try:
-            self.trainee.load_state_dict(state["model"])
-            for phase in self.phases:
-                phase.optimizer.load_state_dict(state["optimizers"][phase.name])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"the checkpoint is of another model: {error}") from error
+        if state.get("capacity") != self.capacity:
+            self._resize(state.get("capacity"))
+        self._learner.load_state_dict(state)
         if self._scaler is not None and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"] or state["model"])
         self.step, self._bad_steps = state["step"], state["bad_steps"]
         self._losses.clear()
         self._batches = None
@@ -321,73 +330,39 @@ class Trainer:
     def export_state(self, parts: Sequence[str] = ("all",)) -> State:
         """Weights, their average, and the optimiser's whole state of named parts: what trainers exchange.
 
-        {"weights": {name: …}, "average": {…}, "optimizers": {phase: {"hyper": {…}, "state": {name: {…}}}},
-        "bad_steps": num},
-        on the CPU and not shared with the trainer. "all" is every part.
+        As `Learner.export` gives it, and "bad_steps". "all" is every part.
         """
         self.sync_buffers()
-        keys = self._keys_of(parts)
-        weights = {k: _copied(v) for k, v in self.trainee.state_dict().items() if k in keys}
-        average = {} if self.average is None else self.average.state_dict()
-        optimizers = {}
-        for phase in self.phases:
-            mine = [p for p in phase.parameters if self._names[id(p)] in keys]
-            if mine:
-                group = phase.optimizer.param_groups[0]
-                optimizers[phase.name] = {
-                    "hyper": {name: group[name] for name in _EXPORT if name in group},
-                    "state": {
-                        self._names[id(p)]: {k: _copied(v) for k, v in phase.optimizer.state[p].items()}
-                        for p in mine
-                        if p in phase.optimizer.state
-                    },
-                }
-        return {
-            "weights": weights,
-            "average": {k: _copied(v) for k, v in average.items() if k in keys},
-            "optimizers": optimizers,
-            "bad_steps": self._bad_steps,
-        }
+        return {**self._learner.export(self._learner.keys_of(parts)), "bad_steps": self._bad_steps}
 
-    @torch.no_grad()
     def import_state(self, state: State, parts: Sequence[str] = ("all",)) -> None:
         """Take over what another trainer's `export_state` gave, of these parts; the rest stays.
 
+        If the state has another capacity, all of the model gets that. All ranks have to call it.
         Raises TrainingError if it does not fit the model.
         """
-        keys = self._keys_of(parts)
-        mine = self.trainee.state_dict()
-        for key, value in state["weights"].items():
-            if key in keys:
-                if key not in mine or mine[key].shape != value.shape:
-                    raise TrainingError(f"the model that was received has another '{key}'")
-                mine[key].copy_(value)
-        if self.average is not None:
-            received = state["average"] or state["weights"]
-            self.average.load_state_dict({k: v for k, v in received.items() if k in keys})
-        for phase in self.phases:
-            if phase.name in state["optimizers"]:
-                self._import_optimizer(phase, state["optimizers"][phase.name], keys)
-        self._bad_steps = int(state.get("bad_steps", 0))
+        keys, everything = self._learner.keys_of(parts), self._learner.keys_of(["all"])
+        bad_steps = int(state.get("bad_steps", 0))
+        capacity = state.get("capacity")
+        if capacity != self.capacity:
+            state, keys = merged(self.export_state(), state, keys), everything
+            self._resize(capacity)
+        self._learner.take(state, keys)
+        self._bad_steps = bad_steps
 
-    def _import_optimizer(self, phase: Phase, received: State, keys: set[str]) -> None:
-        group = phase.optimizer.param_groups[0]
-        group.update({name: received["hyper"][name] for name in _EXPORT if name in received["hyper"]})
-        for parameter in phase.parameters:
-            name = self._names[id(parameter)]
-            if name in keys:
-                found = received["state"].get(name, {})
-                phase.optimizer.state[parameter] = {
-                    k: v.to(parameter.device, copy=True) if isinstance(v, Tensor) else v
-                    for k, v in found.items()
-                }
-
-    def _keys_of(self, parts: Sequence[str]) -> set[str]:
-        keys = set(self.trainee.state_dict())
-        if "all" in parts:
-            return keys
-        prefixes = tuple(prefix for part in parts for prefix in self.trainee.parts()[part])
-        return {key for key in keys if key.startswith(prefixes)}
+    def _resize(self, capacity: float | None) -> None:
+        """Have a model of another width, just drawn. Its draws are a function of seed, trainer and step."""
+        if self._widths is None or capacity is None:
+            raise TrainingError("the model that was received has another width, and this one keeps its own")
+        before = random_state(self.device)
+        seed_all(derive_seed(_WIDEN, self.config.seed, self.index, self.step))
+        trainee = self._widths.build(capacity)
+        del self._learner  # before the new one needs memory
+        gc.collect()
+        if self.config.training.compile:
+            torch.compiler.reset()
+        self._learner = Learner(trainee, self.config, self.ranks, self.device, capacity)
+        set_random_state(before, self.device)
 
     def close(self) -> None:
         self._batches = None
@@ -397,7 +372,3 @@ class Trainer:
 def _parts(batch: Batch, num: int) -> list[Batch]:
     chunks = {key: values.chunk(num) for key, values in batch.items()}
     return [{key: values[i] for key, values in chunks.items()} for i in range(num)]
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import data
 import distributed
+import icf_surrogate
 import loading
 import reading
 import report
@@ -47,6 +48,7 @@ ROWS: dict[str, tuple[Callable[[Path, int, int], list[report.Row]], int]] = {
     "compressed_batches": (reading.compressed_batches, 20_000),
     "torch_batches": (loading.torch_batches, 20_000),
     "training_loop": (training.training_rows, 20_000),
+    "icf_surrogate": (icf_surrogate.surrogate, 10_000),
     "tournament_quality": (tournament.quality, 2048),
     "tournament_overhead": (tournament.overhead, 20_000),
     "tournament_kill": (tournament.kill, 20_000),

@@ -160,6 +160,40 @@ def test_strategies_over_all_trainers_are_the_same_over_both_transports(data, tm
         assert len(copies) == 5  # one in each round
 
 
+WIDTHS = (
+    "tournament.strategy=regularised_evolution",
+    "tournament.mutation.width=2",
+    "training.ema=0.5",
+    "model={name: regressor, width: 8}",
+)
+
+
+def test_widths_are_the_same_over_both_transports_and_over_a_kill(data, tmp_path) -> None:
+    words = [*WIDTHS, "training.steps=80"]
+    runs = [begin(data, tmp_path / "files", *words), begin(data, tmp_path / "group", *words, TOGETHER)]
+    with Crew(runs[0], range(3)) as crew:
+        crew.wait_until(lambda: num_rounds(runs[0], 2) >= 4)
+        crew.kill()
+    for run, together in zip(runs, (False, True), strict=True):
+        play(run, together=together)
+    assert [rounds_of(runs[0], k) for k in range(3)] == [rounds_of(runs[1], k) for k in range(3)]
+    assert [final_state(runs[0], k) for k in range(3)] == [final_state(runs[1], k) for k in range(3)]
+    copies = [line for k in range(3) for line in rounds_of(runs[0], k) if line["kept"] == "partner"]
+    assert len({line["capacity"] for line in copies}) > 3
+
+
+def test_ranks_of_a_trainer_change_their_width_together(data, tmp_path) -> None:
+    words = [*WIDTHS, "training.steps=60", "tournament.trainers=2", "tournament.ranks_per_trainer=2"]
+    unbroken, broken = (begin(data, tmp_path / name, *words) for name in ("unbroken", "broken"))
+    play(unbroken, 2, ranks=2)
+    with Crew(broken, range(2), ranks=2) as crew:
+        crew.wait_until(lambda: num_rounds(broken, 1) >= 3)
+        crew.kill()
+    play(broken, 2, ranks=2)
+    assert [final_state(broken, k) for k in range(2)] == [final_state(unbroken, k) for k in range(2)]
+    assert any("capacity" in line for k in range(2) for line in rounds_of(broken, k))
+
+
 def command(*argv: object) -> tuple[str, str]:
     env = {**os.environ, "PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(

@@ -110,6 +110,8 @@ def _inexpressible(config: TrainConfig, normaliser: Normaliser, facts: RunFacts)
     if tournament.trainers > 1:
         if tournament.strategy not in ("random_pairwise", "none"):
             yield "tournament.strategy", f"random_pairwise or none, not {tournament.strategy}"
+        if config.mutates_width:
+            yield "tournament.mutation.width", "all trainers have the same model; leave it out"
         if config.splits.train != _TRAIN:
             yield "splits.train", f"several trainers share the split '{_TRAIN}'"
 

@@ -172,7 +172,7 @@ def encode(outputs):
     parts = dict(zip([name for name, _ in OUTPUTS], cut(outputs, [size for _, size in OUTPUTS])))
     images = joined(*(part for name, part in parts.items() if name != "scalars"))
     codes = apply("coder.image_encoder", lbann.Reshape(images, dims=IMAGE_SHAPE))
-    return apply("coder.encoder", joined(codes, *([parts["scalars"]] if "scalars" in parts else [])))
+    return apply("coder.encoder", joined(*([parts["scalars"]] if "scalars" in parts else []), codes))
 
 
 def decode(code):

@@ -29,6 +29,7 @@ class Trainee(nn.Module):
     """Base of all models. A subclass sets up its layers and overrides what is below.
 
     `phases` are run one after another in each step, each with an optimiser of its own; a GAN has two or more.
+    A class (or a function that builds one) may have a `version`: weights are refused by code of another one.
     """
 
     phases: tuple[str, ...] = ("model",)

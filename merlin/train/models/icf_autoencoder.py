@@ -107,10 +107,9 @@ class Coder(nn.Module):
     def encode(self, values: Batch) -> Tensor:
         """(n, latent)"""
         if self.by_convolutions:
-            seen = [self.image_encoder(self.outputs.join_images(values))]
-            if self.outputs.num_scalars:
-                seen.append(values[SCALARS])
-            vector = torch.cat(seen, 1)
+            scalars = [values[SCALARS]] if self.outputs.num_scalars else []
+            images = self.image_encoder(self.outputs.join_images(values))
+            vector = torch.cat([*scalars, images], 1)  # what grows with the capacity comes last
         else:
             vector = self.outputs.to_vector(values) * self.input_scale
         code: Tensor = self.encoder(vector)
@@ -134,6 +133,7 @@ def judge(discriminator: nn.Module, seen: Tensor, real: bool) -> Tensor:
 class IcfAutoencoder(Trainee):
     """The first half of the ICF surrogate: what `icf_surrogate` takes its latent space from."""
 
+    version = 1  # raise it with every change after which the same weights reconstruct something else
     phases = ("discriminator", "autoencoder")
 
     class Options(CoderOptions):
@@ -170,8 +170,7 @@ class IcfAutoencoder(Trainee):
             posterior = judge(self.discriminator, self._seen(code, batch), False)
             return {"loss": prior + posterior, "prior": prior, "posterior": posterior}
         code = self.coder.encode(batch)
-        errors = self.outputs.squared_errors(self.coder.decode(code), batch)
-        means = {group: error.mean() for group, error in errors.items()}
+        means = self.outputs.mean_squared_errors(self.coder.decode(code), batch)
         deceived = judge(self.discriminator, self._seen(code, batch), True)
         loss = weighted(means, self.image_weight) + self.adversarial * deceived
         return {"loss": loss, **means, "adversarial": deceived}

@@ -51,13 +51,14 @@ def _as_source(value: Any) -> Any:
 class IcfSurrogate(Trainee):
     """x_ND -> latent codes -> scalars_NM and images_NCHW, and latent codes -> x_ND."""
 
+    version = 1  # raise it with every change after which the same weights predict something else
     phases = ("discriminators", "generators")
 
     class Options(Block):
         autoencoder: Annotated[AutoencoderSource, BeforeValidator(_as_source)] = Field(
             description="The run directory of an icf_autoencoder that was trained on the same data."
         )
-        capacity: Above0 = Field(default=1.0, description="Factor of all widths.")
+        capacity: Above0 = Field(default=1.0, description="Factor of all widths but the autoencoder's.")
         variant: Variant = Field(
             default="app",
             description="Widths and the defaults below: of LBANN's ICF application, or the model of 2019.",
@@ -174,8 +175,7 @@ class IcfSurrogate(Trainee):
         loss = found["latent"] + found["inverse"] + self.cycle * found["cycle"]
         loss = loss + self.adversarial * found["adversarial"]
         if self.output:
-            errors = self.coder.outputs.squared_errors(self.coder.decode(made_code), batch)
-            means = {group: error.mean() for group, error in errors.items()}
+            means = self.coder.outputs.mean_squared_errors(self.coder.decode(made_code), batch)
             loss = loss + self.output * weighted(means, self.image_weight)
             found |= means
         return {"loss": loss, **found}

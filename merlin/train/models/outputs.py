@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from merlin.train.models.base import Shapes
 
@@ -38,6 +39,8 @@ class Outputs:
         return torch.cat([values[name].flatten(1) for name in self.names], 1)
 
     def from_vector(self, vector: Tensor) -> dict[str, Tensor]:
+        if self.names == (SCALARS,):
+            return {SCALARS: vector}
         parts = dict(zip(self.names, vector.split(self.sizes, 1), strict=True))
         for name, shape in self.images.items():
             parts[name] = parts[name].unflatten(1, shape)
@@ -59,6 +62,18 @@ class Outputs:
         if self.images:
             each = [(made[name] - true[name]).square().flatten(1).mean(1) for name in self.images]
             found["images"] = each[0] if len(each) == 1 else torch.stack(each).mean(0)
+        return found
+
+    def mean_squared_errors(
+        self, made: Mapping[str, Tensor], true: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Of each group, the mean of `squared_errors` over the samples, in one operation where there is one field."""
+        found = {}
+        if self.num_scalars:
+            found[SCALARS] = F.mse_loss(made[SCALARS], true[SCALARS])
+        if self.images:
+            each = [F.mse_loss(made[name], true[name]) for name in self.images]
+            found["images"] = each[0] if len(each) == 1 else torch.stack(each).mean()
         return found
 
 

@@ -14,6 +14,7 @@ from merlin.train.checkpoint import read_state
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.models.icf_autoencoder import CoderOptions, IcfAutoencoder
+from merlin.train.models.version import require_code
 
 if TYPE_CHECKING:
     from merlin.train.loading.scaling import Scaling
@@ -37,6 +38,7 @@ class Pretrained:
         found = state["model"]["name"]
         if found != NAME:
             raise UsageError(f"model.autoencoder: {run} is a run of the model {found}, and not of {NAME}")
+        require_code(NAME, state["model"], f"model.autoencoder: {run}")
         shapes = state["shapes"]
         images = {name: tuple(shape) for name, shape in shapes["images"].items()}
         self.shapes = Shapes(tuple(shapes["inputs"]), tuple(shapes["scalars"]), images)

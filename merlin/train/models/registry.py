@@ -39,6 +39,16 @@ class Model:
             return None
         return {p.name for p in parameters}
 
+    def capacity(self, options: Mapping[str, Any]) -> float | None:
+        """The factor of all widths that these options give; None for a model without an option of that name."""
+        known: Mapping[str, Any] = (
+            inspect.signature(self.make).parameters if self.options is None else self.options.model_fields
+        )
+        if "capacity" not in known:
+            return None
+        found = options.get("capacity", known["capacity"].default)
+        return float(found) if isinstance(found, int | float) else 1.0
+
 
 def find(name: str) -> Model:
     """The model of this name; UsageError if there is none, or it cannot be imported."""
@@ -63,6 +73,12 @@ def find(name: str) -> Model:
         raise UsageError(f"the model {name}: {module_name} has no {attribute!r}") from error
     options = getattr(made, "Options", None)
     return Model(name, made, options if name in MODELS else None)
+
+
+def version_of(name: str) -> int | str | None:
+    """Of the model's code: the attribute `version` of its class or function, if it has one. Raises as `find`."""
+    version = getattr(find(name).make, "version", None)
+    return version if isinstance(version, int | str) else None
 
 
 def build(name: str, shapes: Shapes, options: Mapping[str, Any], data_path: Path | None = None) -> Trainee:

@@ -11,16 +11,19 @@ from merlin.spec.field_types import Positive
 from merlin.spec.model import Block
 from merlin.train.config import Above0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
-from merlin.train.models.layers import ConvDecoder, Pictures, dense, he_normal, stack
+from merlin.train.models.layers import ConvDecoder, Pictures, dense, he_normal, scaled, stack
 from merlin.train.models.outputs import SCALARS, Outputs, weighted
 
 
 class Regressor(Trainee):
     """x_ND -> scalars_NM and images_NCHW."""
 
+    version = 1  # raise it with every change after which the same weights predict something else
+
     class Options(Block):
         width: Positive = Field(default=256, description="Units of each hidden layer.")
         depth: Positive = Field(default=3, description="Hidden layers.")
+        capacity: Above0 = Field(default=1.0, description="Factor of the width, and of channels.")
         kind: Literal["mlp", "cnn"] = Field(
             default="mlp", description="What makes images: a dense layer, or transposed convolutions."
         )
@@ -32,7 +35,7 @@ class Regressor(Trainee):
         super().__init__()
         self.outputs = Outputs(shapes)
         self.image_weight = options.image_weight
-        hidden = dense(*[options.width] * options.depth, activation="silu")
+        hidden = scaled(dense(*[options.width] * options.depth, activation="silu"), options.capacity)
         by_convolutions = bool(shapes.images) and options.kind == "cnn"
         num_dense = self.outputs.num_scalars if by_convolutions else self.outputs.size
         self.layers = stack(len(shapes.inputs), hidden, num_dense) if num_dense else None
@@ -40,7 +43,7 @@ class Regressor(Trainee):
         if by_convolutions:
             pictures = Pictures.of(list(shapes.images.values()))
             self.image_body = stack(len(shapes.inputs), hidden)
-            self.image_head = ConvDecoder(options.width, pictures, 1.0, "silu")
+            self.image_head = ConvDecoder(hidden[-1].units, pictures, options.capacity, "silu")
         if shapes.images:
             he_normal(self.layers, self.image_body)
 
@@ -52,8 +55,7 @@ class Regressor(Trainee):
         return made | self.outputs.split_images(self.image_head(self.image_body(inputs)))
 
     def forward(self, batch: Batch, phase: str = "model") -> dict[str, Tensor]:
-        errors = self.outputs.squared_errors(self.predict(batch["inputs"]), batch)
-        means = {group: error.mean() for group, error in errors.items()}
+        means = self.outputs.mean_squared_errors(self.predict(batch["inputs"]), batch)
         loss = weighted(means, self.image_weight)
         return {"loss": loss} if len(means) == 1 else {"loss": loss, **means}
 

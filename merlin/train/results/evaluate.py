@@ -117,6 +117,7 @@ def evaluate(
         "run": str(run.path.resolve()),
         "model": best.name,
         "kind": judge.kind,
+        "num_parameters": sum(p.numel() for p in best.trainee.parameters()),
         **{key: best.facts[key] for key in ("trainer", "step", "metric", "value")},
         "data": {"path": str(held_out.ens.path), "digest": digest},
         "split": name,

@@ -51,6 +51,8 @@ def model_facts(surrogate: Surrogate) -> dict[str, Any]:
         "format": "merlin-exported-model",
         "version": 1,
         "model": surrogate.best.name,
+        "model_version": surrogate.best.facts["model"]["version"],
+        "merlin": surrogate.best.facts["model"]["merlin"],
         "inputs": [{"name": q.name, "low": q.low, "high": q.high} for q in quantities.inputs],
         "outputs": [
             {

@@ -32,6 +32,7 @@ class Round:
     trainer: int
     partner: int | None
     kept: Literal["local", "partner"]
+    capacity: float | None = None  # of the copy that was made, where widths are mutated
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class History:
     @property
     def num_rounds(self) -> int:
         return max((r.number for r in self.rounds), default=0)
+
+    def capacities(self) -> dict[int, float]:
+        """The factor of the present model's widths, of trainers that have one that may differ from the configured."""
+        ordered = sorted(self.rounds, key=lambda played: played.number)
+        return {played.trainer: played.capacity for played in ordered if played.capacity is not None}
 
     def origins(self) -> dict[int, list[int]]:
         """For each trainer and each round, 0 for the start: in which trainer its present model began."""
@@ -132,4 +138,5 @@ def _rounds(lines: Mapping[int, list[dict[str, Any]]]) -> Iterable[Round]:
                     index,
                     int(partner) if isinstance(partner, int | float) else None,
                     "partner" if line.get("kept") == "partner" else "local",
+                    line.get("capacity"),
                 )

@@ -22,6 +22,7 @@ from merlin.errors import CheckpointError, ShardError, TrainingError, UsageError
 from merlin.train.checkpoint import read_state
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
+from merlin.train.models.version import require_code
 from merlin.train.quantities import Quantities, Quantity
 from merlin.train.results.physical import PhysicalModel
 from merlin.train.run_directory import FACTS, MODEL_FORMAT, NORMALISE, VERSION, RunDirectory, is_run
@@ -87,6 +88,7 @@ def load_best(path: str | os.PathLike[str], device: str = "cpu") -> BestModel:
         normaliser = Normaliser.load(directory / NORMALISE)
     except ShardError as error:
         raise CheckpointError(str(error)) from error
+    require_code(state["model"]["name"], state["model"], str(directory / MODEL))
     trainee = _build(state)
     try:
         trainee.load_state_dict(state["state_dict"])

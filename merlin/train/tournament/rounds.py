@@ -109,9 +109,13 @@ class Rounds:
         if found["state"] is None:
             return {**facts, "kept": "local"} if found["met"] else facts
         mutations = self._config.mutation.model_dump()
-        state, changed = mutated(found["state"], mutations, self._seed, number, trainer.index)
+        state, changed = mutated(
+            found["state"], mutations, self._seed, number, trainer.index, trainer.configured_capacity
+        )
         self._import(trainer, state)
         self._birth = number
+        if trainer.capacity is not None:
+            facts["capacity"] = trainer.capacity
         facts["scores"]["partner"] = _jsonable(found["scores"])
         return {**facts, "partner_round": found["round"], "kept": "partner", "mutated": changed}
 

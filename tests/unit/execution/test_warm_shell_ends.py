@@ -83,3 +83,34 @@ def test_a_timeout_that_ends_with_a_stopping_code_costs_one_task(tmp_path: Path)
     result = run_chunk(workspace, 5)
     assert not result.stop
     assert result.runs == ((0, 1, Outcome.OK), (1, 2, Outcome.FAILED), (2, 5, Outcome.OK))
+
+
+def is_suspended(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_task_that_is_suspended_is_waited_for(tmp_path: Path) -> None:
+    """As batch systems do it; then the task ends as it would have."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    command = (
+        f"if [ $(MERLIN_SAMPLE_ID) = 1 ]; then\n  echo waits >> {log}\n"
+        f"  while [ ! -e {go} ]; do sleep 0.01; done\nfi\n"
+        f"echo ends $(MERLIN_SAMPLE_ID) >> {log}\n"
+        "if [ $(MERLIN_SAMPLE_ID) = 2 ]; then\n  exit 147\nfi\n"
+    )
+    workspace = make_workspace(tmp_path, step("s", 4, command=command))
+    results: list[ChunkResult] = []
+    running = threading.Thread(target=lambda: results.append(run_chunk(workspace, 4)))
+    running.start()
+    wait_until(lambda: log.exists() and "waits" in log.read_text(), lambda: shells(workspace))
+    shell, task = sorted(int(process.split()[0]) for process in shells(workspace))
+    for _ in range(2):
+        os.killpg(task, signal.SIGSTOP)
+        wait_until(lambda: is_suspended(task), lambda: shells(workspace))
+        assert log.read_text() == "ends 0\nwaits\n"
+        os.killpg(task, signal.SIGCONT)
+    go.touch()
+    running.join(30)
+    assert log.read_text() == "ends 0\nwaits\nends 1\nends 2\nends 3\n"
+    found = [outcome for lo, hi, outcome in results[0].runs for _ in range(lo, hi)]
+    assert found == [Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.OK]

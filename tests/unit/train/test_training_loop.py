@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -128,8 +129,11 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(data, tmp_path) 
     run, _, _ = train_run(prepared)
     before = final_state(run)
     newest = run.trainer(0).checkpoints / "step_00000040.pt"
+    with zipfile.ZipFile(newest) as archive:
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
+        value = archive.read(largest)
     content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 0x10
+    content[content.index(value) + len(value) // 2] ^= 0x10
     newest.write_bytes(content)  # last.pt and perhaps best.pt are the same file
     run, ending, recorder = train_run(prepared, run=run)
     assert any("step_00000040.pt is damaged" in note for note in recorder.notes)

@@ -99,3 +99,35 @@ def greedy(shapes: Shapes) -> Trainee:
             return super().forward(batch, phase)
 
     return Greedy(shapes)
+
+
+class Elastic(Noisy):
+    """A user's model whose width may change."""
+
+    version = 3
+
+    def __init__(self, shapes: Shapes, capacity: float = 1.0) -> None:
+        super().__init__(shapes, max(1, round(16 * capacity)))
+
+    def predict(self, inputs):
+        return {"scalars": self.body(inputs)}
+
+
+class Recurrent(Noisy):
+    """One with a layer whose weights cannot be made wider tensor by tensor."""
+
+    def __init__(self, shapes: Shapes, capacity: float = 1.0) -> None:
+        super().__init__(shapes)
+        self.memory = nn.GRU(4, round(8 * capacity))
+
+
+def rigid(shapes: Shapes, capacity: float = 1.0) -> Trainee:
+    """One that knows the option and does nothing with it."""
+    return Noisy(shapes)
+
+
+def hungry(shapes: Shapes, capacity: float = 1.0) -> Trainee:
+    """One that there is no memory for, with any width but the first and a quarter of it."""
+    if capacity not in (1.0, 0.25):
+        torch.empty(1 << 60, dtype=torch.uint8)
+    return Elastic(shapes, capacity)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from merlin.shards.plot import canvas as look
@@ -22,11 +23,13 @@ class Lineage:
     num_rounds: int
     origins: dict[int, list[int]]  # trainer -> in which trainer its model began, before and after each round
     best: tuple[int, int]  # trainer and step of the best model
+    capacities: dict[int, float] = field(default_factory=dict)  # of trainers that have made copies
 
     @staticmethod
     def of(history: History, best: tuple[int, int]) -> Lineage:
         trainers = tuple(t.trainer for t in history.trainers)
-        return Lineage(trainers, history.rounds, history.num_rounds, history.origins(), best)
+        capacities = history.capacities()
+        return Lineage(trainers, history.rounds, history.num_rounds, history.origins(), best, capacities)
 
     @property
     def taken(self) -> int:
@@ -39,6 +42,7 @@ class Lineage:
         return (
             f"{self.num_rounds:,} rounds; a link is a model that another trainer took over ({self.taken:,} times). "
             f"At the end all models go back to {began}"
+            + ("; at the right: capacity" if self.capacities else "")
         )
 
     @property
@@ -78,6 +82,15 @@ def draw(chart: Lineage, canvas: Canvas) -> None:
     _finish(axes, chart, place)
 
 
+def _tell_widths(axes: Any, chart: Lineage, place: dict[int, int], shown: Sequence[int]) -> None:
+    for trainer in shown:
+        if trainer in chart.capacities:
+            axes.text(
+                chart.num_rounds + 1, place[trainer], f" {chart.capacities[trainer]:.2f}",
+                va="center", color=look.SOFT, fontsize=look.SMALL, clip_on=False,
+            )  # fmt: skip
+
+
 def _link(axes: Any, number: int, giver: int, taker: int, colour: str) -> None:
     axes.plot([number - 0.28, number], [giver, taker], color=colour, linewidth=1.1, zorder=3)
     axes.plot([number], [taker], "o", color=colour, markersize=4.2, mew=0, zorder=5)
@@ -90,6 +103,7 @@ def _finish(axes: Any, chart: Lineage, place: dict[int, int]) -> None:
     shown = chart.trainers if len(place) <= 24 else chart.trainers[:: -(-len(place) // 24)]
     axes.set_yticks([place[t] for t in shown])
     axes.set_yticklabels([f"trainer {t}" + (" ★" if t == chart.best[0] else "") for t in shown])
+    _tell_widths(axes, chart, place, shown)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("round", labelpad=2)

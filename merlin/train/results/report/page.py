@@ -118,7 +118,7 @@ def _cards(evaluation: Evaluation, history: History) -> str:
         cards.append((score(sum(f["ssim"] for f in fields) / len(fields)), "SSIM of images"))
     seconds = max((t.train_s for t in history.trainers), default=0.0)
     cards.append((tables.duration(seconds), f"training, {tables.count(len(history.trainers), 'trainer')}"))
-    cards.append((f"{evaluation.run_facts.num_parameters:,}", "parameters"))
+    cards.append((f"{facts['num_parameters']:,}", "parameters"))
     return (
         '<div class="cards">'
         + "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in cards)

@@ -83,6 +83,8 @@ def trainers_table(evaluation: Evaluation, history: History) -> str:
     right = ["steps", "samples/s", "training", "rounds", "took over"]
     if origins:
         columns += ["rounds", "took over", "model began in"]
+    capacities = history.capacities()
+    columns += ["capacity"] if capacities else []
     rows = []
     for trained in history.trainers:
         mine = [played for played in history.rounds if played.trainer == trained.trainer]
@@ -92,6 +94,9 @@ def trainers_table(evaluation: Evaluation, history: History) -> str:
         if origins:
             taken = sum(played.kept == "partner" for played in mine)
             row += [f"{len(mine):,}", f"{taken:,}", f"trainer {origins[trained.trainer][-1]}"]
+        if capacities:
+            known = capacities.get(trained.trainer)
+            row.append("as configured" if known is None else number(known))
         rows.append(row)
     return table(columns, rows, right=right) + '<p class="note">★ has the best model.</p>'
 

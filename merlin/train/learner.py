@@ -1,0 +1,179 @@
+"""A model with all that belongs to its weights: an optimiser for each of its phases, and their moving average.
+
+It is what trainers exchange parts of, and what is replaced when the model of a trainer gets another width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from merlin.errors import CheckpointError, TrainingError
+from merlin.train.distributed import Ranks
+from merlin.train.models.base import Trainee
+from merlin.train.optim import BASE_LR, MovingAverage
+from merlin.train.phase import Phase
+from merlin.train.widths import fitted, fitted_moment, transposed
+
+if TYPE_CHECKING:
+    from merlin.train.config import TrainConfig
+
+_HYPER = ("lr", "betas", "weight_decay", "momentum", "eps", BASE_LR)
+
+State = dict[str, Any]
+
+
+class Learner:
+    """`capacity` is the factor of the model's widths, None for a model that keeps them."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        config: TrainConfig,
+        ranks: Ranks,
+        device: torch.device,
+        capacity: float | None = None,
+    ) -> None:
+        """All ranks get the weights of the first one."""
+        self.capacity = capacity
+        self.trainee = trainee.to(device)
+        self.trainee.train()
+        with torch.no_grad():
+            ranks.broadcast([*self.trainee.parameters(), *self.trainee.buffers()])
+        self.phases = [Phase(trainee, name, config, ranks, device) for name in trainee.phases]
+        decay = config.training.ema
+        named = [(n, p) for n, p in trainee.named_parameters() if p.is_floating_point()]
+        self.average = None if decay is None else MovingAverage(named, decay)
+        self._names = {id(p): name for name, p in trainee.named_parameters()}
+        self._transposed = transposed(trainee)
+        self.phases[0].select()
+
+    def state_dict(self) -> State:
+        """Of which a checkpoint is made; not a copy."""
+        return {
+            "capacity": self.capacity,
+            "model": self.trainee.state_dict(),
+            "optimizers": {phase.name: phase.optimizer.state_dict() for phase in self.phases},
+            "average": None if self.average is None else self.average.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Raises CheckpointError if it is of another model."""
+        try:
+            self.trainee.load_state_dict(state["model"])
+            for phase in self.phases:
+                phase.optimizer.load_state_dict(state["optimizers"][phase.name])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"the checkpoint is of another model: {error}") from error
+        if self.average is not None:
+            self.average.load_state_dict(state["average"] or state["model"])
+
+    def keys_of(self, parts: Sequence[str]) -> set[str]:
+        """The keys of named parts of the model; "all" is every part."""
+        keys = set(self.trainee.state_dict())
+        if "all" in parts:
+            return keys
+        prefixes = tuple(prefix for part in parts for prefix in self.trainee.parts()[part])
+        return {key for key in keys if key.startswith(prefixes)}
+
+    def export(self, keys: AbstractSet[str]) -> State:
+        """Weights, their average, and the optimisers' whole state, on the CPU and not shared with the learner.
+
+        {"capacity": …, "weights": {name: …}, "average": {…},
+        "optimizers": {phase: {"hyper": {…}, "state": {name: {…}}}}}
+        """
+        weights = {k: _copied(v) for k, v in self.trainee.state_dict().items() if k in keys}
+        average = {} if self.average is None else self.average.state_dict()
+        optimizers = {}
+        for phase in self.phases:
+            mine = [p for p in phase.parameters if self._names[id(p)] in keys]
+            if mine:
+                group = phase.optimizer.param_groups[0]
+                optimizers[phase.name] = {
+                    "hyper": {name: group[name] for name in _HYPER if name in group},
+                    "state": {
+                        self._names[id(p)]: {k: _copied(v) for k, v in phase.optimizer.state[p].items()}
+                        for p in mine
+                        if p in phase.optimizer.state
+                    },
+                }
+        return {
+            "capacity": self.capacity,
+            "weights": weights,
+            "average": {k: _copied(v) for k, v in average.items() if k in keys},
+            "optimizers": optimizers,
+        }
+
+    @torch.no_grad()
+    def take(self, state: State, keys: AbstractSet[str]) -> None:
+        """Be, in these keys, what `export` gave; the rest stays. Of a model of another width as much as fits.
+
+        Raises TrainingError if it is of another model.
+        """
+        mine = self.trainee.state_dict()
+        for key, value in self._fitted(state["weights"], mine, keys).items():
+            mine[key].copy_(value)
+        if self.average is not None:
+            received = state["average"] or state["weights"]
+            self.average.load_state_dict(self._fitted(received, self.average.state_dict(), keys))
+        for phase in self.phases:
+            if phase.name in state["optimizers"]:
+                self._take_optimizer(phase, state["optimizers"][phase.name], keys)
+
+    def _fitted(
+        self, received: Mapping[str, Tensor], mine: Mapping[str, Tensor], keys: AbstractSet[str]
+    ) -> dict[str, Tensor]:
+        found = {}
+        for key, value in received.items():
+            if key not in mine or key not in keys:
+                continue
+            if value.shape != mine[key].shape:
+                if self.capacity is None:
+                    raise TrainingError(f"the model that was received has another '{key}'")
+                try:
+                    value = fitted(value, mine[key], key in self._transposed)
+                except ValueError as error:
+                    raise TrainingError(
+                        f"the model that was received has another '{key}': {error}"
+                    ) from error
+            found[key] = value
+        return found
+
+    def _take_optimizer(self, phase: Phase, received: State, keys: AbstractSet[str]) -> None:
+        group = phase.optimizer.param_groups[0]
+        group.update({name: received["hyper"][name] for name in _HYPER if name in received["hyper"]})
+        for parameter in phase.parameters:
+            name = self._names[id(parameter)]
+            if name in keys:
+                phase.optimizer.state[parameter] = {
+                    k: fitted_moment(k, v, parameter) if isinstance(v, Tensor) else v
+                    for k, v in received["state"].get(name, {}).items()
+                }
+
+
+def merged(own: State, received: State, keys: AbstractSet[str]) -> State:
+    """The state of a whole model, in these keys received from another one."""
+    optimizers = {
+        phase: {
+            "hyper": mine["hyper"] | received["optimizers"].get(phase, mine)["hyper"],
+            "state": {
+                **{name: of for name, of in mine["state"].items() if name not in keys},
+                **received["optimizers"].get(phase, {"state": {}})["state"],
+            },
+        }
+        for phase, mine in own["optimizers"].items()
+    }
+    theirs = received["average"] or received["weights"]
+    return {
+        "weights": own["weights"] | {k: v for k, v in received["weights"].items() if k in keys},
+        "average": own["average"] | {k: theirs[k] for k in own["average"].keys() & theirs.keys() & keys},
+        "optimizers": optimizers,
+    }
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value

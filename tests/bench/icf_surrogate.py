@@ -1,0 +1,52 @@
+"""The ICF study's surrogate against a plain regressor, both from the same samples and as often: errors per quantity."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from measure import MERLIN, fresh, only_workspace, run
+from report import Row
+
+ICF = Path(__file__).resolve().parents[2] / "specs" / "icf"
+EPOCHS = (
+    28  # 12 of the autoencoder and 16 of the tournament, which keeps a tenth of the samples for its rounds
+)
+
+
+def surrogate(tmp: Path, rounds: int, num: int) -> list[Row]:
+    """One run of each, with the settings of `make demo`; whatever the number of rounds."""
+    folder = fresh(tmp / "icf")
+    options = ["--vars", f"N_SAMPLES={num}", f"OUTPUT_PATH={folder}", "--local"]
+    # the spec's steps call merlin by its name
+    path = f"{Path(MERLIN).parent}{os.pathsep}{os.environ['PATH']}"
+    run([MERLIN, "run", str(ICF / "icf_train.yaml"), *options], folder, {**os.environ, "PATH": path})
+    workspace = only_workspace(folder)
+    plain = tmp / "regressor"
+    config = [f"data={workspace / 'collect'}", f"directory={plain}", f"training.epochs={EPOCHS}"]
+    run([MERLIN, "train", str(ICF / "train" / "regressor.yaml"), *config], folder)
+    run([MERLIN, "evaluate", str(plain)], folder)
+    ours, other = _errors(workspace / "tournament" / "run"), _errors(plain)
+    rows = []
+    for name in ours:
+        what = f"ICF surrogate ({num:,} samples), error of {name}, against a plain regressor at equal visits"
+        times = f"{other[name] / ours[name]:.2f}×"
+        rows.append(Row(what, f"{ours[name]:.2%}", f"{other[name]:.2%}", times, "reported", ""))
+    return rows
+
+
+def _errors(directory: Path) -> dict[str, float]:
+    """Root mean square errors of scalars by their standard deviations; of images and their structure, the relative L2
+    norm of the error and the lack of structural similarity."""
+    found: dict[str, Any] = json.loads((directory / "evaluation.json").read_text())
+    scalars = {name: of["rmse"] / of["std"] for name, of in found["scalars"].items()}
+    images = {}
+    for name, of in found["images"].items():
+        images[f"{name} (relative L2)"] = of["relative_l2"]
+        images[f"{name} (1 - SSIM)"] = 1.0 - of["ssim"]
+    return {**{f"{name} (RMSE / std)": value for name, value in scalars.items()}, **images}
