@@ -7,7 +7,7 @@ and `verify` can say which rows are damaged.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ class ShardInfo:
     def to_json(self) -> str:
         datasets = []
         for dataset in self.datasets:
-            entry = asdict(dataset)
+            entry = {each.name: getattr(dataset, each.name) for each in fields(dataset)}
             entry["statistics"] = dataset.statistics.to_json() if dataset.statistics else None
             entry["digest"] = dataset.digest
             entry["extents"] = [

@@ -34,7 +34,7 @@ from merlin.shards.format.shard_info import DatasetInfo, Extent
 from merlin.shards.format.statistics import Accumulator, Statistics
 
 PAGE = 4096
-_BUFFERS = 4  # blocks in flight between filling, hashing and storing
+_BUFFERS = 2
 
 Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
 
@@ -92,8 +92,7 @@ def write_columns(
 
     results: dict[str, _Written] = {}
     offsets: dict[str, int] = {}
-    with ThreadPoolExecutor(1) as digest, ThreadPoolExecutor(1) as store:
-        pools = _Pools(digest, store)
+    with ThreadPoolExecutor(1) as storing:
         with h5py.File(
             path, "w", libver=("earliest", "v110"), alignment_threshold=PAGE, alignment_interval=PAGE
         ) as file:
@@ -108,7 +107,7 @@ def write_columns(
                 if column.is_raw:
                     offsets[column.name] = dataset.id.get_offset() or 0
                 else:
-                    results[column.name] = _stream(column, _through_library(dataset), pools, checks)
+                    results[column.name] = _stream(column, _through_library(dataset), storing, checks)
                     if column.is_text and column.shape[0]:
                         offsets[column.name] = dataset.id.get_offset()
         raw = _RawFile(path)
@@ -116,7 +115,7 @@ def write_columns(
             for column in columns:
                 if column.is_raw:
                     sink = raw.sink(offsets[column.name], column.row_bytes)
-                    results[column.name] = _stream(column, sink, pools, checks)
+                    results[column.name] = _stream(column, sink, storing, checks)
         finally:
             raw.close()
     extents = _chunk_extents(path, columns)
@@ -155,14 +154,6 @@ def _create(file: Any, column: ColumnSpec) -> Any:
     space = h5py.h5s.create_simple(column.shape)
     kind = h5py.h5t.py_create(column.dtype, logical=True)
     return h5py.Dataset(h5py.h5d.create(group.id, leaf.encode(), kind, space, properties))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pools:
-    """A thread for hashing and one for storing, beside the one that fills the blocks."""
-
-    digest: ThreadPoolExecutor
-    store: ThreadPoolExecutor
 
 
 Sink = Callable[[int, np.ndarray[Any, Any]], None]  # store a block that starts at a row
@@ -205,50 +196,44 @@ class _Written:
     statistics: Statistics | None
 
 
-def _stream(column: ColumnSpec, sink: Sink, pools: _Pools, checks: RowChecks | None) -> _Written:
-    """Fill block after block and take their statistics, while other threads hash and store them."""
+def _stream(
+    column: ColumnSpec, sink: Sink, storing: ThreadPoolExecutor, checks: RowChecks | None
+) -> _Written:
+    """Fill block after block, hash it and take its statistics, while another thread stores the one before.
+
+    More threads, and more blocks on their way, are slower: a block that is worked on is in this core's cache.
+    """
     num_rows, step = column.shape[0], column.block_rows
     statistics = Accumulator(column.shape[1:], column.channel_axis) if column.with_statistics else None
     written = _Written([], None)
-    jobs: deque[tuple[Future[str], Future[None]]] = deque()
+    stored: deque[Future[None]] = deque()
     buffers: list[np.ndarray[Any, Any]] = []
-
-    def finish_oldest() -> None:
-        digested, stored = jobs.popleft()
-        written.blocks.append(digested.result())
-        stored.result()
-
     for number, lo in enumerate(range(0, num_rows, step)):
         if len(buffers) < _BUFFERS:
             buffers.append(aligned_empty((min(step, num_rows), *column.shape[1:]), column.dtype))
-        if len(jobs) == _BUFFERS:
-            finish_oldest()
+        if len(stored) == _BUFFERS:
+            stored.popleft().result()
         block = buffers[number % _BUFFERS][: min(step, num_rows - lo)]
         column.fill(lo, lo + len(block), block)
         if num_rows <= step:  # a single block is not worth another thread
-            written.blocks.append(_digest(column.name, lo, block, checks))
             sink(lo, block)
         else:
-            digested = pools.digest.submit(_digest, column.name, lo, block, checks)
-            jobs.append((digested, pools.store.submit(sink, lo, block)))
+            stored.append(storing.submit(sink, lo, block))
+        written.blocks.append(_prove(column.name, lo, block, checks))
         if statistics is not None:
             statistics.add(block)
-        if checks is not None and not is_wide(block):
-            checks.take(column.name, lo, block)
-    while jobs:
-        finish_oldest()
+    while stored:
+        stored.popleft().result()
     written.statistics = statistics.result() if statistics is not None else None
     return written
 
 
-def _digest(name: str, lo: int, block: np.ndarray[Any, Any], checks: RowChecks | None) -> str:
+def _prove(name: str, lo: int, block: np.ndarray[Any, Any], checks: RowChecks | None) -> str:
     """Digest of a block; what it takes of wide rows is their check values, too."""
-    if not is_wide(block):
-        return digest_array(block)
-    digests = row_digests(block)
+    digests = row_digests(block) if is_wide(block) else None
     if checks is not None:
         checks.take(name, lo, block, digests)
-    return digest_rows(digests)
+    return digest_array(block) if digests is None else digest_rows(digests)
 
 
 def _chunk_extents(path: Path, columns: list[ColumnSpec]) -> dict[str, list[Extent]]:
