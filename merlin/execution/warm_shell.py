@@ -35,9 +35,10 @@ STOP_GRACE_S = 1.0
 _PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
 _STOP_CODES = (ReturnCode.HARD_FAIL, ReturnCode.STOP_WORKERS)
 _STOP_PATTERN = "|".join(str(int(code)) for code in _STOP_CODES)
-_SUSPENDED_PATTERN = "|".join(
-    str(128 + number) for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_SUSPENDED = tuple(
+    128 + number for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 )
+_SUSPENDED_PATTERN = "|".join(map(str, _SUSPENDED))
 _NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
 _CLOCK_SLACK_S = 0.5  # between the start of a task and our notice of it, and of two clocks
@@ -208,14 +209,15 @@ class WarmShell:
         """The shell ended without a word on its running task.
 
         Either that one took the shell along, or someone killed the shell alone: then the task still runs, is
-        ended, and gets another shell, once. What outlives its shell twice is to blame for it.
+        ended, and gets another shell, once. What outlives its shell twice is to blame for it. A task that was
+        suspended, and of which nobody knows how it ended, gets another shell once, too.
         """
         code = driver.process.wait()
         left = self._left_behind(driver)
         for group in left:
             kill_group(group, STOP_GRACE_S)
         task = driver.waiting[0].task
-        if left and task not in self._bereaved:
+        if (left or code in _SUSPENDED) and task not in self._bereaved:
             self._bereaved.add(task)
             return
         yield self._exit(driver, signalled(code) if code else 1, time.time())
@@ -298,15 +300,17 @@ def _line(task: ShellTask) -> str:
     error messages are the script's path, OLDPWD is exported and unset as in a fresh shell, and there is no
     ``&&`` after the parentheses, which would switch off the script's ``set -e``. After an exit code that
     stops the study no further task begins: it would have run, and nobody would write it down. With job control
-    a task that someone has suspended looks ended, with the signal's number in its exit code: it is waited for.
+    a task that a batch system suspends looks ended, with the signal's number in its exit code: it is waited for.
+    Where it has gone on and ended in the meantime, bash may have forgotten how; then the shell ends with that code.
     """
     folder = quote(task.directory)
     script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")
     return (
         f"(set +m;cd -P -- {folder}||exit 126;unset OLDPWD;export OLDPWD;BASH_ARGV0={script};. {script})"
         f">{stem}.out 2>{stem}.err\n"
-        f"case $? in {_SUSPENDED_PATTERN})set -- $?;[[ $(jobs -s) ]]&&{{ wait -f %%;set -- $?;}}"
-        f";echo $1 $EPOCHREALTIME;case $1 in {_STOP_PATTERN})exit 0;esac;set --;;"
+        f"case $? in {_SUSPENDED_PATTERN})set -- $?;wait -f %%;set -- $1 $?;"
+        f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;"
+        f"echo $2 $EPOCHREALTIME;case $2 in {_STOP_PATTERN})exit 0;esac;set --;;"
         f"{_STOP_PATTERN})echo $? $EPOCHREALTIME;exit 0;;*)echo $? $EPOCHREALTIME;esac"
     )
 
