@@ -104,14 +104,18 @@ def test_a_task_that_is_suspended_is_waited_for(tmp_path: Path) -> None:
     running.start()
     wait_until(lambda: log.exists() and "waits" in log.read_text(), lambda: shells(workspace))
     _, task = sorted(int(process.split()[0]) for process in shells(workspace))
-    for _ in range(2):
-        os.killpg(task, signal.SIGSTOP)
-        wait_until(lambda: is_suspended(task), lambda: shells(workspace))
-        assert log.read_text() == "ends 0\nwaits\n"
-        os.killpg(task, signal.SIGCONT)
+    os.killpg(task, signal.SIGSTOP)
+    wait_until(lambda: is_suspended(task), lambda: shells(workspace))
+    assert log.read_text() == "ends 0\nwaits\n"
+    os.killpg(task, signal.SIGCONT)
     go.touch()
     running.join(30)
-    # of a script that ends with such a code by itself it cannot be told that it was not suspended: it runs twice
-    assert log.read_text() == "ends 0\nwaits\nends 1\nends 2\nends 2\nends 3\n"
     found = [outcome for lo, hi, outcome in results[0].runs for _ in range(lo, hi)]
     assert found == [Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.OK]
+    ends = [line for line in log.read_text().splitlines() if "ends" in line]
+    # where it ends before bash looks at it again, it is not known how, and it runs once more; of a script that ends
+    # with such a code by itself it cannot be told that it was not suspended
+    assert ends in (
+        ["ends 0", "ends 1", "ends 2", "ends 2", "ends 3"],
+        ["ends 0", "ends 1", "ends 1", "ends 2", "ends 2", "ends 3"],
+    )
