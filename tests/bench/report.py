@@ -35,7 +35,8 @@ def save(name: str, rows: Sequence[Row], rounds: int, order: Sequence[str]) -> N
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
     kept[name] = {
         "measured": str(date.today()),
-        "machine": f"Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds",
+        "machine": f"Python {platform.python_version()}, {os.cpu_count()} cores",
+        "rounds": rounds,
         "rows": [asdict(r) for r in rows],
     }
     KEPT.parent.mkdir(exist_ok=True)
@@ -47,13 +48,14 @@ def save(name: str, rows: Sequence[Row], rounds: int, order: Sequence[str]) -> N
 
 
 def _table(measurements: Sequence[dict[str, Any]]) -> str:
-    heads = sorted({f"{m['measured']}: {m['machine']}" for m in measurements})
+    machines = sorted({m["machine"] for m in measurements})
     lines = [
-        f"Measured {'; '.join(heads)}.",
+        f"Measured with {'; '.join(machines)}. In brackets: how many runs a median is of.",
         "",
-        "| what | ours | alternative | ratio | floor | peak memory |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| what | ours | alternative | ratio | floor | peak memory | measured |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for m in measurements:
-        lines += [f"| {' | '.join(Row(**r).__dict__.values())} |" for r in m["rows"]]
+        when = f"{m['measured']} ({m['rounds']})"
+        lines += [f"| {' | '.join([*Row(**r).__dict__.values(), when])} |" for r in m["rows"]]
     return "\n".join(lines)
