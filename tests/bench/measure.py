@@ -16,6 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SPECS = HERE / "specs"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # byte code is cached, as in anybody's installation
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with it ignored
 MERLIN = str(Path(sys.executable).parent / "merlin")
 
 
