@@ -44,7 +44,7 @@ class TaskFiles:
             field = fields[0]
             try:
                 path = find_file(directory, pattern)
-                name = os.path.relpath(path, directory) + ": "
+                name = path[len(directory) + 1 :] + ": "
                 for field in fields:
                     values[field.name] = _read_field(path, field, documents)
             except BadOutput as e:
@@ -56,7 +56,7 @@ class TaskFiles:
 
 
 def find_file(directory: str, pattern: str) -> str:
-    """The one file in `directory` that `pattern` matches."""
+    """`directory`/… of the one file in it that `pattern` matches."""
     if not pattern:
         raise BadOutput("the field names neither an output nor a file")
     if not glob.has_magic(pattern):
@@ -108,7 +108,7 @@ class Json:
     """A JSON document; `key` is a dotted path, integers index lists, no key means the whole document."""
 
     def __init__(self, path: str) -> None:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             content = file.read()
         if not content.strip():
             raise ValueError("the file is empty")
