@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,24 @@ def shuffled(num: int) -> list[Array]:
     return [order[i : i + BATCH] for i in range(0, num - BATCH + 1, BATCH)]
 
 
-def _warm(files: list[Path]) -> None:
-    """Put files into the page cache, all in the same way: how a page came there decides how fast it is read."""
+def _warm(*groups: list[Path]) -> None:
+    """Put files into the page cache, all in the same way: how a page came there decides how fast it is read.
+
+    Groups take turns, a piece each, because what comes last is read up to a tenth faster.
+    """
+    streams = [_pieces(group) for group in groups]
+    while streams:
+        streams = [stream for stream in streams if next(stream, None) is not None]
+
+
+def _pieces(files: list[Path]) -> Iterator[int]:
+    """Read files that are in no cache, piece by piece."""
     for path in filter(Path.is_file, files):
         with open(path, "rb", buffering=0) as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            while file.read(1 << 20):
-                pass
+            while piece := file.read(1 << 20):
+                yield len(piece)
 
 
 def _interleaved(readers: dict[str, tuple[Callable[[Array], Any], list[Array]]], rounds: int) -> Rates:
@@ -99,7 +109,7 @@ def uncompressed(tmp: Path, rounds: int, num: int) -> Rates:
     }
     with ExitStack() as stack:
         found = peers(tmp, fresh(tmp / "peers"), num, stack)
-        _warm([*ens.path.glob("*.h5"), *tmp.glob("*.bin"), *tmp.glob("peers-*/**/*")])
+        _warm(list(ens.path.glob("*.h5")), list(tmp.glob("*.bin")), list(tmp.glob("peers-*/**/*")))
         rates = _interleaved(readers, rounds)
         for number in range(rounds + 1):
             for peer in found:
