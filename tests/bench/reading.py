@@ -55,9 +55,9 @@ def shuffled(num: int) -> list[Array]:
 
 
 def _warm(*groups: list[Path]) -> None:
-    """Put files into the page cache, all in the same way: how a page came there decides how fast it is read.
+    """Read files into the page cache, all in the same way: how a page came there decides how fast it is read.
 
-    Groups take turns, a piece each, because what comes last is read up to a tenth faster.
+    One large file, read in order, comes in large pages, which is the best that can happen to it. Groups take turns.
     """
     streams = [_pieces(group) for group in groups]
     while streams:
@@ -109,7 +109,7 @@ def uncompressed(tmp: Path, rounds: int, num: int) -> Rates:
     }
     with ExitStack() as stack:
         found = peers(tmp, fresh(tmp / "peers"), num, stack)
-        _warm(list(ens.path.glob("*.h5")), list(tmp.glob("*.bin")), list(tmp.glob("peers-*/**/*")))
+        _warm(list(tmp.glob("*.bin")), list(tmp.glob("peers-*/**/*")))  # shards are as the run left them
         rates = _interleaved(readers, rounds)
         for number in range(rounds + 1):
             for peer in found:

@@ -34,6 +34,12 @@ from merlin.shards.format.shard_info import DatasetInfo, Extent
 from merlin.shards.format.statistics import Accumulator, Statistics
 
 PAGE = 4096
+LARGE_PAGE = (
+    1 << 21
+)  # whose parts of a file processors find faster, and which kernels fill from it as a whole
+_LARGE_BYTES = (
+    1 << 25
+)  # columns of this size and more begin at one; in front of it is a hole, which takes no disk
 _BUFFERS = 2
 
 Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
@@ -71,6 +77,11 @@ class ColumnSpec:
         """Whether its bytes are written past the library."""
         return not self.is_text and (self.codec.is_none or 0 in self.shape)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether its bytes begin at a large page."""
+        return self.is_raw and self.shape[0] * self.row_bytes >= _LARGE_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class Around:
@@ -93,15 +104,15 @@ def write_columns(
     results: dict[str, _Written] = {}
     offsets: dict[str, int] = {}
     with ThreadPoolExecutor(1) as storing:
-        with h5py.File(
-            path, "w", libver=("earliest", "v110"), alignment_threshold=PAGE, alignment_interval=PAGE
-        ) as file:
+        with _open(path, "w", PAGE, PAGE) as file:
             _set_attributes(file, around.attributes)
             for name, attributes in around.groups.items():
                 _set_attributes(file.create_group(name), attributes)
             for name, text in around.texts.items():
                 file.create_dataset(name, data=text, dtype=h5py.string_dtype())
             for column in columns:
+                if column.is_large:
+                    continue
                 dataset = _create(file, column)
                 _set_attributes(dataset, column.attributes)
                 if column.is_raw:
@@ -110,6 +121,13 @@ def write_columns(
                     results[column.name] = _stream(column, _through_library(dataset), storing, checks)
                     if column.is_text and column.shape[0]:
                         offsets[column.name] = dataset.id.get_offset()
+        large = [column for column in columns if column.is_large]
+        if large:  # the library knows one alignment at a time
+            with _open(path, "r+", _LARGE_BYTES, LARGE_PAGE) as file:
+                for column in large:
+                    dataset = _create(file, column)
+                    _set_attributes(dataset, column.attributes)
+                    offsets[column.name] = dataset.id.get_offset()
         raw = _RawFile(path)
         try:
             for column in columns:
@@ -120,6 +138,15 @@ def write_columns(
             raw.close()
     extents = _chunk_extents(path, columns)
     return [_describe(column, results[column.name], offsets, extents) for column in columns]
+
+
+def _open(path: Path, mode: str, threshold: int, interval: int) -> Any:
+    """The file; what is allocated in it from `threshold` bytes on begins at a multiple of `interval`."""
+    import h5py
+
+    return h5py.File(
+        path, mode, libver=("earliest", "v110"), alignment_threshold=threshold, alignment_interval=interval
+    )
 
 
 def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
