@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 EXTRAS := dev,parquet,plot,pandas,compat,server,train,export
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,10 +22,13 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# of these rules the first is for everything, the second for what the demo needs, which is less than half of it
+$(STAMP): WANTED := $(EXTRAS)
+$(DEMO_STAMP): WANTED := plot,train
+$(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Merlin needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(WANTED)]' -c constraints.txt
 	touch $@
 
 servers:
@@ -63,7 +67,7 @@ bench: setup servers
 
 # more samples, more training: make demo DEMO_VARS="N_SAMPLES=20000 EPOCHS=100"
 DEMO_VARS ?=
-demo: setup
+demo: $(if $(wildcard $(STAMP)),setup,$(DEMO_STAMP))
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	mkdir -p demo_output; \
 	merlin run specs/icf/icf_train.yaml --local --vars OUTPUT_PATH=$(CURDIR)/demo_output $(DEMO_VARS); \

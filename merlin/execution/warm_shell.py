@@ -210,7 +210,8 @@ class WarmShell:
 
         Either that one took the shell along, or someone killed the shell alone: then the task still runs, is
         ended, and gets another shell, once. What outlives its shell twice is to blame for it. A task that was
-        suspended, and of which nobody knows how it ended, gets another shell once, too.
+        suspended, and of which nobody knows how it ended, gets another shell once, too; one that itself ended with
+        a code that looks like it cannot be told from it.
         """
         code = driver.process.wait()
         left = self._left_behind(driver)

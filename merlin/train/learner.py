@@ -21,6 +21,7 @@ from merlin.train.widths import fitted, fitted_moment, transposed
 
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
+    from merlin.train.loading.normalise import Normaliser
 
 _HYPER = ("lr", "betas", "weight_decay", "momentum", "eps", BASE_LR)
 
@@ -40,17 +41,30 @@ class Learner:
     ) -> None:
         """All ranks get the weights of the first one."""
         self.capacity = capacity
+        self._ranks = ranks
+        self._decay = config.training.ema
         self.trainee = trainee.to(device)
         self.trainee.train()
-        with torch.no_grad():
-            ranks.broadcast([*self.trainee.parameters(), *self.trainee.buffers()])
+        self._broadcast()
         self.phases = [Phase(trainee, name, config, ranks, device) for name in trainee.phases]
-        decay = config.training.ema
-        named = [(n, p) for n, p in trainee.named_parameters() if p.is_floating_point()]
-        self.average = None if decay is None else MovingAverage(named, decay)
+        self.average = self._new_average()
         self._names = {id(p): name for name, p in trainee.named_parameters()}
         self._transposed = transposed(trainee)
         self.phases[0].select()
+
+    def start(self, normaliser: Normaliser) -> None:
+        """Let the model take what it needs from elsewhere; see `Trainee.start`."""
+        self.trainee.start(normaliser)
+        self._broadcast()
+        self.average = self._new_average()
+
+    def _broadcast(self) -> None:
+        with torch.no_grad():
+            self._ranks.broadcast([*self.trainee.parameters(), *self.trainee.buffers()])
+
+    def _new_average(self) -> MovingAverage | None:
+        named = [(n, p) for n, p in self.trainee.named_parameters() if p.is_floating_point()]
+        return None if self._decay is None else MovingAverage(named, self._decay)
 
     def state_dict(self) -> State:
         """Of which a checkpoint is made; not a copy."""

@@ -167,14 +167,15 @@ def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
     from merlin.train.models.version import require_code
 
     facts = run.facts()
+    name = prepared.config.model.name
+    if load_config(run.config_path).config.model.name == name:
+        recorded = {"name": name, "version": facts.model_version, "merlin": facts.code_version}
+        require_code(name, recorded, str(run.path))
     if facts.config_digest != prepared.config.digest:
         raise UsageError(
             f"{run.path} holds a run of another configuration: {_differences(run, prepared.config)}\n"
             "  Choose another directory, or give these the values they had."
         )
-    name = prepared.config.model.name
-    recorded = {"name": name, "version": facts.model_version, "merlin": facts.code_version}
-    require_code(name, recorded, str(run.path))
     if facts.data_digest != prepared.facts.data_digest:
         raise UsageError(
             f"{run.path} was trained on other data than {prepared.config.data} has now; begin a new run"

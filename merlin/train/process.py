@@ -177,7 +177,7 @@ def open_loop(
     """The loop of a trainer, where its newest checkpoint is."""
     data = open_data(run, config)
     ranks = seat.ranks
-    trainer = _trainer(run, config, seat, data, device)
+    trainer = _trainer(config, seat, data, device)
     validation = data.validation_loader(ranks.rank, ranks.size, device)
     directory = run.trainer(seat.trainer)
 
@@ -193,6 +193,8 @@ def open_loop(
     try:
         if loop.resume():
             note(f"resumed at step {trainer.step:,} of {trainer.num_steps:,}")
+        else:
+            trainer.start(data.normaliser)
         if ranks.is_first:
             loop.log = MetricsLog(directory.path, trainer.step, note)
         yield loop
@@ -205,14 +207,10 @@ def open_loop(
         validation.close()
 
 
-def _trainer(
-    run: RunDirectory, config: TrainConfig, seat: Seat, data: TrainingData, device: torch.device
-) -> Trainer:
-    """At its first step."""
+def _trainer(config: TrainConfig, seat: Seat, data: TrainingData, device: torch.device) -> Trainer:
+    """As its weights are drawn."""
     seed_initial_weights(config.seed, seat.trainer)
     trainee = build_trainee(config, data.shapes)
-    if not any(run.trainer(seat.trainer).checkpoints.glob("*.pt")):
-        trainee.start(data.normaliser)
     loader = data.training_loader(seat.trainer, seat.ranks.rank, seat.ranks.size, device)
     training = config.training
     num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * len(loader)
@@ -265,7 +263,7 @@ def _explaining_memory(config: TrainConfig, device: torch.device) -> Iterator[No
             raise
         training = config.training
         per_rank = training.batch_size // (config.tournament.ranks_per_trainer * training.accumulate)
-        narrower = " or tournament.mutation.width smaller" if config.mutates_width else ""
+        narrower = " or tournament.mutation.width" if config.mutates_width else ""
         raise TrainingError(
             f"{device} is out of memory with {per_rank} samples at once in {training.precision}: "
             f"{told.splitlines()[0] if told else 'no more memory'}\n"

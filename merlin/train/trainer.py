@@ -31,12 +31,13 @@ from merlin.train.widths import Widths
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
     from merlin.train.loading.loader import ShardLoader
+    from merlin.train.loading.normalise import Normaliser
 
 FORMAT = "merlin-trainer"
 VERSION = 1
 AGREE_EVERY = 10  # steps between which ranks do not ask each other whether to stop
 # what a seed is used for enters it
-_INIT, _RUN, _EVALUATE, _WIDEN = 0x494E4954, 0x52554E, 0x4556414C, 0x57494445
+_INIT, _START, _RUN, _EVALUATE, _WIDEN = 0x494E4954, 0x5354415254, 0x52554E, 0x4556414C, 0x57494445
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 State = dict[str, Any]
@@ -110,6 +111,13 @@ class Trainer:
         return {phase.name: float(phase.optimizer.param_groups[0]["lr"]) for phase in self._learner.phases}
 
     # training
+
+    def start(self, normaliser: Normaliser) -> None:
+        """Let a model that has been drawn take what it needs from elsewhere, before its first step."""
+        before = random_state(self.device)
+        seed_all(derive_seed(_START, self.config.seed, self.index))
+        self._learner.start(normaliser)
+        set_random_state(before, self.device)
 
     def train_steps(self, num: int, should_stop: Callable[[], bool] | None = None) -> int:
         """Train `num` steps, fewer if `should_stop` says so; returns how many were done."""
@@ -345,7 +353,8 @@ class Trainer:
         bad_steps = int(state.get("bad_steps", 0))
         capacity = state.get("capacity")
         if capacity != self.capacity:
-            state, keys = merged(self.export_state(), state, keys), everything
+            if keys != everything:
+                state, keys = merged(self.export_state(), state, keys), everything
             self._resize(capacity)
         self._learner.take(state, keys)
         self._bad_steps = bad_steps

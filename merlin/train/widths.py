@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from merlin.train.models.base import Trainee
 
+_BY_UNIT = (_NormBase, nn.PReLU)  # what they do to a unit does not depend on the others
 MOST = 4.0  # a capacity stays within this factor of the configured one
 
 
@@ -86,9 +88,10 @@ def obstacle(model: nn.Module, narrow: nn.Module) -> str | None:
     for path, layer in model.named_modules():
         for name, weight in layer.named_parameters(path, recurse=False):
             small = other[name]
-            if small == weight.shape or weight.ndim == 1 == len(small):
+            if small == weight.shape:
                 continue
             known = isinstance(layer, nn.Linear) or (isinstance(layer, _ConvNd) and layer.groups == 1)
+            known = known or (isinstance(layer, _BY_UNIT) and weight.ndim == 1 == len(small))
             if not known or small[2:] != weight.shape[2:]:
                 return f"{name} is a weight of {type(layer).__name__}, which cannot be made wider by its ends"
     return None

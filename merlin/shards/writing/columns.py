@@ -135,6 +135,7 @@ def write_columns(
                     sink = raw.sink(offsets[column.name], column.row_bytes)
                     results[column.name] = _stream(column, sink, storing, checks)
         finally:
+            storing.shutdown(cancel_futures=True)  # what still waits would write into a closed file
             raw.close()
     extents = _chunk_extents(path, columns)
     return [_describe(column, results[column.name], offsets, extents) for column in columns]

@@ -20,7 +20,7 @@ def require_code(name: str, recorded: Mapping[str, Any], where: str) -> None:
 
     Users' models are compared only if both tell a version.
     """
-    if recorded.get("name") != name:
+    if recorded.get("name", name) != name:
         raise CheckpointError(f"{where} is of the model {recorded.get('name')}, and not of {name}")
     was, now = recorded.get("version"), version_of(name)
     if was == now or (name not in MODELS and None in (was, now)):

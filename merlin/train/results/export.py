@@ -51,8 +51,8 @@ def model_facts(surrogate: Surrogate) -> dict[str, Any]:
         "format": "merlin-exported-model",
         "version": 1,
         "model": surrogate.best.name,
-        "model_version": surrogate.best.facts["model"]["version"],
-        "merlin": surrogate.best.facts["model"]["merlin"],
+        "model_version": surrogate.best.facts["model"].get("version"),
+        "merlin": surrogate.best.facts["model"].get("merlin"),
         "inputs": [{"name": q.name, "low": q.low, "high": q.high} for q in quantities.inputs],
         "outputs": [
             {

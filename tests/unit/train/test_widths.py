@@ -245,4 +245,6 @@ def test_what_keeps_a_width_from_changing_is_named() -> None:
     assert "changes none of its widths" in str(obstacle(nn.Linear(2, 8), nn.Linear(2, 8)))
     assert "depend on its capacity" in str(obstacle(nn.Linear(2, 8), nn.Linear(2, 8, bias=False)))
     assert "layer.weight is a weight of Conv1d" in str(obstacle(Grouped(8), Grouped(4)))
+    norms = (nn.Sequential(nn.Linear(2, width), nn.LayerNorm(width)) for width in (8, 4))
+    assert "1.weight is a weight of LayerNorm" in str(obstacle(*norms))
     assert "weight_ih_l0 is a weight of GRU" in str(obstacle(nn.GRU(2, 8), nn.GRU(2, 4)))
