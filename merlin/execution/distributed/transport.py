@@ -12,7 +12,33 @@ log = logging.getLogger("merlin.worker")
 
 
 class QoS(redis.QoS):
-    """Leaves messages alone that nobody acknowledged, while Redis is full; Kombu's own lets that end the worker."""
+    """Outlives a full Redis; Kombu's own lets it end the worker.
+
+    Meanwhile messages that nobody acknowledged are left alone. One that was taken just then is known to this worker
+    alone: should it end before the work is done, the study sends another one. One whose work was done just then comes
+    again later, and is known to be done.
+    """
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        try:
+            super().append(message, delivery_tag)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            log.warning("a message is not written down as taken: %s", error)
+            super(redis.QoS, self).append(message, delivery_tag)  # type: ignore[no-untyped-call]
+
+    def ack(self, delivery_tag: str) -> None:
+        try:
+            super().ack(delivery_tag)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            log.warning("a message is not written down as done: %s", error)
+            super(redis.QoS, self).ack(delivery_tag)  # type: ignore[no-untyped-call]
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        try:
+            super().reject(delivery_tag, requeue)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            log.warning("a message is not written down as refused: %s", error)
+            super(redis.QoS, self).ack(delivery_tag)  # type: ignore[no-untyped-call]
 
     def restore_visible(self, *args: Any, **options: Any) -> Any:
         try:
