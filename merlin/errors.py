@@ -29,8 +29,14 @@ Foreign exceptions are translated at the fence where the foreign library is call
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+
+def command_line(*words: object) -> str:
+    """A command of ours as it can be pasted into a shell; for messages that say what to do."""
+    return shlex.join(["merlin", *map(str, words)])
 
 
 class MerlinError(Exception):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.cli.advice import next_commands
 from merlin.cli.output import count, duration, flush, print_json, table
-from merlin.errors import ExecutionError
+from merlin.errors import ExecutionError, command_line
 
 if TYPE_CHECKING:
     from merlin.execution.events import RunSummary
@@ -41,24 +42,36 @@ def execute(
 
 
 def run_to_end(
-    workspace: Workspace, *, num_workers: int | None, failed: bool = False, steps: Sequence[str] = ()
+    workspace: Workspace,
+    *,
+    num_workers: int | None,
+    failed: bool = False,
+    steps: Sequence[str] = (),
+    max_failures: float | None = None,
 ) -> dict[str, Any]:
     """Run what is missing in `workspace`, with a display; returns the report."""
     from merlin.cli.progress import choose_display
     from merlin.execution.embedded import RunOptions, run_embedded
 
-    options = RunOptions(workers=num_workers, redo_failed=failed, steps=tuple(steps) or None)
+    options = RunOptions(
+        workers=num_workers, redo_failed=failed, steps=tuple(steps) or None, max_failures=max_failures
+    )
     try:
         with choose_display() as display:
             summary = run_embedded(workspace, options, display)
     except ExecutionError:
-        print(f"resume with: merlin restart {workspace.path}", file=sys.stderr)
+        print(f"resume with: {command_line('restart', workspace.path)}", file=sys.stderr)
         raise
     return make_report(workspace, summary, exit_code(summary))
 
 
 def run_the_rest(
-    workspace: Workspace, *, num_workers: int | None, failed: bool, steps: Sequence[str]
+    workspace: Workspace,
+    *,
+    num_workers: int | None,
+    failed: bool,
+    steps: Sequence[str],
+    max_failures: float | None,
 ) -> dict[str, Any]:
     """`run_to_end`, unless nothing is left to run; then the report has a note that says so."""
     from merlin.execution.events import RunSummary
@@ -66,7 +79,9 @@ def run_the_rest(
 
     totals = take_snapshot(workspace).totals
     if totals.missing or (failed and totals.failed + totals.skipped):
-        return run_to_end(workspace, num_workers=num_workers, failed=failed, steps=steps)
+        return run_to_end(
+            workspace, num_workers=num_workers, failed=failed, steps=steps, max_failures=max_failures
+        )
     numbers = {key: getattr(totals, key) for key in ("planned", "ok", "failed", "skipped", "missing")}
     summary = RunSummary(**numbers, stop_reason="", seconds=0.0, per_step={})
     report = make_report(workspace, summary, exit_code(summary))
@@ -152,7 +167,7 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
         for line in group.log_tail.splitlines()[-MAX_TAIL_LINES:]:
             print(f"    {line}")
     if report["failures"]:
-        print(f"\nall failures, with logs: merlin failures {report['workspace']}")
+        print(f"\nall failures, with logs: {command_line('failures', report['workspace'])}")
     for data_set in report["data_sets"]:
         print(f"\ndata set {data_set['line']}")
         if data_set["filtered"]:
@@ -161,14 +176,18 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         print(f"stopped early: {report['stop_reason']}", file=sys.stderr)
     if report["missing"]:
-        print(f"resume with: merlin restart {report['workspace']}", file=sys.stderr)
+        for line in next_commands(
+            report["workspace"], report["stop_reason"], has_failed=report["failed"] > 0
+        ):
+            print(line, file=sys.stderr)
 
 
 def _show_note(report: dict[str, Any]) -> None:
     """Nothing was run: say so, and what could be."""
     print(f"workspace {report['workspace']}\n{report['note']}; tasks: {reconciled(report)}")
     if report["failed"]:
-        print(f"run those that failed again with: merlin restart {report['workspace']} --failed")
+        again = command_line("restart", report["workspace"], "--failed")
+        print(f"run those that failed again with: {again}")
     flush()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.cli.output import count, print_json
-from merlin.errors import UsageError, WorkspaceError
+from merlin.errors import UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -96,7 +96,8 @@ def _require_settled(study: Workspace) -> None:
     ]
     if lacking:
         raise WorkspaceError(
-            f"{', '.join(lacking)}, which the new samples need, has not ended ok; first: merlin restart {study.path}"
+            f"{', '.join(lacking)}, which the new samples need, has not ended ok; "
+            f"first: {command_line('restart', study.path)}"
         )
 
 
@@ -113,7 +114,7 @@ def _require_data_sets(studies: Sequence[Workspace]) -> None:
             if manifest in outcomes and outcomes[manifest][0] != Outcome.OK:
                 raise WorkspaceError(
                     f"{', '.join(steps)} would work on a data set that is not finished; "
-                    f"first: merlin restart {study.root}"
+                    f"first: {command_line('restart', study.root)}"
                 )
 
 
@@ -131,7 +132,7 @@ def _nothing_to_add(studies: Sequence[Workspace], *, as_json: bool) -> int:
     else:
         print(note)
     for study in open_ones:
-        print(f"not finished: merlin restart {study.path}", file=sys.stderr)
+        print(f"not finished: {command_line('restart', study.path)}", file=sys.stderr)
     return code
 
 
@@ -151,7 +152,7 @@ def _announce(studies: Sequence[Workspace], made: Workspace) -> None:
     )
     if any(take_snapshot(study).totals.missing for study in studies):
         print(
-            f"what was there before is not finished; merlin restart {made.root} does that, "
+            f"what was there before is not finished; {command_line('restart', made.root)} does that, "
             "and the data sets get the new rows then",
             file=sys.stderr,
         )
@@ -184,6 +185,7 @@ def restart_all(
     as_json: bool,
     failed: bool,
     steps: Sequence[str],
+    max_failures: float | None = None,
 ) -> int:
     """Run or publish what is missing, study by study, and report; returns the largest exit code."""
     from merlin.cli import execute, publishing
@@ -194,7 +196,9 @@ def restart_all(
     for study in studies:
         if config is None:
             publishing.refuse_published(study)
-            report = execute.run_the_rest(study, num_workers=num_workers, failed=failed, steps=steps)
+            report = execute.run_the_rest(
+                study, num_workers=num_workers, failed=failed, steps=steps, max_failures=max_failures
+            )
         else:
             command = ["merlin", "run-workers", str(study.path)]
             report = publishing.hand_over(study, config, workers_command=command, failed=failed, steps=steps)

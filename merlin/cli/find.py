@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.errors import WorkspaceError
+from merlin.errors import WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
@@ -51,7 +51,7 @@ def _of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[
     if not found:
         raise WorkspaceError(
             f"no workspace of the study {spec.document.description.name!r} in {output_path(spec)}; "
-            f"run it with: merlin run {path}"
+            f"run it with: {command_line('run', path)}"
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from merlin.study.layout import SampleLayout
@@ -9,19 +10,20 @@ from merlin.study.plan import Plan, StepInstance, StepKind
 
 FILES_PER_SHELL_TASK = 4  # script, .out, .err, MERLIN_FINISHED
 FILES_OF_MANIFEST = 2  # manifest.json, ensemble.h5
+UNKNOWN = "unknown until generate.cmd has run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceForecast:
-    """One step instance; `num_files` leaves out what the user's own commands write."""
+    """One step instance; `num_files` leaves out what the user's own commands write, None is `UNKNOWN`."""
 
     id: str
     step: str
     kind: str
     per_sample: bool
-    num_tasks: int
-    num_directories: int
-    num_files: int
+    num_tasks: int | None
+    num_directories: int | None
+    num_files: int | None
     waits_for: tuple[str, ...]
     queue: str
     params: dict[str, str | int | float | bool]
@@ -31,12 +33,12 @@ class InstanceForecast:
 class Forecast:
     name: str
     workspace: str
-    num_samples: int | None  # 0: only generate.cmd knows
+    num_samples: int | None  # None also without columns: the study has no samples
     columns: tuple[str, ...]
-    num_tasks: int
-    num_directories: int
-    num_files: int
-    num_shards: int
+    num_tasks: int | None
+    num_directories: int | None
+    num_files: int | None
+    num_shards: int | None
     instances: tuple[InstanceForecast, ...]
 
 
@@ -47,24 +49,41 @@ def forecast(plan: Plan) -> Forecast:
     return Forecast(
         name=plan.name,
         workspace=plan.workspace,
-        num_samples=plan.samples.num if plan.samples else None,
+        num_samples=plan.samples.num or None if plan.samples else None,
         columns=plan.samples.labels if plan.samples else (),
-        num_tasks=sum(i.num_tasks for i in instances),
-        num_directories=sum(i.num_directories for i in instances),
-        num_files=sum(i.num_files for i in instances),
-        num_shards=sum(i.num_tasks for i in instances if kinds[i.id] is StepKind.AGGREGATE),
+        num_tasks=total(i.num_tasks for i in instances),
+        num_directories=total(i.num_directories for i in instances),
+        num_files=total(i.num_files for i in instances),
+        num_shards=total(i.num_tasks for i in instances if kinds[i.id] is StepKind.AGGREGATE),
         instances=instances,
     )
 
 
+def total(numbers: Iterable[int | None]) -> int | None:
+    """The sum; None if one of them is unknown."""
+    every = list(numbers)
+    known = [number for number in every if number is not None]
+    return sum(known) if len(known) == len(every) else None
+
+
+def tasks_of(plan: Plan, instance: StepInstance) -> int | None:
+    """The number of tasks; None where it follows from samples that only generate.cmd can count."""
+    if plan.samples is None or plan.samples.num:
+        return instance.num_tasks
+    sources = instance.aggregate.sources if instance.aggregate is not None else ()
+    follows = instance.per_sample or any(i.per_sample for i in plan.instances if i.id in sources)
+    return None if follows and instance.kind is not StepKind.MANIFEST else instance.num_tasks
+
+
 def _instance(plan: Plan, instance: StepInstance) -> InstanceForecast:
-    directories, files = _written(plan, instance)
+    num_tasks = tasks_of(plan, instance)
+    directories, files = (None, None) if num_tasks is None else _written(plan, instance)
     return InstanceForecast(
         id=instance.id,
         step=instance.step,
         kind=instance.kind.value,
         per_sample=instance.per_sample,
-        num_tasks=instance.num_tasks,
+        num_tasks=num_tasks,
         num_directories=directories,
         num_files=files,
         waits_for=tuple(f"{edge.source} ({edge.kind})" for edge in instance.edges),

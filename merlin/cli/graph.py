@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from merlin.cli.forecast import UNKNOWN, tasks_of, total
 from merlin.study.plan import Plan, StepKind
 
 
@@ -15,13 +16,15 @@ class Node:
     name: str
     kind: str
     num_instances: int = 0
-    num_tasks: int = 0
+    num_tasks: int | None = 0
     sources: dict[str, str] = field(default_factory=dict)
 
     @property
     def caption(self) -> str:
         """ "3 × 10 tasks", "1 shard"."""
         noun = "shard" if self.kind == StepKind.AGGREGATE else "task"
+        if self.num_tasks is None:
+            return f"{noun}s {UNKNOWN}"
         plural = "" if self.num_tasks == 1 else "s"
         by = f" in {self.num_instances} instances" if self.num_instances > 1 else ""
         return f"{self.num_tasks:,} {noun}{plural}{by}"
@@ -41,7 +44,7 @@ def graph_of(plan: Plan) -> list[Node]:
         node = nodes.setdefault(instance.step, Node(name=instance.step, kind=instance.kind.value))
         names[instance.id] = instance.step
         node.num_instances += 1
-        node.num_tasks += instance.num_tasks
+        node.num_tasks = total((node.num_tasks, tasks_of(plan, instance)))
     for instance in plan.instances:
         if instance.kind is StepKind.MANIFEST:
             continue  # what it waits for besides its shards is no flow of data

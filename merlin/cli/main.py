@@ -93,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
+        _tell_program(args, error, code)
     except (click.Abort, KeyboardInterrupt):
         _say("stopped")
         code = 130
@@ -101,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 1  # as click itself ends when a command meets it
     except MerlinError as error:
         code = _explain(error, debug)
+        _tell_program(args, error, code)
     except OSError as error:
         code = _environment_failed(error, args, debug)
     except Exception as error:  # noqa: BLE001  the outermost frame: nobody above could explain it
@@ -169,6 +171,17 @@ def _explain(error: MerlinError, debug: bool) -> int:
     else:
         _say(f"error: {error}")
     return error.exit_code
+
+
+def _tell_program(args: Sequence[str], error: click.ClickException | MerlinError, code: int) -> None:
+    """With --json, print the error on stdout, too, where a program waits for a document."""
+    if "--json" not in args:
+        return
+    from merlin.cli.output import print_json
+
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    diagnostics = {"diagnostics": error.diagnostics} if isinstance(error, SpecError | ConfigError) else {}
+    print_json({"error": message, **diagnostics, "exit_code": code})
 
 
 def _traceback(error: BaseException, write: Callable[[str], Any]) -> None:

@@ -153,6 +153,17 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
     return out
 
 
+def parse_failure_limit(text: str) -> float:
+    """A count, or a share of the tasks as a fraction; infinite for none. Raises UsageError."""
+    from merlin.spec.scalars import Problem, to_failure_limit
+
+    try:
+        limit = to_failure_limit(text)
+    except Problem as problem:
+        raise UsageError(f"--max-failures {problem}; write a count (12) or a share (5%)") from None
+    return float("inf") if limit is None else limit
+
+
 def check_pgen(pgen: str | None, pargs: tuple[str, ...]) -> None:
     """Raise UsageError for --pargs that no --pgen file would read, or that are not KEY:VALUE."""
     if pargs and not pgen:

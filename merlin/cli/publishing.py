@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from merlin.cli.output import count, flush, print_json
-from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError
+from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -56,7 +56,7 @@ def refuse_published(workspace: Workspace) -> None:
         return
     if crew is not None:
         raise WorkspaceError(
-            f"{workspace.path} is published for workers; end that first: merlin cancel {workspace.path}"
+            f"{workspace.path} is published for workers; end that first: {command_line('cancel', workspace.path)}"
         )
 
 
@@ -95,7 +95,7 @@ def hand_over(
     try:
         opened = open_study(workspace, config, redo_failed=failed, steps=tuple(steps) or None)
     except ExecutionError:
-        print(f"publish it again with: merlin restart {workspace.path}", file=sys.stderr)
+        print(f"publish it again with: {command_line('restart', workspace.path)}", file=sys.stderr)
         raise
     return make_report(workspace, config, opened, workers_command)
 
@@ -120,7 +120,7 @@ def make_report(
         "unserved_queues": _unserved(config, queues),
         "next": {
             "run-workers": shlex.join(workers_command),
-            "monitor": shlex.join(["merlin", "monitor", str(workspace.path)]),
+            "monitor": command_line("monitor", workspace.path),
         },
     }
 

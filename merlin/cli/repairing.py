@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.cli.output import count
-from merlin.errors import ShardError, WorkspaceError
+from merlin.errors import ShardError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.execution.repair import Repaired
@@ -55,6 +55,24 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
             f"{study.path} is the workspace of study {study.plan.study_id}"
         )
     return Home(study.data_set_dir(known[data.aggregate]), study, data.aggregate)
+
+
+def how_to_repair(report: Report) -> str:
+    """What to do about a data set that is damaged."""
+    from merlin.shards.format.manifest_file import read_manifest
+    from merlin.shards.proving.repair import plan_repair
+    from merlin.shards.proving.whereabouts import find_aggregate
+
+    words = ("shards", "verify", report.path, "--repair")
+    if find_aggregate(report.path) is None:
+        if not report.has_manifest:
+            return "to repair it: put it back into the workspace of its study, or copy its manifest again"
+        data = read_manifest(report.path)
+        if plan_repair(data, report.problems).needs_workspace:
+            if str(data.study.get("study_id")).startswith("import-"):
+                return "to repair it: import it again, as there is no study that could run its samples"
+            return f"to repair it: {command_line(*words)} --workspace WORKSPACE, which is that of its study"
+    return f"to repair it: {command_line(*words)}"
 
 
 def repair(

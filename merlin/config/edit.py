@@ -9,7 +9,7 @@ from pathlib import Path
 
 from merlin.config.places import pointer_path
 from merlin.config.private_file import write_private
-from merlin.errors import ConfigError
+from merlin.errors import ConfigError, command_line
 from merlin.spec.findings import Findings, Source
 from merlin.spec.scalars import plain_scalar, typed
 from merlin.spec.tree import Entry, parse
@@ -74,7 +74,9 @@ def update_block(path: Path, block: str, values: Mapping[str, str | int]) -> Non
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; make it: merlin config create -o {path}") from None
+        raise ConfigError(
+            f"{path} does not exist; make it: {command_line('config', 'create', '-o', path)}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     for key, value in values.items():

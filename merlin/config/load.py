@@ -18,7 +18,7 @@ from merlin.config.places import (
 )
 from merlin.config.private_file import check_ours
 from merlin.config.url import parse_url
-from merlin.errors import ConfigError
+from merlin.errors import ConfigError, command_line
 from merlin.spec.scalars import Problem
 
 _HOW_TO = (
@@ -76,7 +76,7 @@ def find_config_path(
         return path, "home directory"
     path = (cwd or Path.cwd()) / SERVER_DIR / APP_FILE
     if path.is_file():
-        check_ours(path, f"If you trust it: merlin config use {path}")
+        check_ours(path, f"If you trust it: {command_line('config', 'use', path)}")
         return path, "private server here"
     return None
 

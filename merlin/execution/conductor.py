@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +16,7 @@ from merlin.ledger.records import RESET, EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan import Plan
 from merlin.study.reopen import reopen, reopen_failed
 from merlin.study.restrict import restrict
 from merlin.study.runs import RunMap
@@ -44,6 +46,14 @@ def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRe
     ]
 
 
+def _allowing(plan: Plan, max_failures: float) -> Plan:
+    """The plan with another limit for the steps that have one."""
+    instances = (
+        i if i.max_failures is None else replace(i, max_failures=max_failures) for i in plan.instances
+    )
+    return replace(plan, instances=tuple(instances))
+
+
 class Conductor:
     """One run of a study: reads the ledger at the start and after losses, writes what no worker writes.
 
@@ -70,11 +80,12 @@ class Conductor:
         steps: Collection[str] | None = None,
         again: Mapping[str, list[tuple[int, int]]] | None = None,
         only: Collection[str] | None = None,
+        max_failures: float | None = None,
     ) -> None:
         """Read the ledger and decide what is to do; with `redo_failed`, failed tasks (of `steps`), too.
 
         `again`: tasks to be run again however they ended, and the shards and manifests that follow from them. `only`:
-        the step instances to be run, all of whose other sources have ended.
+        the step instances to be run, all of whose other sources have ended. `max_failures`: in place of the plan's.
         """
         plan = self._workspace.plan
         self._replay = replay(self._workspace.ledger_dir, plan)
@@ -84,6 +95,8 @@ class Conductor:
             self._forget(reopen(plan, self._replay.outcomes, again))
         if only is not None:
             plan = restrict(plan, only)
+        if max_failures is not None:
+            plan = _allowing(plan, max_failures)
         self.scheduler = Scheduler(plan, self._replay.outcomes, num_workers=num_workers, target_s=target_s)
         self.flush()
 

@@ -38,6 +38,7 @@ class RunOptions:
     steps: tuple[str, ...] | None = None  # … of these steps only
     again: Mapping[str, list[tuple[int, int]]] | None = None  # tasks to run again however they ended
     only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
+    max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
     grace_s: float = 5.0  # for workers to end when told to stop; then they are killed
 
 
@@ -140,6 +141,7 @@ class _Run:
             steps=options.steps,
             again=options.again,
             only=options.only,
+            max_failures=options.max_failures,
         )
         self._scheduler = self._conductor.scheduler
         self._conductor.event(

@@ -21,6 +21,7 @@ from merlin.execution.journal import ChunkJournal, Outputs
 from merlin.execution.shell import machine_error
 from merlin.execution.waiting import Waiter
 from merlin.ledger.records import Failure
+from merlin.study.layout import LOGS
 from merlin.study.plan import StepInstance
 from merlin.study.tasks import Chunk
 from merlin.study.workspace import Workspace
@@ -96,7 +97,7 @@ class FunctionRunner:
 
     def _log(self, instance: StepInstance) -> TextIO:
         if instance.id not in self._logs:
-            folder = self._workspace.instance_dir(instance) / "logs"
+            folder = self._workspace.instance_dir(instance) / LOGS
             folder.mkdir(parents=True, exist_ok=True)
             # by lines, so that it mixes in order with what is printed below Python
             self._logs[instance.id] = open(folder / f"{self._worker}.out", "a", buffering=1)  # noqa: SIM115

@@ -26,7 +26,8 @@ from merlin.shards.format.rows import row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
 from merlin.shards.proving import repair as rebuild
 from merlin.shards.proving.damage import NO_ROWS
-from merlin.shards.proving.expected import sample_ids, tasks_of
+from merlin.shards.proving.expected import expected_rows, sample_ids, tasks_of
+from merlin.shards.proving.promised import promised
 from merlin.shards.proving.repair import RepairPlan, plan_repair
 from merlin.shards.proving.verify import Report
 from merlin.shards.proving.whereabouts import has_manifest_outcome, manifest_instance
@@ -125,7 +126,7 @@ class Repair:
     # ------------------------------------------------------------------ rounds
 
     def _round(self, report: Report) -> None:
-        if report.counts is None:
+        if not report.has_manifest:
             self._rebuild_manifest()
             return
         data = read_manifest(self._directory)
@@ -161,13 +162,19 @@ class Repair:
         self._require_workspace(None)
         self.done.rebuilt.add("manifest.json")
         again: dict[str, dict[str, list[Range]]] = {}
+        rows = NO_ROWS
         for name, study in self._studies.items():
             lost = rebuild.lost_without_manifest(study, study.instance(self._aggregate))
             if len(lost):
                 again[name] = _tasks(study, self._aggregate, lost)
+                rows = np.union1d(rows, lost)
         if again:
+            known = promised(self._directory)
+            executed = NO_ROWS if known is None else self._without_files(known, rows)
             for name, tasks in again.items():
                 self._run_part(self._studies[name], tasks)
+            if known is not None and not self.done.was_interrupted:
+                self._note_fates(read_manifest(self._directory), rows, executed)
             return
         with self._locked():
             for study, instance in self._finished_manifests():
@@ -221,13 +228,12 @@ class Repair:
     def _take_stock(self, data: DataSet, rows: Array) -> None:
         """Compare the new shards with what the manifest said of the old ones."""
         now = read_manifest(self._directory)
-        stored, changed, doubted = NO_ROWS, NO_ROWS, NO_ROWS
+        changed, doubted = NO_ROWS, NO_ROWS
         for entry in now.shards:
             if not _touches(entry, rows):
                 continue
             self.done.repacked.add(entry.file)
             held = _held(now, entry.shard)
-            stored = np.union1d(stored, held)
             digest, info = self._original[entry.shard]
             if entry.content_digest == digest:
                 continue
@@ -237,13 +243,17 @@ class Repair:
             ours = np.isin(other, self._executed)
             changed = np.union1d(changed, other[ours] if is_known or ours.all() else NO_ROWS)
             doubted = np.union1d(doubted, other[~ours])
-        filtered = np.concatenate([np.arange(a, b) for f in now.filters for a, b in f.rows] or [NO_ROWS])
-        failed = np.setdiff1d(rows, np.union1d(stored, filtered))
         self._forced = doubted
-        self._note("ran_again", data, np.intersect1d(rows, self._executed))
-        self._note("collected_again", data, np.setdiff1d(rows, self._executed))
-        self._note("failed", data, failed)
+        self._note_fates(now, rows, self._executed)
         self._note("changed", data, changed)
+
+    def _note_fates(self, now: DataSet, rows: Array, executed: Array) -> None:
+        """What became of the rows that were lost: some ran again, the others were collected from their files."""
+        there = [expected_rows(now, entry.lo, entry.hi) for entry in now.shards]
+        filtered = [np.arange(a, b) for f in now.filters for a, b in f.rows]
+        self._note("ran_again", now, np.intersect1d(rows, executed))
+        self._note("collected_again", now, np.setdiff1d(rows, executed))
+        self._note("failed", now, np.setdiff1d(rows, np.concatenate([NO_ROWS, *there, *filtered])))
         self.done.collected_again = np.setdiff1d(self.done.collected_again, self.done.ran_again)
 
     def _note(self, name: str, data: DataSet, rows: Array) -> None:

@@ -29,7 +29,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 def main(argv: list[str] | None = None) -> int:
     """Run chunks until told to exit."""
     args = _parse(argv)
-    faulthandler.enable()  # a segfault leaves its Python stack in the log
+    faulthandler.enable(os.dup(2))  # a segfault leaves its Python stack in the log, wherever 2 leads by then
     signal.signal(signal.SIGINT, _ignore)  # a handler, not SIG_IGN: the tasks must not inherit it
     os.set_inheritable(args.fd, False)
     channel = Channel(socket.socket(fileno=args.fd))

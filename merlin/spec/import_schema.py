@@ -9,19 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import AliasChoices, BeforeValidator, Field, PlainValidator, PrivateAttr, WithJsonSchema
 
 from merlin.errors import SpecError
-from merlin.spec.checks.aggregates import DTYPES
+from merlin.spec.checks.fields import DTYPES, ROLES
 from merlin.spec.field_types import Count, Flag, Name, Number, Positive, Text
 from merlin.spec.findings import NOWHERE, Findings, Place, Source, allowed
 from merlin.spec.model import Block, Compression, TextList
 from merlin.spec.scalars import Problem, shown, to_int
-from merlin.spec.tree import Entry, parse, to_data
+from merlin.spec.tree import MISSING, Entry, parse, to_data
 from merlin.spec.validation import validate_as
 
 Kind = Literal["scalar", "series", "image", "volume", "text", "ragged", "graph"]
-ROLES = ("nodes", "positions", "edges", "edge_features", "node_targets", "targets")
 
 
 def _as_shape(value: Any) -> tuple[int | None, ...]:
@@ -83,7 +82,9 @@ class ImportField(ImportColumn):
     offsets: Text | None = Field(
         default=None, description="Ragged: where each sample's items begin; n + 1 numbers."
     )
-    finite: Flag = Field(default=True, description="NaN or infinity is a bad value.")
+    finite: Flag = Field(
+        default=True, description="NaN or infinity is a bad value; default: as the file says, else true."
+    )
     units: Text = Field(default="", description="Units, kept as an attribute.")
     description: Text = Field(default="", description="Kept as an attribute.")
     compression: Literal["", "none", "gzip", "zstd", "blosc2"] = Field(
@@ -116,11 +117,15 @@ class ImportSchema(Block):
     sample_id: Annotated[ImportColumn, BeforeValidator(_as_column)] | None = Field(
         default=None, description="Whole numbers that ascend; gaps are missing samples. Default: 0, 1, 2, …"
     )
+    row: Annotated[ImportColumn, BeforeValidator(_as_column)] | None = Field(
+        default=None,
+        description="Whole numbers that ascend, where ids begin again: the sample's row. Default: by sample_id.",
+    )
     samples: Literal["rows", "groups"] = Field(
         default="rows", description="HDF5: samples are rows of data sets, or each is a group of its own."
     )
     success: Text | None = Field(
-        default=None, description="With groups: data set that is 0 for a failed sample."
+        default=None, description="With groups: data set that is 0 for a failed sample, which is left out."
     )
     bad_values: Literal["refuse", "drop"] = Field(
         default="refuse", description="A value that does not fit ends the import, or its sample is left out."
@@ -132,6 +137,17 @@ class ImportSchema(Block):
         description="Fractions of the samples.",
     )
     seed: Count = Field(default=0, description="Seed of the split.")
+
+    _tree: Entry = PrivateAttr(default=MISSING)  # what was written, for the places of mistakes
+    _file: str = PrivateAttr(default="schema")
+
+    @property
+    def file(self) -> str:
+        return self._file
+
+    def written(self, *path: str) -> Entry:
+        """What the text says at a path, and where."""
+        return self._tree.get(*path)
 
 
 def read_import_schema(path: Path) -> ImportSchema:
@@ -159,6 +175,7 @@ def parse_import_schema(text: str, findings: Findings) -> ImportSchema:
         _check(tree, findings)
     if schema is None or findings.failed:
         raise SpecError(findings.sorted())
+    schema._tree, schema._file = tree or MISSING, findings.file
     return schema
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -35,11 +36,13 @@ from merlin.spec.field_types import (
     Text,
     Typed,
 )
+from merlin.spec.findings import allowed
 from merlin.spec.scalars import Problem, Scalar, shown, to_float, to_int, typed
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
+BATCH_TYPES = ("local", "slurm", "flux", "lsf", "lsf-srun", "pbs")
 Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "grid"]
 Compression = Literal["none", "gzip", "zstd", "blosc2"]
 FieldKind = Literal["scalar", "series", "image", "volume", "text", "ragged", "graph"]
@@ -142,10 +145,25 @@ class Env(Block):
     )
 
 
+def _as_batch_type(value: Any) -> Any:
+    if isinstance(value, str) and "$(" not in value and value not in BATCH_TYPES:
+        raise Problem(f"{shown(value)} is not allowed", allowed(value, BATCH_TYPES, "allowed"))
+    return value
+
+
+BatchType = Annotated[
+    Text,
+    AfterValidator(_as_batch_type),
+    WithJsonSchema({"anyOf": [{"enum": list(BATCH_TYPES)}, {"type": "string", "pattern": "\\$\\("}]}),
+]
+
+
 class Batch(OpenBlock):
     """How the cluster is used; further keys are kept for the scheduler."""
 
-    type: Text = Field(default="local", description="Scheduler: local, slurm, flux, lsf or pbs.")
+    type: BatchType = Field(
+        default="local", description="Scheduler: local, slurm, flux, lsf, lsf-srun or pbs."
+    )
     bank: Text | None = Field(default=None, description="Account to charge.")
     queue: Text | None = Field(default=None, description="Partition or queue.")
     nodes: ResourcePositive | None = Field(default=None, description="Number of nodes of the allocation.")
@@ -252,7 +270,7 @@ class AggregateBlock(Block):
 
 
 class StepBatch(OpenBlock):
-    type: Text | None = Field(default=None, description="Scheduler of this step.")
+    type: BatchType | None = Field(default=None, description="Scheduler of this step.")
 
 
 class Exclusive(Block):

@@ -25,6 +25,7 @@ SCRIPT_KEYS = frozenset({"cmd", "restart"})
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BLANK = "\ue000"  # stands for the blank of ": " in an unquoted command
 _COLON = "\ue001"  # stands for a ":" at the end of a line of an unquoted command
+_COLON_PROBLEM = "mapping values are not allowed"  # what YAML says of a ": " in unquoted text
 _COMMAND_LINE = re.compile(
     r"^(?P<indent>[ ]*(?:-[ ]+)*)(?P<key>cmd|restart):[ ]+(?P<first>[^\s|>'\"&*!{\[#%@`])"
 )
@@ -174,13 +175,12 @@ def compose(text: str) -> yaml.Node | None:
 
     Stand-ins of one character keep every line and column; `_Builder` puts the colons and blanks back.
     """
-    lines: list[str] | None = None
     while True:
         try:
             node: yaml.Node | None = _compose(text)
             return node
         except yaml.MarkedYAMLError as error:
-            if "mapping values are not allowed" not in str(error.problem) or error.problem_mark is None:
+            if _COLON_PROBLEM not in str(error.problem) or error.problem_mark is None:
                 raise
             lines = text.split("\n")
             if not _shield(lines, error.problem_mark.line):
@@ -199,27 +199,29 @@ def _compose(text: str) -> yaml.Node | None:
 
 def _shield(lines: list[str], number: int) -> bool:
     """Take YAML's meaning from the colons of the unquoted command on this line; False if there is none."""
-    at = number
-    indent = len(lines[at]) - len(lines[at].lstrip(" "))
-    while at >= 0:
-        match = _COMMAND_LINE.match(lines[at])
-        if match:
-            break
-        inner = len(lines[at]) - len(lines[at].lstrip(" "))
-        if (lines[at].strip() and inner < indent) or number - at > 50:
-            return False
-        at -= 1
-    else:
+    match = _COMMAND_LINE.match(lines[number])
+    if match is None:
         return False
-    if at != number and indent <= match.end("indent"):
-        return False  # a key beside the command, not a further line of it
-    cut = match.start("first") if at == number else 0
-    head, tail = lines[number][:cut], lines[number][cut:]
+    head, tail = lines[number][: match.start("first")], lines[number][match.start("first") :]
     new = re.sub(r":(?=\r?$)", _COLON, re.sub(r"(?<=:) ", _BLANK, tail))
-    if new == tail:
-        return False
     lines[number] = head + new
-    return True
+    return new != tail
+
+
+def _continued_command(source: Source, number: int) -> str:
+    """The key of the unquoted command that a line goes on with; empty if it is no further line of one."""
+    *above, last = source.text.splitlines()[:number]
+    least = _indent(last)
+    for line in reversed(above):
+        if match := _COMMAND_LINE.match(line):
+            return match["key"] if match.end("indent") < least else ""
+        if line.strip():
+            least = min(least, _indent(line))
+    return ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _node_place(node: yaml.Node) -> Place:
@@ -289,7 +291,7 @@ class _Builder:
 
 
 _EXPLANATIONS = (
-    ("mapping values are not allowed", "': ' cannot stand in unquoted text", 'quote the value: key: "a: b"'),
+    (_COLON_PROBLEM, "': ' cannot stand in unquoted text", 'quote the value: key: "a: b"'),
     ("found undefined alias", "the alias has no anchor", "define it with &name before it is used"),
     ("found another document", "a file holds one YAML document here", "remove the line with ---"),
     (
@@ -348,6 +350,15 @@ def _report_yaml(error: yaml.YAMLError, source: Source, findings: Findings) -> N
                 hint="YAML indents with blanks only",
                 code="tab",
             )
+        return
+    if _COLON_PROBLEM in problem and (key := _continued_command(source, line)):
+        findings.error(
+            (line, _indent(text) + 1),
+            f"this line is read as part of the command of {key!r}, where ': ' may stand in the first line only",
+            text=text.strip(),
+            hint=f"if it is a key, indent it like {key}; if it belongs to the command, use a block: {key}: |",
+            code="yaml",
+        )
         return
     for needle, message, hint in _EXPLANATIONS:
         if needle in problem:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-import shlex
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from merlin.errors import command_line
 from merlin.ledger.encode import FailureTable, failure_table
 from merlin.ledger.replay import Entry, Ranges, Replay, replay
 from merlin.ledger.signature import normalise
+from merlin.study.layout import LOGS
 from merlin.study.plan import StepInstance
 from merlin.study.tasks import ReturnCode
 from merlin.study.workspace import Workspace
@@ -29,7 +30,7 @@ class Example:
     instance: str
     task: int
     sample_id: int | None
-    directory: str
+    directory: str  # where its files are, or the logs of its step; "" if there are none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +151,7 @@ def _finish(
                 instance=instance_id,
                 task=task,
                 sample_id=workspace.sample_id(instance, task),
-                directory=str(workspace.task_dir(instance, task)),
+                directory=_place(workspace, instance, task),
             )
         )
     step, kind, signature = key
@@ -164,9 +165,15 @@ def _finish(
         workers=tuple(sorted(gathered.workers)),
         examples=tuple(examples),
         log_tail=_last_lines(gathered.tail) or _tail_of_files(instances, examples),
-        rerun=f"merlin restart {shlex.quote(str(workspace.path))} --failed --step {shlex.quote(step)}",
+        rerun=command_line("restart", workspace.path, "--failed", "--step", step),
         extension=workspace.member,
     )
+
+
+def _place(workspace: Workspace, instance: StepInstance, task: int) -> str:
+    """Where to look for what the task left; a function has no directories of its samples."""
+    places = (workspace.task_dir(instance, task), workspace.instance_dir(instance) / LOGS)
+    return next((str(place) for place in places if place.is_dir()), "")
 
 
 def _tail_of_files(instances: dict[str, StepInstance], examples: list[Example]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from merlin.errors import MissingExtraError, UsageError
+from merlin.errors import MissingExtraError, SamplesError, UsageError, WorkspaceError
 from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.format import Kind
 from merlin.ledger.replay import Replay, replay
@@ -44,25 +44,33 @@ class Table:
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]  # Python values; times are naive datetimes in UTC
+    note: str = ""  # what the views lack
 
 
 def query(workspace: Workspace, sql: str) -> Table:
-    """Answer one query; it can neither write nor read files. Raises UsageError, often with DuckDB's message."""
+    """Answer one query; it can neither write nor read files.
+
+    Where the samples cannot be read, the views lack their columns.
+
+    Raises UsageError, often with DuckDB's message.
+    """
     try:
         import duckdb
     except ImportError as e:
         raise MissingExtraError("duckdb", "sql", "merlin sql") from e
     with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False}) as connection:
         _refuse_writing(connection, sql)
-        _Views(workspace, connection).make(sql)
+        views = _Views(workspace, connection)
+        views.make(sql)
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         try:
             connection.execute(sql)
             columns = tuple(str(column[0]) for column in connection.description or ())
-            return Table(columns=columns, rows=connection.fetchall())
+            return Table(columns=columns, rows=connection.fetchall(), note=views.note)
         except duckdb.Error as e:
-            raise UsageError(f"the query cannot be answered: {e}") from e
+            why = f"\n{views.note}" if views.note else ""
+            raise UsageError(f"the query cannot be answered: {e}{why}") from e
 
 
 def _refuse_writing(connection: DuckDBPyConnection, sql: str) -> None:
@@ -110,6 +118,7 @@ class _Views:
             for instance in study.plan.instances
         ]
         self._arrays: list[object] = []  # DuckDB reads them in place
+        self.note = ""  # what the views lack
 
     def make(self, sql: str) -> None:
         words = set(re.findall(r"\w+", sql.lower()))
@@ -179,17 +188,27 @@ class _Views:
         )
 
     def _make_samples(self) -> None:
-        tables = [study.samples() for study, _ in self._studies if study.plan.samples is not None]
-        parts = [table.rows(0, table.num) for table in tables]
+        studies = [study for study, _ in self._studies if study.plan.samples is not None]
+        parts = self._read_samples(studies)
         self._labels = list(parts[0]) if parts else []
         columns = {
             f"_c{k}": _joined([_plain(part[label]) for part in parts]) for k, label in enumerate(self._labels)
         }
-        first, num = self._studies[0][0].first_sample, sum(table.num for table in tables)
+        num = sum(study.plan.samples.num for study in studies if study.plan.samples is not None)
+        first = self._studies[0][0].first_sample
         ids = np.arange(first, first + num, dtype=np.int64)
         self._register("_samples", {"sample_id": ids, **columns})
         names = _free_names(self._labels, {"sample_id"}, "sample_")
         self._view("samples", f"SELECT sample_id{_aliases('_c', names)} FROM _samples")
+
+    def _read_samples(self, studies: Sequence[Workspace]) -> list[dict[str, Array]]:
+        """The columns of each study; none at all, and a note, if one of the files cannot be read."""
+        try:
+            tables = [study.samples() for study in studies]
+            return [table.rows(0, table.num) for table in tables]
+        except (SamplesError, WorkspaceError) as e:
+            self.note = f"the columns of the samples are left out: {e}"
+            return []
 
     def _make_tasks(self) -> None:
         parts = [task_columns(each.state, each.spec.id, each.spec.num_tasks) for each in self._instances]

@@ -20,6 +20,21 @@ RETURN_CODES = (
     "SUCCESS", "SOFT_FAIL", "HARD_FAIL", "STOP_WORKERS", "RESTART", "RETRY", "DRY_SUCCESS", "UNRECOGNIZED",
 )  # fmt: skip
 
+# by outcome and exit code; None: any other
+_RETURN_CODES: dict[int, dict[int | None, str]] = {
+    Outcome.OK: {
+        ReturnCode.DRY_SUCCESS: "DRY_SUCCESS",
+        ReturnCode.STOP_WORKERS: "STOP_WORKERS",
+        None: "SUCCESS",
+    },
+    Outcome.FAILED: {
+        ReturnCode.RESTART: "RESTART",
+        ReturnCode.HARD_FAIL: "HARD_FAIL",
+        ReturnCode.RETRY: "RETRY",
+        None: "SOFT_FAIL",
+    },
+}
+
 WINDOW = 200_000  # tasks looked at together
 
 
@@ -39,8 +54,8 @@ class TaskFilters:
 class TaskRow:
     """One task.
 
-    status: FINISHED (ok), DRY_RUN (ok by exit code 103), FAILED, CANCELLED (skipped, or stopped the workers),
-    INITIALIZED (missing). return_code is empty for tasks that have not ended.
+    status: FINISHED (ok), DRY_RUN (ok by exit code 103), FAILED, CANCELLED (skipped), INITIALIZED (missing).
+    return_code is empty for tasks that have not ended.
     """
 
     step: str
@@ -136,19 +151,14 @@ def task_status(outcome: int, exit_code: int) -> str:
     if outcome == Outcome.OK:
         return "DRY_RUN" if exit_code == ReturnCode.DRY_SUCCESS else "FINISHED"
     if outcome == Outcome.FAILED:
-        return "CANCELLED" if exit_code == ReturnCode.STOP_WORKERS else "FAILED"
+        return "FAILED"
     return "CANCELLED" if outcome == Outcome.SKIPPED else "INITIALIZED"
 
 
 def return_code(outcome: int, exit_code: int) -> str:
     """Upstream's word for how a task ended; empty if it has not run to an end."""
-    if outcome == Outcome.OK:
-        return "DRY_SUCCESS" if exit_code == ReturnCode.DRY_SUCCESS else "SUCCESS"
-    if outcome != Outcome.FAILED:
-        return ""
-    names = {int(code): code.name for code in ReturnCode}
-    name = names.get(exit_code, "SOFT_FAIL")
-    return name if name in RETURN_CODES and name != "SUCCESS" else "SOFT_FAIL"
+    names = _RETURN_CODES.get(outcome)
+    return "" if names is None else names.get(exit_code, names[None])
 
 
 def _row(workspace: Workspace, instance: StepInstance, columns: TaskColumns, i: int) -> TaskRow:

@@ -15,11 +15,12 @@ from merlin.study.continuation import Continuation
 from merlin.study.differences import differences
 from merlin.study.expand import make_plan, runtime_variables
 from merlin.study.growing import Extends, extends
-from merlin.study.new_samples import JoinedRows, digest
+from merlin.study.new_samples import JoinedRows
 from merlin.study.parameters import Combination, combinations
 from merlin.study.plan import Plan, SamplesInfo
 from merlin.study.plan_io import write_plan
 from merlin.study.prepare import StudyOptions, code_version, preparing, write_provenance
+from merlin.study.same_samples import digest
 from merlin.study.samples import SamplesTable, open_samples
 from merlin.study.spec_samples import finding, stored_path
 from merlin.study.workspace import (

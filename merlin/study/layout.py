@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 FINISHED = "MERLIN_FINISHED"  # the empty file in the directory of a task that has ended ok
+LOGS = "logs"  # directory in that of a function's step instance: what it printed, per worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -84,14 +83,6 @@ def first_difference(a: SamplesTable, b: SamplesTable, num: int, *, b_from: int 
         if differs.any():
             return lo + int(np.argmax(differs))
     return None
-
-
-def digest(table: SamplesTable, num: int) -> str:
-    """SHA-256 of rows [0, num) as the file has them."""
-    state = hashlib.sha256()
-    for lo in range(0, num, _BLOCK_ROWS):
-        state.update(table.stored(lo, min(lo + _BLOCK_ROWS, num)))
-    return state.hexdigest()
 
 
 def write_rows(path: Path, table: SamplesTable, lo: int) -> None:

@@ -160,6 +160,7 @@ class SamplesInfo:
     first: int = 0  # the samples of an extension follow those that were there before
     # of the rows, if the file lies outside of the workspace: it may get more rows, but not others
     digest: str = ""
+    stamp: str = ""  # of that file: as long as it is the same, nobody has to look at the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from merlin.errors import MerlinError, SpecError, UsageError, WorkspaceError
 from merlin.spec.tokens import substitute
 from merlin.study.expand import make_plan, provenance_stem, runtime_variables
-from merlin.study.new_samples import digest
 from merlin.study.parameters import combinations
 from merlin.study.plan import Plan
 from merlin.study.plan_io import write_plan, write_text_atomic
+from merlin.study.same_samples import digest, stamp
 from merlin.study.samples import SamplesTable, open_samples
 from merlin.study.sampling import write_samples
 from merlin.study.spec_samples import (
@@ -129,7 +129,8 @@ def with_samples_digest(plan: Plan, table: SamplesTable | None) -> Plan:
     """Of samples outside of the workspace the plan knows the digest: their file may get more rows later."""
     if table is None or plan.samples is None or not Path(plan.samples.file).is_absolute():
         return plan
-    return replace(plan, samples=replace(plan.samples, digest=digest(table, table.num)))
+    seen = stamp(plan.samples.file)  # before the rows are read, so that a later change is not taken for them
+    return replace(plan, samples=replace(plan.samples, digest=digest(table, table.num), stamp=seen))
 
 
 def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:

@@ -10,11 +10,11 @@ goes in as it is written there, a value of a NumPy file as ``str`` of it ("0.1",
 
 from __future__ import annotations
 
+import codecs
 import glob as globbing
 import math
 import mmap
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merlin.errors import Diagnostic, MissingExtraError, SamplesError
+from merlin.study.quoted_text import OpenQuoteError, join_quoted_lines, quoted_fields
 
 FORMATS = (".npy", ".csv", ".tab", ".parquet")
 MAX_DIAGNOSTICS = 20
@@ -334,14 +335,21 @@ def _open_glob(path: Path, labels: tuple[str, ...]) -> SamplesTable:
 
 
 class _TextTable:
-    """Comma or blank separated text, without empty lines and what follows a ``#``; quotes mean nothing.
+    """Comma or blank separated text, without empty lines and what follows a ``#``.
 
-    A first line that repeats the labels is a header, not a sample.
+    A first line that repeats the labels is a header, not a sample. A row is a line, or several where a field in
+    quotes holds line ends.
     """
 
     def __init__(self, path: Path, labels: tuple[str, ...], delimiter: str | None) -> None:
         self.path, self.labels, self._delimiter = path, labels, delimiter
-        self._starts, self._ends, self._lines = _index_lines(path)
+        try:
+            self._starts, self._ends, self._lines = _index_lines(path, delimiter)
+        except OpenQuoteError as error:
+            hint = 'close it; a quote inside of a value in quotes is written twice: "say ""hi"""'
+            raise _error(
+                path, "a quote is not closed", line=error.line + 1, col=1, code="samples-quote", hint=hint
+            ) from error
         if len(self._starts) and tuple(v.strip() for v in self._values(self._raw(0))) == labels:
             self._starts, self._ends, self._lines = self._starts[1:], self._ends[1:], self._lines[1:]
         self.num = len(self._starts)
@@ -361,13 +369,17 @@ class _TextTable:
         """The lines of rows [lo, hi), in one read where nothing lies between them."""
         if lo < hi and self._line(hi - 1) - self._line(lo) == hi - 1 - lo:
             data = self._bytes[int(self._starts[lo]) : int(self._ends[hi - 1])]
-            return data.decode("utf-8", "surrogateescape").split("\n")
+            lines = data.decode("utf-8", "surrogateescape").split("\n")
+            if len(lines) == hi - lo:  # more, if the last row has line ends in quotes
+                return lines
         return [self._raw(row) for row in range(lo, hi)]
 
     def _line(self, row: int) -> int:
         return int(self._lines[row])
 
     def _values(self, line: str) -> list[str]:
+        if '"' in line:
+            return [value for _, value in quoted_fields(line, self._delimiter)]
         if "#" in line:
             line = line[: line.index("#")]
         return line.rstrip("\r").split(self._delimiter)
@@ -474,22 +486,23 @@ class _TextTable:
             )
         else:
             message, code, hint = "the value is missing", "samples-empty-value", ""
+        line, col = self._place(row, j)
         return _finding(
             self.path,
             f"row {row}, column {label}: {message}",
-            line=self._line(row),
-            col=self._column(row, j),
+            line=line,
+            col=col,
             text=shown,
             code=code,
             hint=hint,
         )
 
-    def _column(self, row: int, j: int) -> int:
-        """Where value j of a row begins in its line, from 1."""
-        line = self._raw(row)
-        if self._delimiter is None:
-            return [match.start() for match in re.finditer(r"\S+", line)][j] + 1
-        return sum(len(value) + 1 for value in self._values(line)[:j]) + 1
+    def _place(self, row: int, j: int) -> tuple[int, int]:
+        """Line and column where value j of a row begins."""
+        text = self._raw(row)
+        start = quoted_fields(text, self._delimiter)[j][0]
+        before = text[:start]
+        return self._line(row) + before.count("\n"), start - before.rfind("\n")
 
 
 @dataclass
@@ -531,25 +544,33 @@ def _numbers(column: Sequence[str]) -> list[float] | None:
         return None
 
 
-def _index_lines(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Start, end and number (from 1) of every line that holds a sample, without decoding the file."""
+def _index_lines(
+    path: Path, delimiter: str | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Start, end and first line (from 1) of every row; of files without quotes nothing is decoded."""
     ends: list[NDArray[np.int64]] = []
-    size = 0
+    size, has_quotes = 0, False
     with open(path, "rb") as file:
         while block := file.read(16 << 20):
             ends.append(np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == 10) + size)
             size += len(block)
+            has_quotes = has_quotes or b'"' in block
     newlines = np.concatenate(ends) if ends else np.empty(0, dtype=np.int64)
     starts = np.concatenate([[0], newlines + 1]).astype(np.int64)
     stops = np.concatenate([newlines, [size]]).astype(np.int64)
     keep = stops > starts
     if size:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8:
+                starts[0] = len(codecs.BOM_UTF8)
+                keep[0] = stops[0] > starts[0]
             first = np.frombuffer(data, dtype=np.uint8)[np.minimum(starts, size - 1)]
             unclear = np.flatnonzero(keep & np.isin(first, np.frombuffer(b"# \t\r", dtype=np.uint8)))
             for index in unclear:
                 line = data[int(starts[index]) : int(stops[index])].strip()
                 keep[index] = bool(line) and not line.startswith(b"#")
+            if has_quotes:
+                join_quoted_lines(data, starts, stops, keep, delimiter)
     return starts[keep], stops[keep], (np.flatnonzero(keep) + 1).astype(np.int64)
 
 

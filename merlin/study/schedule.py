@@ -75,6 +75,12 @@ class _Lease:
     expires: float
 
 
+def shown_limit(max_failures: float) -> str:
+    """ "12", "5%"."""
+    is_share = 0 < max_failures < 1
+    return f"{100 * max_failures:.3g}%" if is_share else f"{max_failures:g}"
+
+
 class _Group:
     """An `all` entry of one target: satisfied when every source has ended completely."""
 
@@ -465,12 +471,9 @@ class Scheduler:
             return
         limit = spec.max_failures * spec.num_tasks if spec.max_failures < 1 else spec.max_failures
         if num_failed > limit:
-            allowed = (
-                f"{spec.max_failures:g}" if spec.max_failures >= 1 else f"{100 * spec.max_failures:.3g}%"
-            )
             self.stop(
                 f"max_failures: {num_failed} of {spec.num_tasks} tasks of step '{spec.id}' failed, "
-                f"{allowed} are allowed{because}"
+                f"{shown_limit(spec.max_failures)} are allowed{because}"
             )
 
     # --------------------------------------------------------------- readiness

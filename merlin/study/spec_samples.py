@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,26 @@ def design_of(spec: Spec, samples: Samples) -> Design:
     except UsageError as error:
         raise SamplesError([finding(spec, where, str(error), "samples-generate")]) from error
     return design
+
+
+def unused_generate(spec: Spec, num: int) -> list[Diagnostic]:
+    """A warning if a study of `num` samples has not got them from generate's method, but from an existing file."""
+    samples = spec.document.merlin.samples
+    generate = None if samples is None else samples.generate
+    if samples is None or generate is None or generate.method is None or generate.num is None:
+        return []
+    wanted = Design(method=generate.method, num=generate.num, bounds=generate.bounds).num_samples
+    if wanted == num:
+        return []
+    warning = finding(
+        spec,
+        ("merlin", "samples", "generate", "num"),
+        f"the samples file exists and is used, so generate is not: it would make {wanted:,} samples, and "
+        f"{samples.file} has {num:,}",
+        "samples-generate",
+        "to make new samples, remove the file or name another one; to keep it, leave generate out",
+    )
+    return [replace(warning, severity="warning")]
 
 
 def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:

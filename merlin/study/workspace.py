@@ -17,6 +17,7 @@ from merlin.errors import UsageError, WorkspaceError
 from merlin.study.layout import SampleLayout
 from merlin.study.plan import Plan, StepInstance
 from merlin.study.plan_io import read_plan, relocate
+from merlin.study.same_samples import SameSamples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -74,6 +75,12 @@ class Workspace:
             )
         return table
 
+    @cached_property
+    def _same_samples(self) -> SameSamples:
+        info = self.plan.samples
+        assert info is not None
+        return SameSamples(self.path / info.file, info)
+
     def instance(self, instance_id: str) -> StepInstance:
         try:
             return self._instances[instance_id]
@@ -115,8 +122,16 @@ class Workspace:
         return self.layout.path(task) if instance.per_sample else ""
 
     def samples(self) -> SamplesTable:
-        """The study's samples, opened once; WorkspaceError if it has none."""
-        return self._table
+        """The study's samples, opened once; WorkspaceError if it has none, or others than it was planned with."""
+        table = self._table
+        if self.samples_may_change:
+            self._same_samples.require(table)
+        return table
+
+    @property
+    def samples_may_change(self) -> bool:
+        """Whether the samples are in a file outside of the workspace, which may change."""
+        return self.plan.samples is not None and bool(self.plan.samples.digest)
 
 
 def open_workspace(path: str | os.PathLike[str]) -> Workspace:

@@ -450,7 +450,7 @@ class ProgressContract:
         assert b.progress.is_complete
 
     def test_max_failures_stops_when_exceeded(self) -> None:
-        for limit, failures, allowed in ((0.05, 6, "5%"), (5, 6, "5"), (0.0, 1, "0%")):
+        for limit, failures, allowed in ((0.05, 6, "5%"), (5, 6, "5"), (0.0, 1, "0")):
             b = self.start(step("sim", 100, max_failures=limit, canary=0))
             while (chunk := b.progress.take(0.0)) is not None:
                 b.fail(chunk, busy_s=1.5 * (chunk.hi - chunk.lo))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.errors import ConfigError, ShardError, TrainingError, UsageError
+from merlin.errors import ConfigError, ShardError, TrainingError, UsageError, command_line
 from merlin.shards.reading.reader import Ensemble, open_shards
 from merlin.train.config import CHANGEABLE, DEFAULT_EPOCHS, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
@@ -167,15 +167,14 @@ def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
     from merlin.train.models.version import require_code
 
     facts = run.facts()
-    name = prepared.config.model.name
-    if load_config(run.config_path).config.model.name == name:
-        recorded = {"name": name, "version": facts.model_version, "merlin": facts.code_version}
-        require_code(name, recorded, str(run.path))
     if facts.config_digest != prepared.config.digest:
         raise UsageError(
             f"{run.path} holds a run of another configuration: {_differences(run, prepared.config)}\n"
             "  Choose another directory, or give these the values they had."
         )
+    name = prepared.config.model.name
+    recorded = {"name": name, "version": facts.model_version, "merlin": facts.code_version}
+    require_code(name, recorded, str(run.path))
     if facts.data_digest != prepared.facts.data_digest:
         raise UsageError(
             f"{run.path} was trained on other data than {prepared.config.data} has now; begin a new run"
@@ -213,7 +212,7 @@ def _check_files(ens: Ensemble) -> None:
         if size != shard.size_bytes:
             what = "is missing" if size is None else f"has {size:,} bytes, and had {shard.size_bytes:,}"
             raise ShardError(
-                f"{path} {what}; merlin shards verify {ens.path} tells which samples are concerned"
+                f"{path} {what}; {command_line('shards', 'verify', ens.path)} tells which samples are concerned"
             )
 
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from merlin.errors import TrainingError, WorkspaceError
+from merlin.errors import TrainingError, WorkspaceError, command_line
 from merlin.shards.format.atomic import replacing, write_text
 from merlin.spec.provenance import dump_data
 from merlin.study.prepare import code_version
@@ -245,4 +245,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def resume_command(run: RunDirectory) -> str:
-    return f"merlin train {run.path}"
+    return command_line("train", run.path)

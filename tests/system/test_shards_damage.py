@@ -315,6 +315,23 @@ def test_what_stands_beside_the_shards_is_rebuilt_without_running_anything(
         repaired(workspace, data, digest, [])
 
 
+def test_a_lost_manifest_hides_no_other_damage(workspace: Path) -> None:
+    data = workspace / "collect"
+    digest = read_manifest(data).content_digest
+    samples = flip_image(data)
+    (data / "manifest.json").unlink()
+    report = verify(data, code=1)
+    assert report["shards_checked"]
+    assert {problem["file"] for problem in report["problems"]} > {"manifest.json"}
+    assert numbers(report["lost_samples"]) == samples
+    assert verify(data, "--repair", code=0)["content_digest"] == digest
+    assert ran(workspace, "simulate") == samples
+    (data / "manifest.json").unlink()
+    lost = remove(data)
+    assert numbers(verify(data, code=1)["lost_samples"]) == lost
+    assert numbers(verify(data, "--repair", code=0)["repair"]["ran_again"]) == lost
+
+
 # ------------------------------------------------------------------------------------------------ shell steps
 
 
@@ -388,6 +405,7 @@ def test_a_copy_is_repaired_with_the_help_of_its_workspace(workspace: Path, tmp_
     copy = shutil.copytree(workspace / "collect", tmp_path / "copy")
     digest = read_manifest(copy).content_digest
     samples = flip_image(copy)
+    assert "--repair --workspace" in merlin("shards", "verify", copy).stdout
     alone = merlin("shards", "verify", copy, "--repair")
     assert alone.returncode == 1
     assert "--workspace" in alone.stderr

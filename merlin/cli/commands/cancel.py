@@ -11,7 +11,7 @@ import click
 
 from merlin.cli.argv import ManyCommand, ManyOption
 from merlin.cli.options import json_option, workspace_argument
-from merlin.errors import UsageError, WorkspaceError
+from merlin.errors import UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.execution.distributed.control import Alive
@@ -54,7 +54,7 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
         if code:
             print(f"not all of {what} has ended; look at these hosts, then cancel again", file=sys.stderr)
         else:
-            print(f"cancelled {what} in {opened.path}; go on with: merlin restart {opened.path}")
+            print(f"cancelled {what} in {opened.path}; go on with: {command_line('restart', opened.path)}")
     sys.exit(code)
 
 
@@ -75,7 +75,9 @@ def _open(path: Path) -> Workspace:
     if path.is_dir():
         return open_workspace(path)
     newest = find_workspace(path).path
-    raise UsageError(f"{path} is a spec; name the workspace to cancel, perhaps: merlin cancel {newest}")
+    raise UsageError(
+        f"{path} is a spec; name the workspace to cancel, perhaps: {command_line('cancel', newest)}"
+    )
 
 
 def _refuse_local(workspace: Workspace) -> None:

@@ -45,7 +45,7 @@ def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> 
             print(f"  cause    {group.cause}")
         print(f"  hosts    {', '.join(group.hosts)}")
         for example in group.examples:
-            print(f"  example  task {example.task}  {example.directory}")
+            print(f"  example  task {example.task}  {example.directory}".rstrip())
         if group.log_tail:
             print("  log")
             for line in group.log_tail.splitlines():

@@ -16,7 +16,7 @@ from merlin.cli.options import (
     task_server_option,
     vars_option,
 )
-from merlin.errors import UsageError
+from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.cli.watch import Source, Watch
@@ -78,7 +78,7 @@ def monitor(
                 sleep=time.sleep,
             )
     except KeyboardInterrupt:
-        print(f"the study goes on; to end it: merlin cancel {workspace.path}", file=sys.stderr)
+        print(f"the study goes on; to end it: {command_line('cancel', workspace.path)}", file=sys.stderr)
         sys.exit(130)
     sys.exit(report(workspace, watch, as_json=as_json))
 

@@ -88,6 +88,7 @@ def plan(
 
 def _show(made: Plan, facts: Forecast) -> None:
     from merlin.cli.drawing import LEGEND, draw
+    from merlin.cli.forecast import UNKNOWN
     from merlin.cli.graph import graph_of
     from merlin.cli.output import console, count, table
 
@@ -103,9 +104,7 @@ def _show(made: Plan, facts: Forecast) -> None:
         (
             i.id,
             i.kind,
-            f"{i.num_tasks:,}",
-            f"{i.num_directories:,}",
-            f"{i.num_files:,}",
+            *("unknown" if n is None else f"{n:,}" for n in (i.num_tasks, i.num_directories, i.num_files)),
             ", ".join(i.waits_for),
         )
         for i in shown
@@ -114,13 +113,24 @@ def _show(made: Plan, facts: Forecast) -> None:
     out.print(table(columns, rows, right=("tasks", "directories", "files")))
     if len(facts.instances) > len(shown):
         print(f"… and {count(len(facts.instances) - len(shown), 'more step instance')} (--json shows all)")
-    if facts.num_samples == 0:
-        print("\nOnly generate.cmd knows the number of samples; what runs per sample is not counted here.")
-    elif facts.num_samples is not None:
+    if facts.num_samples is not None:
         print(f"\n{count(facts.num_samples, 'sample')} of {', '.join(facts.columns) or 'unnamed columns'}")
-    print(
-        f"\n{count(len(facts.instances), 'step instance')}, {count(facts.num_tasks, 'task')}, "
-        f"{count(facts.num_directories, 'directory', 'directories')}, {count(facts.num_files, 'file')}"
-        f", {count(facts.num_shards, 'shard')}\n"
-        "(files that the commands of the steps write are not counted)"
-    )
+    elif facts.columns:
+        print(f"\nsamples of {', '.join(facts.columns)}: {UNKNOWN}")
+    print(f"\n{_totals(facts)}\n(files that the commands of the steps write are not counted)")
+
+
+def _totals(facts: Forecast) -> str:
+    from merlin.cli.forecast import UNKNOWN
+    from merlin.cli.output import count
+
+    numbers = {
+        ("step instance", "step instances"): len(facts.instances),
+        ("task", "tasks"): facts.num_tasks,
+        ("directory", "directories"): facts.num_directories,
+        ("file", "files"): facts.num_files,
+        ("shard", "shards"): facts.num_shards,
+    }
+    known = ", ".join(count(n, *words) for words, n in numbers.items() if n is not None)
+    unknown = ", ".join(plural for (_, plural), n in numbers.items() if n is None)
+    return f"{known}\n{unknown}: {UNKNOWN}" if unknown else known

@@ -17,7 +17,7 @@ from merlin.cli.options import (
     task_server_option,
     vars_option,
 )
-from merlin.errors import UsageError
+from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -72,7 +72,8 @@ def purge(
         print(f"{config.display_queue(config.queue_name(name))}: {count(num, 'message')} removed")
     for study in stopped:
         goes_on = f"; {count(study['running'], 'chunk')} will still end" if study["running"] else ""
-        print(f"stopped {study['workspace']}{goes_on}; go on with: merlin restart {study['workspace']}")
+        go_on = command_line("restart", study["workspace"])
+        print(f"stopped {study['workspace']}{goes_on}; go on with: {go_on}")
     if not stopped:
         print("no open study of this spec")
 

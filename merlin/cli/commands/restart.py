@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from merlin.cli.argv import ManyCommand, ManyOption
-from merlin.cli.options import json_option, workers_option, workspace_argument
+from merlin.cli.options import json_option, parse_failure_limit, workers_option, workspace_argument
 from merlin.errors import UsageError
 
 
@@ -24,10 +24,21 @@ from merlin.errors import UsageError
     metavar="STEP …",
     help="With --failed: only these.",
 )
+@click.option(
+    "--max-failures",
+    metavar="N|P%",
+    help="This run alone: in place of what steps say as max_failures; 100% means no limit.",
+)
 @workers_option
 @json_option
 def restart(
-    workspace: Path, local: bool, failed: bool, steps: tuple[str, ...], num_workers: int | None, as_json: bool
+    workspace: Path,
+    local: bool,
+    failed: bool,
+    steps: tuple[str, ...],
+    max_failures: str | None,
+    num_workers: int | None,
+    as_json: bool,
 ) -> None:
     """Finish the study in WORKSPACE: run what is missing, and nothing that has finished.
 
@@ -47,8 +58,24 @@ def restart(
         if step not in known:
             names = ", ".join(sorted({i.step for i in opened.plan.instances}))
             raise UsageError(f"the study has no step {step!r}; it has: {names}")
+    limit = None if max_failures is None else parse_failure_limit(max_failures)
     config = broker_for(local=local, num_workers=num_workers)
+    if config is not None and limit is not None:
+        raise UsageError(
+            "--max-failures is for runs on this machine, and a broker is configured; add --local"
+        )
     studies = to_restart(opened, failed=failed)
+    for study in studies:
+        if study.samples_may_change:
+            study.samples()  # refuses now what the first chunk would refuse later
     sys.exit(
-        restart_all(studies, config, num_workers=num_workers, as_json=as_json, failed=failed, steps=steps)
+        restart_all(
+            studies,
+            config,
+            num_workers=num_workers,
+            as_json=as_json,
+            failed=failed,
+            steps=steps,
+            max_failures=limit,
+        )
     )

@@ -61,6 +61,7 @@ def run(
     from merlin.cli.publishing import broker_for, publish
     from merlin.study.checking import load_checked
     from merlin.study.prepare import StudyOptions, prepare_study
+    from merlin.study.spec_samples import unused_generate
 
     check_pgen(pgen, pargs)
     check_new_rows(study, only_new)
@@ -77,6 +78,9 @@ def run(
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:
         workspace = prepare_study(loaded, options)
+        if workspace.plan.samples is not None:
+            for warning in unused_generate(loaded, workspace.plan.samples.num):
+                print(warning.render(), file=sys.stderr)
     if is_dry:
         from merlin.cli.dry import write_scripts
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from merlin.cli.options import json_option
-from merlin.errors import ConfigError, UsageError
+from merlin.errors import ConfigError, UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.server.folder import Folder
@@ -122,7 +122,7 @@ def _say_how_to_use(place: Folder) -> None:
     else:
         print(f"Merlin does NOT use it yet: {'MERLIN_BROKER_URL' if url else used or 'it is elsewhere'} comes first."
               " To use it:")  # fmt: skip
-    print(f"  {'unset MERLIN_BROKER_URL; ' if url else ''}merlin config use {place.app_file}")
+    print(f"  {'unset MERLIN_BROKER_URL; ' if url else ''}{command_line('config', 'use', place.app_file)}")
     if not is_loopback(place.settings().host):
         print("Other machines can connect, and nothing is encrypted: do this in a network that you trust.")
 

@@ -31,6 +31,8 @@ def sql(workspace: Path, query: str, as_json: bool, as_csv: bool) -> None:
 
     text = sys.stdin.read() if query == "-" else query
     answer = ask(find_workspace(workspace), text)
+    if answer.note:
+        print(answer.note, file=sys.stderr)
     if as_json:
         print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
     elif as_csv:

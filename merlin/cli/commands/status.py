@@ -125,7 +125,9 @@ def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:
 
 def _show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> None:
     """Who is at work, how long it takes, and the next command."""
+    from merlin.cli.advice import next_commands
     from merlin.cli.output import count, duration
+    from merlin.errors import command_line
 
     running = [snapshot for snapshot in snapshots if snapshot.state == "running"]
     for snapshot in running:
@@ -134,6 +136,8 @@ def _show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> No
         if snapshot.eta_s:
             print(f"about {duration(snapshot.eta_s)} to go")
     if totals["missing"] and not running:
-        print(f"resume with: merlin restart {snapshots[0].workspace}")
+        reason = next((snapshot.stop_reason for snapshot in snapshots if snapshot.stop_reason), "")
+        for line in next_commands(snapshots[0].workspace, reason, has_failed=totals["failed"] > 0):
+            print(line)
     if totals["failed"]:
-        print(f"why they failed: merlin failures {snapshots[0].workspace}")
+        print(f"why they failed: {command_line('failures', snapshots[0].workspace)}")

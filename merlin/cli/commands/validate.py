@@ -28,6 +28,7 @@ def validate(
 
     Exits with 0 when the spec can run (warnings allowed) and with 2 when it cannot. Nothing is written.
     """
+    from merlin.cli.forecast import UNKNOWN, forecast
     from merlin.cli.output import count, print_json
     from merlin.study.checking import check_study
     from merlin.study.prepare import StudyOptions
@@ -43,7 +44,7 @@ def validate(
             "name": plan.name,
             "steps": len({i.step for i in plan.instances}),
             "instances": len(plan.instances),
-            "tasks": sum(i.num_tasks for i in plan.instances),
+            "tasks": forecast(plan).num_tasks,
         }
     if as_json:
         print_json({"spec": spec, "valid": not num_errors, "diagnostics": diagnostics, "summary": summary})
@@ -54,5 +55,6 @@ def validate(
         print(f"{spec}: {'not valid' if num_errors else 'valid'}: {findings}")
         if summary:
             steps, instances = count(summary["steps"], "step"), count(summary["instances"], "step instance")
-            print(f"{summary['name']}: {steps}, {instances}, {count(summary['tasks'], 'task')}")
+            tasks = f"tasks {UNKNOWN}" if summary["tasks"] is None else count(summary["tasks"], "task")
+            print(f"{summary['name']}: {steps}, {instances}, {tasks}")
     sys.exit(2 if num_errors else 0)

@@ -11,7 +11,7 @@ from merlin.errors import ExecutionError
 from merlin.study.chunking import ChunkSizer
 from merlin.study.pieces import Run
 from merlin.study.plan import Plan, StepInstance, StepKind
-from merlin.study.schedule import Counts, Scheduler
+from merlin.study.schedule import Counts, Scheduler, shown_limit
 
 MAX_TASKS = 2**50  # sums over all instances; numbers in Lua and scores in Redis are exact below 2**53
 MAX_INSTANCES = 10**6
@@ -86,7 +86,7 @@ def _describe(instance: StepInstance, base: int, rank: int) -> Json:
     if instance.max_failures is not None:
         limit, n = instance.max_failures, instance.num_tasks
         out["max_failed"] = limit * n if limit < 1 else limit
-        out["allowed"] = f"{limit:g}" if limit >= 1 else f"{100 * limit:.3g}%"
+        out["allowed"] = shown_limit(limit)
     return out
 
 

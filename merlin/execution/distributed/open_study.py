@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from merlin.errors import ExecutionError, WorkspaceError
+from merlin.errors import ExecutionError, WorkspaceError, command_line
 from merlin.execution.conductor import CONTROLLER, reset_records
 from merlin.execution.distributed.connect import redis_client, server_time
 from merlin.execution.distributed.publish import Publisher
@@ -92,7 +92,7 @@ class _Opener:
         if num_running:
             raise ExecutionError(
                 f"{num_running} chunks of {self._workspace.path} still run; wait for them "
-                f"(merlin query-workers shows them), or end them: merlin cancel {self._workspace.path}"
+                f"(merlin query-workers shows them), or end them: {command_line('cancel', self._workspace.path)}"
             )
         session = next_session(self._workspace.ledger_dir, server_time(self._client))
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from kombu.transport import redis
+from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
 
 log = logging.getLogger("merlin.worker")
@@ -24,21 +24,23 @@ class QoS(redis.QoS):
             super().append(message, delivery_tag)  # type: ignore[no-untyped-call]
         except ResponseError as error:
             log.warning("a message is not written down as taken: %s", error)
-            super(redis.QoS, self).append(message, delivery_tag)  # type: ignore[no-untyped-call]
+            virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
         try:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call]
         except ResponseError as error:
-            log.warning("a message is not written down as done: %s", error)
-            super(redis.QoS, self).ack(delivery_tag)  # type: ignore[no-untyped-call]
+            self._forget(delivery_tag, error)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         try:
             super().reject(delivery_tag, requeue)  # type: ignore[no-untyped-call]
         except ResponseError as error:
-            log.warning("a message is not written down as refused: %s", error)
-            super(redis.QoS, self).ack(delivery_tag)  # type: ignore[no-untyped-call]
+            self._forget(delivery_tag, error)
+
+    def _forget(self, delivery_tag: str, error: ResponseError) -> None:
+        log.warning("a message is not written down as done: %s", error)
+        virtual.QoS.ack(self, delivery_tag)
 
     def restore_visible(self, *args: Any, **options: Any) -> Any:
         try:

@@ -32,6 +32,11 @@ class Exporter(Base):
     def _failed(self) -> lbann_lists.FailedRows:
         return lbann_lists.FailedRows(self.view)
 
+    @property
+    def num_files(self) -> int:
+        """One for failed samples, where all are."""
+        return super().num_files or int(len(self._failed) > 0)
+
     def check(self) -> None:
         super().check()
         num = len(lbann_lists.training_positions(self.view))

@@ -46,6 +46,9 @@ class FailedRows:
         self._rows = rows
         self._view = view
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def among(self, lo: int, hi: int) -> Array:
         """Those between the rows of positions [lo, hi) and the next ones, and before all for the first bundle."""
         row, view = self._view.row, self._view

@@ -75,7 +75,7 @@ class State:
             return
         keys = sorted(key for key in {*other, *self._request} if other.get(key) != self._request.get(key))
         raise UsageError(
-            f"{self.directory} holds {what} with another {', '.join(keys)}; "
+            f"{self.directory} holds {what} that differs from this one in {', '.join(map(_words, keys))}; "
             "give another --out, or replace it with --overwrite"
         )
 
@@ -159,6 +159,11 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _words(key: str) -> str:
+    """A key of a request, as people say it."""
+    return "the data set's content" if key == "content_digest" else key.replace("_", " ")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -74,10 +74,11 @@ class Column:
         about = {"name": self.name, "path": self.path, "role": self.role, "kind": self.kind}
         dtype = "text" if self.is_text else self.dtype.str
         shape = ["*", *self.shape] if self.ragged else list(self.shape)
-        known = {**about, "dtype": dtype, "shape": shape}
+        known: dict[str, Any] = {**about, "dtype": dtype, "shape": shape}
         if self.field is not None:
             names = ("units", "description", "layout", "axes", "channels")
             known |= {name: getattr(self.field, name) for name in names if getattr(self.field, name)}
+            known |= {} if self.field.finite else {"finite": False}
         return known
 
 

@@ -133,6 +133,7 @@ class FieldInfo:
     shuffle: str = ""  # none | byte | bit; "" if not compressed
     expression: str = ""  # of a derived field
     lengths: Statistics | None = None  # of a ragged field: of the number of items per sample
+    finite: bool = True  # False: NaN and infinity are values, too
 
     @property
     def path(self) -> str:
@@ -237,7 +238,7 @@ def read_manifest(path: Path) -> DataSet:
     path = manifest_path(path)
     data = read_manifest_json(path)
     try:
-        return _parse(path.parent, data)
+        return parse_manifest(path.parent, data)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise ShardError(f"{path}: not a readable manifest: {e}") from e
 
@@ -265,7 +266,8 @@ def read_manifest_json(path: Path) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in ("format", "version")}
 
 
-def _parse(directory: Path, data: dict[str, Any]) -> DataSet:
+def parse_manifest(directory: Path, data: dict[str, Any]) -> DataSet:
+    """From what `read_manifest_json` gives; raises KeyError and the like for anything else."""
     return DataSet(
         directory=directory,
         study=data["study"],
@@ -335,6 +337,7 @@ def _field(entry: dict[str, Any]) -> FieldInfo:
         shuffle=entry.get("shuffle", ""),
         expression=entry.get("expression", ""),
         lengths=_statistics(entry, "lengths"),
+        finite=entry.get("finite", True),
     )
 
 

@@ -61,10 +61,15 @@ class Statistics:
         return Statistics(count, floats("min"), floats("max"), floats("mean"), floats("m2"))
 
 
-def merge(parts: Sequence[Statistics]) -> Statistics | None:
-    """Statistics of the union (Chan, Golub and LeVeque's pairwise update), in the order given."""
+def merge(parts: Sequence[Statistics | None]) -> Statistics | None:
+    """Statistics of the union (Chan, Golub and LeVeque's pairwise update), in the order given.
+
+    None if those of a part are not known: a data set may have shards of versions that did not take them.
+    """
     total: Statistics | None = None
     for part in parts:
+        if part is None:
+            return None
         total = part if total is None else _merge_two(total, part)
     return total
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from merlin.errors import ShardError
+from merlin.errors import ShardError, UsageError
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
 from merlin.shards.importing.sources import Facts, SourceFile, as_text, list_some
@@ -47,7 +48,7 @@ class RowsFile(SourceFile):
         found = _dtype(f"{self.path}: '{key}'", values)
         if cuts is not None:
             return Facts(cuts.shape[0] - 1, found, values.shape[1:], ragged=True)
-        ragged = h5py.check_vlen_dtype(values.dtype) not in (None, str, bytes)
+        ragged = found.kind != "O" and h5py.check_vlen_dtype(values.dtype) is not None
         return Facts(values.shape[0], found, values.shape[1:], ragged)
 
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
@@ -81,9 +82,18 @@ class RowsFile(SourceFile):
 
     def about(self, key: str) -> dict[str, Any]:
         node = self._file[key]
-        node = node["values"] if "values" in getattr(node, "keys", dict)() else node
+        told = dict(node.attrs)
+        if "values" in getattr(node, "keys", dict)():
+            told = dict(node["values"].attrs) | told
         known = ("kind", "units", "description", "layout")
-        return {name: str(node.attrs[name]) for name in known if node.attrs.get(name)}
+        texts = {name: told[name] for name in known if isinstance(told.get(name), str | bytes)}
+        found: dict[str, Any] = {name: as_text([text])[0] for name, text in texts.items() if text}
+        names = {word: _names(told.get(word)) for word in ("axes", "channels")}
+        found |= {word: listed for word, listed in names.items() if listed}
+        if key in ("sample_id", "row") and str(self._file.attrs.get("format", "")).startswith("merlin-"):
+            found["role"] = "id"
+        is_any = isinstance(told.get("finite"), bool | np.bool_) and not told["finite"]
+        return found | ({"finite": False} if is_any else {})
 
     def close(self) -> None:
         self._file.close()
@@ -93,16 +103,36 @@ class GroupsFile(SourceFile):
     """Each group of the file is a sample, in the order of their names; data sets inside have equal names."""
 
     def __init__(self, path: Path, success: str | None = None) -> None:
+        import h5py
+
         super().__init__(path)
         self._file = _open(path)
-        self._samples = list(self._file)
+        self._samples = [name for name in self._file if self._file.get(name, getclass=True) is h5py.Group]
         self._success = success
+        self._known: dict[str, str] = {}  # why a sample failed, as far as it was asked
         if not self._samples:
             raise ShardError(f"{path} holds no groups, which would be its samples")
-        self._first = next((name for name in self._samples if self._succeeded(name)), self._samples[0])
+        if success and not any(success in self._file[name] for name in self._samples):
+            raise UsageError(f"success: no sample of {path} has a data set '{success}'")
+        self._first = next((name for name in self._samples if not self._failure(name)), self._samples[0])
 
-    def _succeeded(self, name: str) -> bool:
-        return self._success is None or bool(np.asarray(self._file[name][self._success][()]).all())
+    def _failure(self, name: str) -> str:
+        """Why a sample failed; nothing if it did not."""
+        import h5py
+
+        if self._success is not None and name not in self._known:
+            node = self._file[name].get(self._success)
+            if not isinstance(node, h5py.Dataset):
+                self._known[name] = f"there is no {self._success}"
+            else:
+                self._known[name] = "" if np.asarray(node[()]).all() else f"{self._success} is 0"
+        return self._known.get(name, "")
+
+    def failures(self, lo: int, hi: int) -> dict[int, str]:
+        if self._success is None:
+            return {}
+        found = {row: self._failure(self._samples[row]) for row in range(lo, hi)}
+        return {row: why for row, why in found.items() if why}
 
     def names(self) -> list[str]:
         import h5py
@@ -147,9 +177,7 @@ class GroupsFile(SourceFile):
         found = {}
         for row in range(lo, hi):
             group = self._file[self._samples[row]]
-            if not self._succeeded(self._samples[row]):
-                found[row] = f"{self._success} is 0"
-            elif key not in group:
+            if key not in group:
                 found[row] = "there is none"
             elif not facts.is_text and group[key].size != np.prod(facts.shape, dtype=int):
                 found[row] = f"expected {facts.shape}, found shape {group[key].shape}"
@@ -182,6 +210,15 @@ def _dtype(place: str, dataset: Any) -> np.dtype[Any]:
     if dtype.kind not in "biufc":
         raise ShardError(f"{place} holds {dtype}, neither numbers nor text")
     return dtype
+
+
+def _names(attribute: Any) -> list[str]:
+    """A list of names, as shards have them: JSON."""
+    try:
+        listed = json.loads(attribute)
+    except (TypeError, ValueError):
+        return []
+    return listed if isinstance(listed, list) and all(isinstance(name, str) for name in listed) else []
 
 
 def _text(node: Any) -> str:

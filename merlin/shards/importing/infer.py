@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.importing.resolve import guess_kind
+from merlin.shards.importing.resolve import guess_kind, told_of_axes
 from merlin.shards.importing.sources import Facts, SourceFile, open_source
-from merlin.spec.import_schema import ROLES
+from merlin.spec.checks.fields import ROLES
 
 _GROUPS = {"inputs": "input", "parameters": "parameter", "fields": "field"}
 _SUCCESS = "performance/success"
-_TOLD = ("units", "description", "layout", "axes", "channels")  # what a file may say of a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +31,16 @@ class _Found:
 
 def infer_schema(paths: Sequence[Path]) -> str:
     """The schema, as YAML, by which files would be imported. Raises UsageError if they hold no columns."""
-    groups = any(is_grouped(path) for path in paths)
-    sources = [
-        open_source(path, "groups" if groups else "rows", _SUCCESS if groups else None) for path in paths
-    ]
+    grouped = [path for path in paths if is_grouped(path)]
+    success = _SUCCESS if grouped and all(map(_says_success, grouped)) else None
+    sources = [open_source(path, "groups" if grouped else "rows", success) for path in paths]
     try:
         found, left_out = _look(sources)
         if not any(column.role == "field" for column in found):
             raise UsageError(
                 f"{paths[0]} holds no column that could be a field; write a schema, and name it with --schema"
             )
-        return "\n".join(_yaml(found, left_out, groups)) + "\n"
+        return "\n".join([*_head(left_out, bool(grouped), success), *_yaml(found)]) + "\n"
     finally:
         for source in sources:
             source.close()
@@ -68,6 +66,14 @@ def is_grouped(path: Path) -> bool:
         raise ShardError(f"{path}: not a readable HDF5 file: {e}") from e
 
 
+def _says_success(path: Path) -> bool:
+    """Whether the groups, which are samples, say as Conduit bundles do which of them failed."""
+    import h5py
+
+    with h5py.File(path, "r", locking=False) as file:
+        return all(_SUCCESS in file[name] for name in (min(file), max(file)))
+
+
 def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
     """All columns, each under a name of its own, and what is left out and why."""
     found: dict[tuple[str, str], _Found] = {}
@@ -82,8 +88,12 @@ def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
         for key in source.names():
             try:
                 facts = source.facts(key)
+                guess_kind(key, facts, facts.shape, facts.ragged, "")
             except ShardError as e:
                 left_out.append(str(e))
+                continue
+            if facts.is_text and (facts.shape or facts.ragged):
+                left_out.append(f"{source.path}: '{key}' holds several texts for each sample")
                 continue
             about = {**said.get(key, {}), **source.about(key)}
             role, name = _role(key, about)
@@ -110,20 +120,23 @@ def _role(key: str, about: dict[str, Any]) -> tuple[str, str]:
     path = str(about.get("path", key))
     head, _, rest = path.partition("/")
     name = rest if head in _GROUPS and rest else path.rpartition("/")[2]
+    if path == "sample_id" or (path == "row" and about.get("role") == "id"):
+        return path, name
     if head == "provenance" or path == "row":
         return "", name
-    if path == "sample_id":
-        return "id", name
     if head in _GROUPS and rest:
         return _GROUPS[head], rest.replace("/", ".")
     return "field", name
 
 
-def _yaml(found: Sequence[_Found], left_out: Sequence[str], groups: bool) -> Iterator[str]:
+def _head(left_out: Sequence[str], grouped: bool, success: str | None) -> Iterator[str]:
     yield from (f"# left out: {line}" for line in left_out)
-    if groups:
+    if grouped:
         yield "samples: groups"
-        yield f"success: {_SUCCESS}"
+        yield f"success: {success}" if success else "# success: data set that is 0 for a failed sample"
+
+
+def _yaml(found: Sequence[_Found]) -> Iterator[str]:
     for role, block in (("input", "inputs"), ("parameter", "parameters")):
         columns = [column for column in found if column.role == role]
         if columns:
@@ -145,9 +158,9 @@ def _yaml(found: Sequence[_Found], left_out: Sequence[str], groups: bool) -> Ite
         for column in fields:
             if _graph(column) == graph:
                 yield f"      {column.name.rpartition('.')[2]}: {_field(column)}"
-    ids = [column for column in found if column.role == "id"]
-    if ids and ids[0].facts.dtype.kind in "iu":
-        yield f"sample_id: {_quoted(ids[0].key)}"
+    for column in found:
+        if column.role in ("sample_id", "row") and column.facts.dtype.kind in "iu":
+            yield f"{column.role}: {_quoted(column.key)}"
 
 
 def _graph(column: _Found) -> str:
@@ -160,8 +173,9 @@ def _field(column: _Found) -> str:
     facts = column.facts
     said = str(column.about.get("kind", ""))
     entry: dict[str, Any] = {}
+    kind = guess_kind(column.name, facts, facts.shape, facts.ragged, said)
     if not _graph(column):
-        entry["kind"] = guess_kind(column.name, facts, facts.shape, facts.ragged, said)
+        entry["kind"] = kind
     if not facts.is_text:
         entry["dtype"] = facts.dtype.name
     if facts.ragged or facts.shape:
@@ -170,13 +184,18 @@ def _field(column: _Found) -> str:
         entry["key"] = column.key
     if column.file:
         entry["file"] = column.file
-    entry |= {name: column.about[name] for name in _TOLD if column.about.get(name)}
+    if not column.about.get("finite", True):
+        entry["finite"] = False
+    entry |= {name: column.about[name] for name in ("units", "description") if column.about.get(name)}
+    entry |= told_of_axes(column.about, kind, facts.shape, facts.ragged)
     return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in entry.items()) + "}"
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return _quoted(value) if isinstance(value, str) else str(value)
 
 

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
+from merlin.shards.importing.fit import check_fit
 from merlin.shards.importing.sources import Facts, SourceFile, list_some
 from merlin.shards.importing.streams import Part, Stream
 from merlin.shards.writing import check
+from merlin.spec.checks.fields import AXES
 from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema
+from merlin.spec.layouts import SPATIAL
 from merlin.study.plan import Field
 
 _SMALL = 4  # a first or last axis up to here is taken for channels
@@ -25,6 +28,7 @@ def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[St
 
     Raises:
         UsageError: the files do not have a column, or do not agree on it or on the number of samples.
+        SpecError: a field is not what the schema says of it.
         ShardError: a column cannot be read, or cannot be in a data set.
     """
     streams = []
@@ -34,6 +38,7 @@ def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[St
                 streams.append(_field_stream(f"{name}.{role}", member, sources, graph=name, role=role))
         else:
             streams.append(_field_stream(name, field, sources))
+    check_fit(schema, [stream.field for stream in streams])
     for group, columns in (("inputs", schema.inputs), ("parameters", schema.parameters)):
         streams += [_plain_stream(group, name, column, sources) for name, column in columns.items()]
     other = next((stream for stream in streams if stream.num != streams[0].num), None)
@@ -110,21 +115,21 @@ def _field_stream(
     about = parts[0].source.about(parts[0].key)
     known = replace(facts, dtype=np.dtype(field.dtype)) if field.dtype else facts
     kind: Any = field.kind or guess_kind(name, known, shape, ragged, about.get("kind", ""))
+    says = {"axes": field.axes, "layout": field.layout, "channels": field.channels}
+    axes = says if any(says.values()) else told_of_axes(about, kind, shape, ragged)
     made = Field(
         name=name,
         kind=kind,
         dtype=field.dtype or ("float64" if facts.is_text else facts.dtype.name),
         shape=shape,
         ragged=ragged,
-        finite=field.finite,
+        finite=field.finite if "finite" in field.model_fields_set else about.get("finite", True),
         units=field.units or about.get("units", ""),
         description=field.description or about.get("description", ""),
         compression=field.compression,
-        axes=field.axes,
-        layout=field.layout or about.get("layout", ""),
-        channels=field.channels,
         graph=graph,
         role=role,
+        **axes,
     )
     if kind != "text" and facts.is_text and not field.dtype:
         raise UsageError(f"fields.{name} holds text; say kind: text, or a dtype that it can be read as")
@@ -167,13 +172,29 @@ def _shape(name: str, field: ImportField, facts: Facts) -> tuple[tuple[int, ...]
     return wanted, ragged
 
 
+def told_of_axes(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragged: bool) -> dict[str, Any]:
+    """Layout, axes and channels as far as a file tells them and they fit what the column is."""
+    found: dict[str, Any] = {}
+    spatial, layout = SPATIAL.get(kind, ""), str(about.get("layout", ""))
+    if layout and len(layout) == len(shape) and sorted(layout) in (sorted(spatial), sorted(spatial + "c")):
+        found["layout"] = layout
+        channels = tuple(about.get("channels", ()))
+        if channels and "c" in layout and len(set(channels)) == shape[layout.index("c")]:
+            found["channels"] = channels
+    axes = tuple(about.get("axes", ()))
+    if axes and len(axes) == len(shape) + ragged:
+        found["axes"] = axes
+    return found
+
+
 def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, said: str) -> Any:
     """What a column is, by what is `said` of it, and by its shape. Raises ShardError for too many axes."""
     if ragged:
         return "ragged"
     if facts.is_text:
         return "text"
-    if said and said not in ("ragged", "graph"):
+    low, high = AXES.get(said, (1, 0))
+    if low <= len(shape) <= high:
         return said
     kinds = {0: "scalar", 1: "series", 2: "image", 4: "volume"}
     if len(shape) == 3:

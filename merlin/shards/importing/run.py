@@ -18,18 +18,17 @@ from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import NAME, DataSet, read_manifest
 from merlin.shards.format.segments import Column
 from merlin.shards.importing import write
-from merlin.shards.importing.resolve import find_parts, make_streams
+from merlin.shards.importing.numbering import Numbering, number_samples
+from merlin.shards.importing.resolve import make_streams
 from merlin.shards.importing.sources import SourceFile, open_source
 from merlin.shards.importing.state import Done, State
 from merlin.shards.importing.streams import Stream
 from merlin.shards.writing.graph_check import refuse_bad_graphs
 from merlin.shards.writing.piece import Piece
-from merlin.spec.import_schema import ImportColumn, ImportSchema
-from merlin.study.plan import Aggregate, Field
+from merlin.spec.import_schema import ImportSchema
+from merlin.study.plan import Aggregate
 
 Progress = Callable[[int, int], None]  # samples done, samples in all
-
-_SPARSE = 8  # shards without any sample, for each one with some, that are taken for a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,18 @@ class Import:
 
     schema: ImportSchema
     streams: tuple[Stream, ...]
-    rows: Array  # (num,) int64, ascending
-    first_sample: int
+    numbering: Numbering
     aggregate: Aggregate
     identity: str  # of the schema and the files
     schema_digest: str
+
+    @property
+    def rows(self) -> Array:
+        """(num,) int64, ascending."""
+        return self.numbering.rows
+
+    def sample_ids(self, rows: Array) -> Array:
+        return self.numbering.sample_ids(rows)
 
     @property
     def num(self) -> int:
@@ -95,15 +101,7 @@ def plan_import(schema: ImportSchema, sources: Sequence[SourceFile]) -> Import:
     if not sources:
         raise UsageError("there is nothing to import; name files")
     streams = tuple(make_streams(schema, sources))
-    ids = _sample_ids(schema, sources, streams[0].num)
-    per_shard = schema.samples_per_shard
-    first = 0 if not len(ids) or int(ids[0]) < per_shard else int(ids[0])
-    rows = ids - first
-    if len(rows) and (rows[-1] + 1) // per_shard > _SPARSE * (len(rows) // per_shard + 1):
-        raise UsageError(
-            f"sample_id: {len(rows):,} samples have ids from {int(ids[0])} to {int(ids[-1])}; most shards would be "
-            "empty. Keep these ids as a field, and leave out sample_id"
-        )
+    numbering = number_samples(schema, sources, streams[0].num)
     fields = tuple(s.field for s in streams if s.path.startswith("fields/"))
     digest = combine(schema.model_dump())
     stats = [source.path.stat() for source in sources]
@@ -114,12 +112,11 @@ def plan_import(schema: ImportSchema, sources: Sequence[SourceFile]) -> Import:
     return Import(
         schema=schema,
         streams=streams,
-        rows=rows,
-        first_sample=first,
+        numbering=numbering,
         aggregate=Aggregate(
-            sources=(write.SOURCE,),
+            sources=write.source_ids(numbering.spans),
             fields=fields,
-            samples_per_shard=per_shard,
+            samples_per_shard=schema.samples_per_shard,
             compression=schema.compression,
             splits=tuple(schema.splits.items()),
             seed=schema.seed,
@@ -127,34 +124,6 @@ def plan_import(schema: ImportSchema, sources: Sequence[SourceFile]) -> Import:
         identity=combine(digest, files),
         schema_digest=digest,
     )
-
-
-def _sample_ids(schema: ImportSchema, sources: Sequence[SourceFile], num: int) -> Array:
-    """The ids that the schema names, checked, or 0, 1, 2, …"""
-    column = schema.sample_id
-    if column is None:
-        return np.arange(num, dtype=np.int64)
-    keys = [column.key] if column.key else ["sample_id"]
-    parts = find_parts("sample_id", keys, ImportColumn(file=column.file), sources)
-    stream = Stream("sample_id", Field(name="sample_id", dtype="int64"), parts)
-    if stream.num != num or any(p.facts.shape or p.facts.dtype.kind not in "iu" for p in parts):
-        raise UsageError(f"sample_id: expected a whole number for each of the {num:,} samples")
-    ids = np.empty(num, dtype=np.int64)
-    for lo, hi in stream.blocks(0, num):
-        values = stream.read(lo, hi)
-        bad = stream.problems(lo, hi, values)
-        if bad:
-            row, why = min(bad.items())
-            raise ShardError(f"{stream.place(row)}: {why}")
-        ids[lo:hi] = values  # type: ignore[assignment]
-    wrong = np.flatnonzero(np.diff(ids, prepend=-1) <= 0)
-    if len(wrong):
-        at = int(wrong[0])
-        before = f" after {int(ids[at - 1])}" if at else ""
-        raise ShardError(
-            f"{stream.place(at)}: sample id {int(ids[at])}{before}; ids ascend from 0 on, and none is there twice"
-        )
-    return ids
 
 
 def _write_missing(
@@ -174,12 +143,14 @@ def _write_missing(
 
 
 def find_dropped(what: Import, lo: int, hi: int) -> dict[int, str]:
-    """Positions in [lo, hi) that are left out, and why: the first column whose value does not fit.
+    """Positions in [lo, hi) that are left out, and why: it failed, or the first column whose value does not fit.
 
-    Where the schema wants bad values refused, none is; then ShardError for a graph whose members do not fit
-    together, as each value is looked at when it is copied.
+    Where the schema wants bad values refused, none is left out for its value; then ShardError for a graph whose
+    members do not fit together, as each value is looked at when it is copied.
     """
     dropped: dict[int, str] = {}
+    for stream in what.streams if what.schema.success else ():
+        dropped |= stream.failures(lo, hi)
     if what.schema.bad_values == "drop":
         for stream in what.streams:
             for start, end in stream.blocks(lo, hi):
@@ -188,6 +159,7 @@ def find_dropped(what: Import, lo: int, hi: int) -> dict[int, str]:
                     dropped.setdefault(position, f"{stream.path.replace('/', ' ', 1)}: {why}")
     graphs = [stream for stream in what.streams if stream.field.graph and stream.field.ragged]
     bad = _bad_graphs(graphs, lo, hi) if graphs else {}
+    bad = {position: why for position, why in bad.items() if position not in dropped}
     if bad and what.schema.bad_values == "refuse":
         position, why = min(bad.items())
         raise ShardError(

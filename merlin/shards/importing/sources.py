@@ -75,6 +75,10 @@ class SourceFile(ABC):
         """Samples in [lo, hi) that have no value, or one of another type, and what is there instead."""
         return {}
 
+    def failures(self, lo: int, hi: int) -> dict[int, str]:
+        """Samples in [lo, hi) that the file itself calls failed, and why; they need no values."""
+        return {}
+
     def expect(self, lo: int, hi: int) -> None:
         """Samples [lo, hi) of several columns are read next."""
         return

@@ -53,7 +53,8 @@ class State:
             _remove_data_set(self.directory)
         request = _read_request(state / _REQUEST)
         if request is not None and (overwrite or request != self._identity):
-            self._require(overwrite, "an unfinished import of other files, or with another schema")
+            if _lines(state / _SHARDS):
+                self._require(overwrite, "an unfinished import of other files, or with another schema")
             _remove_data_set(self.directory)
             request = None
         if request is None and any(self.directory.iterdir()):

@@ -53,6 +53,14 @@ class Stream:
         for part, _, a, b in self._pieces(lo, hi):
             part.source.expect(a, b)
 
+    def failures(self, lo: int, hi: int) -> dict[int, str]:
+        """Positions in [lo, hi) that failed, as the files say."""
+        return {
+            start + row: why
+            for part, start, a, b in self._pieces(lo, hi)
+            for row, why in part.source.failures(a, b).items()
+        }
+
     def blocks(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         """Ranges of about `BLOCK_BYTES`, as far as the size of a sample is known."""
         itemsize = _TEXT_BYTES if check.is_text(self.field) else np.dtype(self.field.dtype).itemsize

@@ -6,7 +6,7 @@ import datetime
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from merlin.errors import ShardError
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.digest import ALGORITHM
 from merlin.shards.format.manifest_file import OUTCOMES, Counts
-from merlin.shards.format.rows import RowMap, to_ranges
+from merlin.shards.format.rows import to_ranges
 from merlin.shards.format.segments import Ragged
 from merlin.shards.format.shard_info import (
     ATTEMPT,
@@ -28,6 +28,7 @@ from merlin.shards.format.shard_info import (
     read_info,
 )
 from merlin.shards.format.virtual import write_virtual
+from merlin.shards.importing.numbering import Span
 from merlin.shards.importing.state import Done, study_id
 from merlin.shards.importing.streams import Stream
 from merlin.shards.writing import check
@@ -39,7 +40,7 @@ from merlin.shards.writing.manifest import MAX_CAUSES, Summary
 if TYPE_CHECKING:
     from merlin.shards.importing.run import Import
 
-SOURCE = "import"  # the id of the source in the manifest, and of the aggregate
+SOURCE = "import"  # the id of the aggregate in the manifest, and of the source if there is one
 
 
 class ImportedRows:
@@ -74,8 +75,9 @@ class ImportedRows:
                 if len(problems) > 1
                 else ""
             )
+            keep = "keep it with finite: false in a schema, " if "finite value" in why else ""
             raise ShardError(
-                f"{stream.place(position)}: {why}{more}; mend it, or leave such samples out with bad_values: drop"
+                f"{stream.place(position)}: {why}{more}; mend it, {keep}or leave such samples out with bad_values: drop"
             )
         return values
 
@@ -110,7 +112,7 @@ def write_shard(out: Path, what: Import, shard: int, lo: int, hi: int, dropped: 
     columns = [
         *(column for field in fields for column in field_columns(field, what.aggregate, content)),
         *(_plain_column(stream, content) for stream in what.streams if not stream.path.startswith("fields/")),
-        memory_column("sample_id", content.rows + what.first_sample),
+        memory_column("sample_id", what.sample_ids(content.rows)),
         memory_column("row", content.rows),
         memory_column(ATTEMPT, np.zeros(len(content.rows), "<i4")),
     ]
@@ -159,8 +161,7 @@ def _attributes(what: Import, place: Place) -> dict[str, Any]:
 
 def write_manifest(out: Path, what: Import, done: dict[int, Done]) -> None:
     """Put the shards together: ``ensemble.h5`` and, last, ``manifest.json``."""
-    rows = RowMap(what.aggregate, what.planned, per_sample=True, first_sample=what.first_sample)
-    summary = Summary(rows)
+    summary = Summary(what)
     failed = _failed_rows(done)
     per_shard = what.aggregate.samples_per_shard
     for shard in range(what.num_shards):
@@ -192,41 +193,52 @@ def _failed_rows(done: dict[int, Done]) -> Array:
     return np.sort(np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in ranges)]))
 
 
+def source_ids(spans: Sequence[Span]) -> tuple[str, ...]:
+    """What the manifest calls the sources that stand for the spans."""
+    return (SOURCE,) if len(spans) == 1 else tuple(f"{SOURCE}/{number}" for number in range(len(spans)))
+
+
 def _fates(what: Import, failed: Array, done: dict[int, Done]) -> dict[str, Any]:
-    """Counts, the one source, and the samples that were left out by cause. Ids that nothing has are missing."""
-    missing = to_ranges(np.setdiff1d(np.arange(what.planned), what.rows, assume_unique=True))
-    num_missing = what.planned - what.num
-    counts = asdict(
-        Counts(
-            planned=what.planned,
-            ok=what.num - len(failed),
-            failed=len(failed),
-            skipped=0,
-            missing=num_missing,
-        )
+    """Counts, sources, and the samples that were left out by cause. Ids that nothing has are missing."""
+    named = list(zip(what.aggregate.sources, what.numbering.spans, strict=True))
+    sources = [_source(name, span, what.rows, failed) for name, span in named]
+    counts = {key: sum(source["counts"][key] for source in sources) for key in ("planned", *OUTCOMES)}
+    return {"counts": counts, "sources": sources, "failures": _failures(named, done)}
+
+
+def _source(name: str, span: Span, rows: Array, failed: Array) -> dict[str, Any]:
+    rows, failed = _tasks(span, rows), _tasks(span, failed)
+    missing = np.setdiff1d(np.arange(span.num), rows, assume_unique=True)
+    counts = Counts(
+        planned=span.num,
+        ok=len(rows) - len(failed),
+        failed=len(failed),
+        skipped=0,
+        missing=len(missing),
     )
-    source = {
-        "id": SOURCE,
+    return {
+        "id": name,
         "workspace": "",
-        "first_row": 0,
-        "first_sample": what.first_sample,
-        "num_tasks": what.planned,
+        "first_row": span.first_row,
+        "first_sample": span.first_sample,
+        "num_tasks": span.num,
         "params": {},
-        "counts": counts,
+        "counts": asdict(counts),
         "failed": to_ranges(failed),
         "filtered": [],
         "skipped": [],
-        "missing": missing,
-    }
-    return {
-        "counts": {key: counts[key] for key in ("planned", *OUTCOMES)},
-        "sources": [source],
-        "failures": _failures(done),
+        "missing": to_ranges(missing),
     }
 
 
-def _failures(done: dict[int, Done]) -> list[dict[str, Any]]:
-    """Groups by cause, most frequent first; what is beyond `MAX_CAUSES` shares one."""
+def _tasks(span: Span, rows: Array) -> Array:
+    """Those of the ascending rows that are in the span, counted from its first."""
+    lo, hi = np.searchsorted(rows, [span.first_row, span.first_row + span.num])
+    return np.asarray(rows[lo:hi] - span.first_row)
+
+
+def _failures(named: Sequence[tuple[str, Span]], done: dict[int, Done]) -> list[dict[str, Any]]:
+    """Groups by cause and source, most frequent first; causes beyond `MAX_CAUSES` share one."""
     groups: dict[str, list[Array]] = {}
     for shard in sorted(done):
         for cause, ranges in done[shard].dropped.items():
@@ -236,8 +248,11 @@ def _failures(done: dict[int, Done]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for cause, parts in groups.items():
         rows = np.sort(np.concatenate(parts))
-        of = {"source": SOURCE, "workspace": "", "cause": cause}
-        found.append({**of, "num": len(rows), "tasks": to_ranges(rows)})
+        for name, span in named:
+            tasks = _tasks(span, rows)
+            of = {"source": name, "workspace": "", "cause": cause}
+            if len(tasks):
+                found.append({**of, "num": len(tasks), "tasks": to_ranges(tasks)})
     return sorted(found, key=lambda group: -int(group["num"]))
 
 

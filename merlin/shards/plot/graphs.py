@@ -10,6 +10,7 @@ import numpy as np
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.colours import mark_colours
+from merlin.shards.plot.magnitude import drawn
 from merlin.shards.plot.ticks import Array, number
 
 MAX_GRAPHS = 6
@@ -51,7 +52,7 @@ def lay_out(title: str, graph: dict[str, Array]) -> tuple[Drawing, str, str]:
     colours, coloured_by = None, ""
     for role in ("node_targets", "nodes"):
         if role in graph and graph[role].ndim == 2 and graph[role].shape[1]:
-            colours, coloured_by = np.asarray(graph[role][:, 0], dtype=np.float64), f"{role}[0]"
+            colours, coloured_by = drawn(graph[role][:, 0]).astype(np.float64), f"{role}[0]"
             break
     words = f"{title}: {num:,} nodes, {len(edges):,} edges"
     return Drawing(words, positions, edges, colours), how, coloured_by

@@ -9,6 +9,7 @@ import numpy as np
 
 from merlin.shards.describe import channel_name
 from merlin.shards.plot.images import MAX_ROWS, MAX_TILES, Row, shrink
+from merlin.shards.plot.magnitude import drawn, drawn_name
 from merlin.spec.layouts import NAMES, layout_of
 
 if TYPE_CHECKING:
@@ -86,12 +87,12 @@ def make_rows(ensemble: Ensemble, fields: list[FieldInfo], samples: Array) -> tu
     for field in dict.fromkeys(field.name for field, _ in shown):
         column = ensemble[field]
         for sample in samples.tolist():
-            values = column[sample]
+            values = drawn(column[sample])
             for (info, view), stack in zip(shown, pictures, strict=True):
                 if info.name == field:
                     stack.append(_picture(values, view, limit))
     rows = tuple(
-        Row(field.name, view.label, view.scale, field.units, np.stack(stack).astype(np.float32))
+        Row(drawn_name(field), view.label, view.scale, field.units, np.stack(stack).astype(np.float32))
         for (field, view), stack in zip(shown, pictures, strict=True)
     )
     left = len(views) - len(shown)

@@ -15,6 +15,7 @@ from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.choice import CHART_KINDS, Choice, choose, sample_ids
 from merlin.shards.plot.histograms import Quantity
 from merlin.shards.plot.lost import lost_inputs
+from merlin.shards.plot.magnitude import drawn, drawn_name
 from merlin.shards.plot.pictures import make_rows, most_samples, views_of
 from merlin.shards.plot.ticks import label, number
 
@@ -130,7 +131,7 @@ def _input_quantities(source: Source, rows: Array) -> list[Quantity]:
     ):
         for column in columns:
             if column.dtype != "text" and source.wants(column.name):
-                found.append(Quantity(column.name, "", np.asarray(group[column.name][rows], np.float64)))
+                found.append(Quantity(column.name, "", drawn(group[column.name][rows]).astype(float)))
     return found
 
 
@@ -160,13 +161,14 @@ def _scalar_quantities(source: Source) -> list[Quantity]:
     for info in source.fields("scalar", "series"):
         if info.ragged or len(info.shape) > 1 or (info.kind == "series" and info.role != "targets"):
             continue
-        values = np.asarray(source.ensemble[info.name][source.choice.rows], dtype=np.float64)
+        values = drawn(source.ensemble[info.name][source.choice.rows]).astype(np.float64)
         if not info.shape:
-            found.append(Quantity(info.name, info.units, values))
+            found.append(Quantity(drawn_name(info), info.units, values))
         else:
             names = info.channels or tuple(str(i) for i in range(info.shape[0]))
             found += [
-                Quantity(f"{info.name}[{n}]", info.units, values[:, i]) for i, n in enumerate(names[:8])
+                Quantity(f"{drawn_name(info)}[{n}]", info.units, values[:, i])
+                for i, n in enumerate(names[:8])
             ]
     return found
 
@@ -205,15 +207,15 @@ def _fans_of(source: Source, info: FieldInfo, rows: Array) -> Iterator[series.Fa
     along = 0 if channel is None else 1 - channel
     at = series.thin(info.shape[along])
     x, x_label = _coordinates(source, info, along)
-    values = np.asarray(source.ensemble[info.name][rows], dtype=np.float64)
+    values = drawn(source.ensemble[info.name][rows]).astype(np.float64)
     shown = _lines(source, len(rows))
     if channel is None:
-        yield series.Fan(info.name, info.units, x_label, x[at], values[:, at], shown)
+        yield series.Fan(drawn_name(info), info.units, x_label, x[at], values[:, at], shown)
         return
     values = np.moveaxis(values, channel + 1, 0)
     for i, part in enumerate(values):
         name = info.channels[i] if info.channels else str(i)
-        yield series.Fan(f"{info.name}[{name}]", info.units, x_label, x[at], part[:, at], shown)
+        yield series.Fan(f"{drawn_name(info)}[{name}]", info.units, x_label, x[at], part[:, at], shown)
 
 
 def _ragged_fan(source: Source, info: FieldInfo, rows: Array) -> series.Fan:
@@ -224,11 +226,11 @@ def _ragged_fan(source: Source, info: FieldInfo, rows: Array) -> series.Fan:
     values = np.full((len(rows), len(at)), np.nan)
     for line, sample in zip(values, items, strict=True):
         inside = at < len(sample)
-        line[inside] = sample[at[inside]]
+        line[inside] = drawn(sample[at[inside]])
     name = info.axes[0] if info.axes else ""
     x_label = f"{name} (index)" if name else "index"
     return series.Fan(
-        info.name, info.units, x_label, at.astype(np.float64), values, _lines(source, len(rows))
+        drawn_name(info), info.units, x_label, at.astype(np.float64), values, _lines(source, len(rows))
     )
 
 
@@ -266,6 +268,8 @@ def _coordinate_name(source: Source, info: FieldInfo) -> str:
     known = source.ensemble.fields.get(name)
     if known is None or known.shape != (info.shape[along],) or known.ragged or known.name == info.name:
         return ""
+    if np.dtype(known.dtype).kind == "c":
+        return ""
     some = np.asarray(source.ensemble[name][source.choice.some(20)], dtype=np.float64)
     return name if bool((some == some[0]).all() and (np.diff(some[0]) > 0).all()) else ""
 
@@ -301,9 +305,7 @@ def _leading(ensemble: Ensemble) -> FieldInfo | None:
         known = info.statistics
         return known.std[0] / abs(known.mean[0]) if known and known.count[0] and known.mean[0] else 0.0
 
-    scalars = [
-        f for f in ensemble.fields.values() if f.kind == "scalar" and f.dtype != "text" and not f.shape
-    ]
+    scalars = [f for f in ensemble.fields.values() if f.kind == "scalar" and f.statistics and not f.shape]
     return max(scalars, key=spread, default=None)
 
 

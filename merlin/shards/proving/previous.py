@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.errors import ShardError
+from merlin.errors import ShardError, command_line
 from merlin.shards.format.digest import digest_array
 from merlin.shards.format.row_check import FIELDS, GIVEN, decode
 from merlin.shards.format.shard_info import (
@@ -168,7 +168,9 @@ def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[s
             try:
                 found.append(ProvenRows(path, read_info(sidecar)))
             except ShardError as e:
-                problems.append(f"{e}; to get it back: merlin shards verify {directory} --repair")
+                problems.append(
+                    f"{e}; to get it back: {command_line('shards', 'verify', directory, '--repair')}"
+                )
     return found, problems
 
 

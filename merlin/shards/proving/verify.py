@@ -36,6 +36,7 @@ from merlin.shards.format.manifest_file import (
 from merlin.shards.format.rows import to_ranges
 from merlin.shards.proving.damage import Problem, lost_rows, problem, samples_by_kind
 from merlin.shards.proving.expected import ABSENT, sample_ids
+from merlin.shards.proving.promised import promised
 from merlin.shards.proving.scan import Tick
 from merlin.shards.proving.shard_check import ShardCheck
 
@@ -52,7 +53,7 @@ class Report:
     is_quick: bool
     problems: tuple[Problem, ...]
     seconds: float
-    counts: Counts | None = None  # None if the manifest cannot be read, as all that follows
+    counts: Counts | None = None  # None if the shards could not be checked, as all that follows
     num_shards: int = 0
     num_rows: int = 0
     size_bytes: int = 0  # of all shards
@@ -65,12 +66,19 @@ class Report:
         """Intact and reconciled; the command exits with 0, else with 1."""
         return not self.problems
 
+    @property
+    def has_manifest(self) -> bool:
+        """Whether there is a manifest, and it can be read."""
+        lost = ("missing file", "damaged manifest")
+        return not any(p.file == NAME and p.kind in lost for p in self.problems)
+
     def to_json(self) -> dict[str, Any]:
         """For programs; ranges are [lo, hi)."""
         return {
             "path": str(self.path),
             "ok": self.ok,
             "quick": self.is_quick,
+            "shards_checked": self.counts is not None,
             "counts": self.counts,
             "num_shards": self.num_shards,
             "num_rows": self.num_rows,
@@ -96,19 +104,28 @@ def verify(
     `quick` reads no values: files, sizes, sidecars, headers, attributes, texts and counts. Memory: a block and a
     compressed chunk per thread, and the sidecars of a few shards.
 
+    Without a readable manifest the shards are held against what their study says, if it is around the data set.
+
     Raises:
         NotADataSetError: there is no manifest and nothing shows that there was one; or it is of a version that is not
             known here.
     """
     started = time.monotonic()
+    lost: Problem | None = None
+    beside: tuple[Problem, ...]
     directory = manifest_path(Path(path)).parent
     try:
         data = read_manifest(directory)
     except ShardError as e:
         lost = _manifest_problem(directory, e)
-        return Report(directory, quick, (lost,), time.monotonic() - started)
+        known = promised(directory)
+        if known is None:
+            return Report(directory, quick, (lost,), time.monotonic() - started)
+        data, beside = known, (lost,)
+    else:
+        beside = (*_check_counts(data), *_check_virtual(data))
     counter = _Counter(data.size_bytes, progress)
-    problems = (*_check_counts(data), *_check_virtual(data), *_check_shards(data, counter, quick, workers))
+    problems = (*beside, *_check_shards(data, counter, quick, workers))
     return Report(
         path=data.directory,
         is_quick=quick,
@@ -119,7 +136,7 @@ def verify(
         num_rows=data.num_rows,
         size_bytes=data.size_bytes,
         num_read=counter.done,
-        content_digest=data.content_digest,
+        content_digest="" if lost else data.content_digest,
         samples=tuple(to_ranges(np.unique(sample_ids(data, lost_rows(problems))))),
     )
 

@@ -30,7 +30,7 @@ def absent_values(data: DataSet, fates: Fates, columns: Mapping[str, str]) -> tu
     found: dict[str, Array] = {}
     for name, path in columns.items():
         group, _, label = path.partition("/")
-        if group == "parameters":
+        if group == "parameters" and all(label in source.params for source in data.sources):
             found[name] = _parameters(data, fates.source[where], label, path)
     inputs = {name: path.partition("/")[2] for name, path in columns.items() if path.startswith("inputs/")}
     if inputs and data.per_sample:

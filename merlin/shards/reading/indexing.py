@@ -16,6 +16,21 @@ def as_index(index: int, size: int) -> int:
     return index + size if index < 0 else index
 
 
+def as_number(key: Any) -> int | None:
+    """The integer that a key is, also as an array without axes; None for slices, lists and arrays.
+
+    IndexError for what is none of these, as True and None are, which NumPy takes for axes.
+    """
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return int(key)
+    if isinstance(key, slice | list) or np.ndim(key):
+        return None
+    value = np.asarray(key)
+    if value.dtype.kind not in "iu":
+        raise IndexError(f"{key!r} names no sample; samples are chosen by integers, a slice or a mask")
+    return int(value)
+
+
 def as_indices(key: Any, size: int) -> Array:
     """Positions (n,) int64 in [0, size) from integers, or from a mask (size,). IndexError for anything else."""
     keys = np.asarray(key)

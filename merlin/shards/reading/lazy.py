@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
-from merlin.shards.reading.indexing import Rows
+from merlin.shards.reading.indexing import Rows, as_number
 from merlin.shards.reading.store import Store
 
 Array = np.ndarray[Any, Any]
@@ -40,20 +40,45 @@ class LazyArray:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Any:
-        rest: tuple[Any, ...] = ()
-        if isinstance(key, tuple):
-            key, rest = (key[0], key[1:]) if key else (slice(None), ())
-        if key is Ellipsis:
-            key, rest = slice(None), (Ellipsis, *rest) if rest else ()
-        if isinstance(key, int | np.integer):
-            found = self._store.one_row(self._path, self._rows.one(int(key)))
-            return found[rest] if rest else found
+        key, rest = self._split(key)
+        number = as_number(key)
+        if number is not None:
+            row = self._rows.one(number)
+            if not rest:
+                return self._store.one_row(self._path, row)
+            return self._store.read_rows(self._path, row, row + 1)[(0, *rest)]
         stretch = self._rows.stretch(key)
         if stretch is not None:
             values = self._store.read_rows(self._path, *stretch)
-        else:
+            return values[(slice(None), *rest)] if rest else values
+        if isinstance(key, slice):
             values = self._store.take_rows(self._path, self._rows.many(key))
-        return values[(slice(None), *rest)] if rest else values
+            return values[(slice(None), *rest)] if rest else values
+        return self._take(np.asarray(key), rest)
+
+    def _split(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
+        """What chooses samples, and the rest."""
+        if not isinstance(key, tuple):
+            key = (key,)
+        if not key:
+            return slice(None), ()
+        first, rest = key[0], key[1:]
+        if first is not Ellipsis:
+            return first, rest
+        if sum(each is not None for each in rest) == self.ndim:  # it stands for no axis
+            return self._split(rest)
+        return slice(None), (Ellipsis, *rest) if rest else ()
+
+    def _take(self, keys: Array, rest: tuple[Any, ...]) -> Array:
+        """Samples by integers of any shape or a mask; arrays among the rest go along with these, as in NumPy."""
+        values = self._store.take_rows(
+            self._path, self._rows.many(keys if keys.dtype == bool else keys.reshape(-1))
+        )
+        if keys.ndim > 1 or not all(map(_is_basic, rest)):
+            places = np.arange(len(values))
+            places = places if keys.dtype == bool else places.reshape(keys.shape)
+            return np.asarray(values[(places, *rest)])
+        return np.asarray(values[(slice(None), *rest)]) if rest else values
 
     def __iter__(self) -> Iterator[Any]:
         for i in range(len(self)):
@@ -65,6 +90,13 @@ class LazyArray:
 
     def __repr__(self) -> str:
         return f"LazyArray({self.name!r}, shape={self.shape}, dtype={self.dtype})"
+
+
+def _is_basic(key: Any) -> bool:
+    """Whether a key of an axis is one of those that NumPy takes axis by axis."""
+    if isinstance(key, bool):
+        return False
+    return key is None or key is Ellipsis or isinstance(key, int | np.integer | slice)
 
 
 class Inputs(Mapping[str, LazyArray]):

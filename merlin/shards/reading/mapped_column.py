@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.errors import ShardError
+from merlin.errors import ShardError, command_line
 from merlin.shards.reading.address_range import PAGE, AddressRange
 from merlin.shards.reading.shard_file import Contiguous, ReplacedError, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
@@ -108,7 +108,7 @@ class MappedColumn:
             return False
         except ValueError as e:
             raise ShardError(
-                f"{self._path}: {e}; run merlin shards verify {self._files.data.directory}"
+                f"{self._path}: {e}; run {command_line('shards', 'verify', self._files.data.directory)}"
             ) from e
         self._is_placed[shard] = True
         self._num_missing -= 1

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from merlin.errors import ShardError
+from merlin.errors import ShardError, command_line
 from merlin.shards.format.aligned import aligned_empty
 from merlin.shards.format.segments import Ragged
-from merlin.shards.reading.indexing import Rows
+from merlin.shards.reading.indexing import Rows, as_number
 from merlin.shards.reading.lazy import LazyArray
 from merlin.shards.reading.store import Store
 
@@ -53,8 +53,11 @@ class RaggedArray:
         return len(self._rows)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, int | np.integer):
-            shard, local = self._store.locate(self._rows.one(int(key)))
+        if isinstance(key, tuple):
+            raise IndexError(f"'{self.name}' is ragged: choose samples, and then among the items of each")
+        number = as_number(key)
+        if number is not None:
+            shard, local = self._store.locate(self._rows.one(number))
             begins, ends = self._bounds(np.array([shard]), np.array([local]))
             return self._store.read(f"{self._path}/values", shard, int(begins[0]), int(ends[0]))
         stretch = self._rows.stretch(key)
@@ -98,7 +101,9 @@ class RaggedArray:
     def _damaged(self, shard: int) -> ShardError:
         directory = self._store.data.directory
         file = directory / self._store.data.shards[shard].file
-        return ShardError(f"{file}: {self._path}/offsets is damaged; run merlin shards verify {directory}")
+        return ShardError(
+            f"{file}: {self._path}/offsets is damaged; run {command_line('shards', 'verify', directory)}"
+        )
 
     def __iter__(self) -> Iterator[Array]:
         for i in range(len(self)):
@@ -123,7 +128,11 @@ class GraphArray:
         """One graph: {role: array}. Several: members one after the other (`targets`, one for each graph, stacked),
         edges counting nodes through the batch, and where each graph's nodes and edges begin, `ptr` and
         `edge_ptr` (graphs + 1,)."""
-        if isinstance(key, int | np.integer):
+        if isinstance(key, tuple):
+            raise IndexError(
+                f"'{self.name}' holds graphs: choose samples, and then among the members of each"
+            )
+        if as_number(key) is not None:
             return {role: member[key] for role, member in self.members.items()}
         return join_graphs({role: member[key] for role, member in self.members.items()})
 

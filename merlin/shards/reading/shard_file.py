@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.errors import ShardError
+from merlin.errors import ShardError, command_line
 from merlin.shards.reading.address_range import map_file
 from merlin.shards.reading.decode import Pipeline, make_pipeline
 
@@ -93,7 +93,7 @@ class ShardFile:
         self.handle: Any = None
 
     def damaged(self, why: object) -> ShardError:
-        return ShardError(f"{self.path}: {why}; run merlin shards verify {self.path.parent}")
+        return ShardError(f"{self.path}: {why}; run {command_line('shards', 'verify', self.path.parent)}")
 
     def open(self) -> Any:
         """Open through the library."""

@@ -34,12 +34,8 @@ from merlin.shards.format.shard_info import DatasetInfo, Extent
 from merlin.shards.format.statistics import Accumulator, Statistics
 
 PAGE = 4096
-LARGE_PAGE = (
-    1 << 21
-)  # whose parts of a file processors find faster, and which kernels fill from it as a whole
-_LARGE_BYTES = (
-    1 << 25
-)  # columns of this size and more begin at one; in front of it is a hole, which takes no disk
+LARGE_PAGE = 1 << 21
+_LARGE_BYTES = 1 << 25  # columns of this size begin at a large page, behind a hole that takes no disk
 _BUFFERS = 2
 
 Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
@@ -114,7 +110,6 @@ def write_columns(
                 if column.is_large:
                     continue
                 dataset = _create(file, column)
-                _set_attributes(dataset, column.attributes)
                 if column.is_raw:
                     offsets[column.name] = dataset.id.get_offset() or 0
                 else:
@@ -125,9 +120,7 @@ def write_columns(
         if large:  # the library knows one alignment at a time
             with _open(path, "r+", _LARGE_BYTES, LARGE_PAGE) as file:
                 for column in large:
-                    dataset = _create(file, column)
-                    _set_attributes(dataset, column.attributes)
-                    offsets[column.name] = dataset.id.get_offset()
+                    offsets[column.name] = _create(file, column).id.get_offset()
         raw = _RawFile(path)
         try:
             for column in columns:
@@ -162,7 +155,13 @@ def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _create(file: Any, column: ColumnSpec) -> Any:
-    """Create the data set; a raw one gets its place in the file now and is not filled."""
+    """Create the data set with its attributes; a raw one gets its place in the file now and is not filled."""
+    dataset = _create_bare(file, column)
+    _set_attributes(dataset, column.attributes)
+    return dataset
+
+
+def _create_bare(file: Any, column: ColumnSpec) -> Any:
     import h5py
 
     if column.is_text:

@@ -43,8 +43,8 @@ class TaskFiles:
             name = ""
             field = fields[0]
             try:
-                path = find_file(directory, pattern)
-                name = path[len(directory) + 1 :] + ": "
+                found = find_file(directory, pattern)
+                path, name = f"{directory}/{found}", f"{found}: "
                 for field in fields:
                     values[field.name] = _read_field(path, field, documents)
             except BadOutput as e:
@@ -56,17 +56,16 @@ class TaskFiles:
 
 
 def find_file(directory: str, pattern: str) -> str:
-    """`directory`/… of the one file in it that `pattern` matches."""
+    """The path in `directory` of the one file that `pattern` matches."""
     if not pattern:
         raise BadOutput("the field names neither an output nor a file")
     if not glob.has_magic(pattern):
-        path = f"{directory}/{pattern}"  # pathlib costs more than the parsing of a small file
-        if not os.access(path, os.F_OK):
+        if not os.access(f"{directory}/{pattern}", os.F_OK):  # pathlib costs more than parsing a small file
             raise BadOutput(f"expected a file '{pattern}', found none")
-        return path
+        return pattern
     matches = sorted(str(path.relative_to(directory)) for path in Path(directory).glob(pattern))
     if len(matches) == 1:
-        return f"{directory}/{matches[0]}"
+        return matches[0]
     if not matches:
         raise BadOutput(f"expected a file '{pattern}', found none")
     listed = ", ".join(matches[:3]) + (", …" if len(matches) > 3 else "")
@@ -293,7 +292,7 @@ class Text:
             return [match.group(group) for match in expression.finditer(self._text)]
         match = expression.search(self._text)
         if match is None or match.group(group) is None:
-            raise BadOutput(f"expected a match of {field.regex!r}, found none")
+            raise BadOutput(f"expected a match of '{field.regex}', found none")
         return match.group(group)
 
     def close(self) -> None:

@@ -264,12 +264,12 @@ def group_attributes(fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
 
 
 def memory_column(name: str, values: Array) -> ColumnSpec:
-    """A small column that is in memory already."""
+    """A small column that is in memory already; inputs and parameters that are numbers have statistics."""
 
     def fill(lo: int, hi: int, out: Array) -> None:
         out[...] = values[lo:hi]
 
-    described = name.startswith("inputs/") and values.dtype.kind == "f"
+    described = name.startswith(("inputs/", "parameters/")) and values.dtype.kind in "iufb"
     return ColumnSpec(name, values.dtype, values.shape, fill, with_statistics=described)
 
 

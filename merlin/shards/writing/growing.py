@@ -172,7 +172,7 @@ def _require_same(first: Part, other: Part) -> None:
 
 def _schema(entries: Sequence[Part]) -> dict[str, Part]:
     """What must not change from part to part, by name."""
-    left_out = (*_STATISTICS, "description")
+    left_out = (*_STATISTICS, "description", "finite")  # the last is not in manifests of earlier versions
     return {_name(entry): {k: v for k, v in entry.items() if k not in left_out} for entry in entries}
 
 
@@ -192,8 +192,7 @@ def _with_statistics(groups: Sequence[Sequence[Part]]) -> list[Part]:
 
 
 def _merged(found: Sequence[Any]) -> Any:
-    known = [Statistics.from_json(entry) for entry in found if entry]
-    merged = merge_statistics(known)
+    merged = merge_statistics([Statistics.from_json(entry) if entry else None for entry in found])
     return None if merged is None else merged.to_json()
 
 

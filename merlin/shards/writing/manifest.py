@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from merlin.shards.writing import bundle
 from merlin.shards.writing.cleanup import clean_data_set
 from merlin.shards.writing.gather import codec_of, write_shard
 from merlin.shards.writing.growing import publish
-from merlin.study.plan import Field, StepInstance
+from merlin.study.plan import Aggregate, Field, StepInstance
 from merlin.study.runs import RunMap
 from merlin.study.tasks import NO_OUTCOME, Outcome
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
 
 MAX_CAUSES = 1000  # groups of failed tasks that are listed with their cause; the rest share one entry
+
+# of a shard of an aggregate, whose rows that ended ok are given
+Describe = Callable[["Workspace", StepInstance, RowMap, int, np.ndarray[Any, Any]], ShardInfo]
 
 _MISSING = (Outcome.INTERRUPTED, NO_OUTCOME)
 
@@ -56,8 +60,13 @@ def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> Non
     _remove_leftovers(workspace.data_set_dir(aggregate), row_map(workspace, aggregate))
 
 
-def make_part(workspace: Workspace, manifest_instance: StepInstance) -> dict[str, Any]:
-    """What this study's rows put into the manifest, as if they were the whole data set."""
+def make_part(
+    workspace: Workspace, manifest_instance: StepInstance, describe: Describe | None = None
+) -> dict[str, Any]:
+    """What this study's rows put into the manifest, as if they were the whole data set.
+
+    `describe` gives the description of a shard; by default shards that are not as they should be are written again.
+    """
     from merlin.ledger.replay import Replay
 
     aggregate = workspace.instance(manifest_instance.finishes)
@@ -67,7 +76,7 @@ def make_part(workspace: Workspace, manifest_instance: StepInstance) -> dict[str
     summary = Summary(rows)
     for shard in rows.shards:
         present = present_rows(rows, outcomes, shard)
-        summary.add(_current(workspace, aggregate, rows, shard, present), present)
+        summary.add((describe or _current)(workspace, aggregate, rows, shard, present), present)
     return {
         **_about(workspace, aggregate, rows),
         **_fates(workspace, rows, outcomes, replay, summary.filtered_rows()),
@@ -128,14 +137,23 @@ def _filtered_rows(info: ShardInfo) -> np.ndarray[Any, Any]:
     return np.sort(np.concatenate(ranges)) if ranges else np.zeros(0, dtype=np.int64)
 
 
+class Numbered(Protocol):
+    """The rows of a data set, as a summary needs them."""
+
+    @property
+    def aggregate(self) -> Aggregate: ...
+
+    def sample_ids(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...
+
+
 class Summary:
     """What the shards hold together."""
 
-    def __init__(self, rows: RowMap) -> None:
+    def __init__(self, rows: Numbered) -> None:
         self.rows = rows
         self.infos: list[dict[str, Any]] = []
         self.columns: dict[str, DatasetInfo] = {}
-        self._statistics: dict[str, Statistics] = {}
+        self._statistics: dict[str, Statistics | None] = {}
         self._in_split = np.zeros(len(rows.aggregate.splits) + 1, dtype=np.int64)
         self._filtered: dict[str, list[np.ndarray[Any, Any]]] = {text: [] for text in rows.aggregate.valid}
 
@@ -151,11 +169,8 @@ class Summary:
                     f"{info.file}: '{dataset.name}' is {dataset.dtype} {dataset.shape[1:]}, "
                     f"other shards have {known.dtype} {known.shape[1:]}"
                 )
-            if dataset.statistics is not None:
-                before = self._statistics.get(dataset.name)
-                merged = merge([dataset.statistics] if before is None else [before, dataset.statistics])
-                assert merged is not None
-                self._statistics[dataset.name] = merged
+            before = [self._statistics[dataset.name]] if dataset.name in self._statistics else []
+            self._statistics[dataset.name] = merge([*before, dataset.statistics])
         for expression, ranges in info.filtered.items():
             self._filtered.setdefault(expression, []).extend(np.arange(a, b) for a, b in ranges)
         stored = np.setdiff1d(present, _filtered_rows(info), assume_unique=True)
@@ -212,7 +227,7 @@ class Summary:
         is_compressed = not (codec.is_none or column.dtype == TEXT_DTYPE)
         copied = (
             *("name", "kind", "units", "description", "axes", "layout", "channels"),
-            *("ragged", "graph", "role", "keep_bits", "expression"),
+            *("ragged", "graph", "role", "keep_bits", "expression", "finite"),
         )
         found = {
             **{name: getattr(field, name) for name in copied},

@@ -16,7 +16,7 @@ DTYPES = (
 MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10}
 LEVELS = {"gzip": (0, 9), "zstd": (1, 22), "blosc2": (0, 9)}
 # number of axes of a sample (of a ragged field: of an item), the least and the greatest
-_AXES = {
+AXES = {
     "scalar": (0, 0),
     "text": (0, 0),
     "series": (1, 2),
@@ -57,6 +57,14 @@ class FieldChecker:
         self._shape(name, field)
         self._layout(name, field)
         self._storage(name, field)
+
+    def check_form(self, name: str, field: Entry, role: str = "") -> None:
+        """Only whether kind, shape, axes, layout and channels agree; `role` is of a graph's member."""
+        if role:
+            self._member_form(name, role, field, field.get("dtype").text)
+        else:
+            self._shape(name, field)
+            self._layout(name, field)
 
     def _error(self, place: tuple[int, int], message: str, text: str, hint: str = "", code: str = "") -> None:
         self.findings.error(place, message, text=text, hint=hint, code=code)
@@ -104,9 +112,9 @@ class FieldChecker:
         shape, axes = field.get("shape"), field.get("axes")
         ragged, num = shape_of(field)
         kind = field.get("kind").text or ("ragged" if ragged else "scalar")
-        if kind not in _AXES:
+        if kind not in AXES:
             return  # the model says so
-        low, high = _AXES[kind]
+        low, high = AXES[kind]
         if kind == "ragged" and not ragged:
             message = f'field {name} is ragged, so its shape has to begin with "*"'
             hint = f"e.g. shape: {_SHAPES['ragged']}"
@@ -235,6 +243,9 @@ class FieldChecker:
         self._dtype(name, member)
         default = "int64" if role == "edges" else graph.get("dtype").text or "float64"
         self._storage(name, member, default)
+        self._member_form(name, role, member, member.get("dtype").text or default)
+
+    def _member_form(self, name: str, role: str, member: Entry, dtype: str) -> None:
         ragged, num = shape_of(member)
         shape = member.get("shape")
         place = shape.place if not shape.is_null else member.key_place
@@ -242,7 +253,6 @@ class FieldChecker:
             if not shape.is_null and not (ragged and num == 1 and shape.items[1].text == "2"):
                 hint = "one row per edge: source and target; transpose [2, *]"
                 self._error(place, f'{name}: the shape of edges is ["*", 2]', name, hint, "shape")
-            dtype = member.get("dtype").text or default
             if dtype in DTYPES and "int" not in dtype:
                 self._error(
                     member.get("dtype").place, f"{name}: edges are whole numbers", dtype, "int64", "dtype"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from merlin.spec.defaults import funnel_base
+from merlin.spec.defaults import BATCH, funnel_base
 from merlin.spec.findings import Findings, allowed
 from merlin.spec.scalars import shown
 from merlin.spec.tokens import find_tokens
@@ -94,8 +94,8 @@ def check_steps(tree: Entry, graph: StepGraph, findings: Findings) -> None:
         name = step.get("name")
         if name.text:
             _check_name(name, seen, findings)
-        if step.get("run").mapping:
-            _check_kind(step, findings)
+        if isinstance(step.get("run").content, dict):
+            _check_kind(step, _shell_of_study(tree), findings)
             _check_depends(step, graph, findings)
     for cycle in graph.cycles():
         _report_cycle(cycle, graph, findings)
@@ -131,7 +131,11 @@ def _check_name(name: Entry, seen: dict[str, Entry], findings: Findings) -> None
         )
 
 
-def _check_kind(step: Entry, findings: Findings) -> None:
+def _shell_of_study(tree: Entry) -> str:
+    return tree.get("batch", "shell").text or str(BATCH["shell"])
+
+
+def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
     run = step.get("run")
     name = step.get("name").text or "without a name"
     given = [kind for kind in KINDS if kind in run.mapping and not run.get(kind).is_null]
@@ -155,11 +159,20 @@ def _check_kind(step: Entry, findings: Findings) -> None:
         entry = run.get(kind)
         if isinstance(entry.content, str) and not entry.content.strip():
             findings.error(entry.key_place, f"{kind} of step {name!r} is empty", text=kind, code="empty")
-    if given and "cmd" not in given and not run.get("restart").is_null:
+    if given and "cmd" not in given:
+        _check_keys_of_cmd(name, given[0], run, study_shell, findings)
+
+
+def _check_keys_of_cmd(name: str, kind: str, run: Entry, study_shell: str, findings: Findings) -> None:
+    """What a function or an aggregate would not heed; the study's own shell is written into every archived step."""
+    for key in ("restart", "timeout", "shell"):
+        entry = run.get(key)
+        if entry.is_null or (key == "shell" and entry.text == study_shell):
+            continue
         findings.error(
-            run.get("restart").key_place,
-            f"restart goes with cmd, and step {name!r} has {given[0]}",
-            text="restart",
+            entry.key_place,
+            f"{key} goes with cmd, and step {name!r} has {kind}",
+            text=key,
             code="step-kind",
         )
 

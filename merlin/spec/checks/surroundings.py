@@ -1,4 +1,4 @@
-"""Blocks around the study: its name, workers, batch."""
+"""Blocks around the study: its description, workers, batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from merlin.spec.tree import Entry
 
 
 def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> None:
-    """The study's name, the steps that workers name, and keys of batch that look like slips."""
-    from merlin.spec.model import Batch  # see load.check_spec
+    """The study's name, the steps that workers name, and keys that look like slips."""
+    from merlin.spec.model import Batch, Description  # see load.check_spec
 
     name = tree.get("description", "name")
     if "/" in name.text:
@@ -30,11 +30,19 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
                     hint=allowed(item.text, [*graph.steps, "all"], "steps"),
                     code="missing-step",
                 )
-    for key, item in tree.get("batch").mapping.items():
-        if key not in Batch.model_fields and (hint := did_you_mean(key, Batch.model_fields)):
+    _check_free_keys("description", tree, tuple(Description.model_fields), findings)
+    _check_free_keys("batch", tree, tuple(Batch.model_fields), findings)
+
+
+def _check_free_keys(block: str, tree: Entry, known: tuple[str, ...], findings: Findings) -> None:
+    """Keys of one's own are legal here; one that looks like a slip for a key that is not given gets a warning."""
+    given = tree.get(block).mapping
+    absent = [key for key in known if key not in given]
+    for key, item in given.items():
+        if key not in known and (hint := did_you_mean(key, absent)):
             findings.warning(
                 item.key_place,
-                f"key {key!r} in batch has no meaning here",
+                f"key {key!r} in {block} has no meaning here",
                 text=key,
                 hint=hint,
                 code="unknown-key",

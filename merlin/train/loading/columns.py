@@ -39,8 +39,12 @@ class Column:
 
     @property
     def is_real(self) -> bool:
-        """Floating-point numbers: what is normalised unless more is asked for."""
-        return self.dtype.kind == "f"
+        """What a group of names means: floating-point numbers, and of inputs and parameters integers, too."""
+        return self.dtype.kind in ("f" if self.group == "fields" else "iuf")
+
+    @property
+    def is_complex(self) -> bool:
+        return self.dtype.kind == "c"
 
     def read(self, ens: Ensemble, rows: Array) -> Any:
         """Values at rows (m,) of the ensemble: (m, *shape), or a `Ragged`."""
@@ -81,8 +85,9 @@ class Columns:
         return [column for column in self.fields.values() if not column.is_text]
 
     def default_labels(self) -> list[Column]:
-        """All inputs and parameters that are numbers."""
-        return [c for c in (*self.inputs.values(), *self.parameters.values()) if not c.is_text]
+        """All inputs and parameters that are real numbers."""
+        labels = (*self.inputs.values(), *self.parameters.values())
+        return [c for c in labels if not c.is_text and not c.is_complex]
 
 
 def refuse_text(columns: Iterable[Column]) -> None:

@@ -53,7 +53,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     Keys and shapes of a batch of n samples (a single sample lacks the first axis):
 
     - "inputs": (n, d) float32, the columns of the samples file and the study's parameters, `input_names`;
-    - "scalars": (n, m) float32, the fields of kind scalar, `scalar_names`, if `stack_scalars`;
+    - "scalars": (n, m) float32, the fields of kind scalar, `scalar_names`, if `stack_scalars`; not complex ones;
     - every other field under its name, (n, *shape), as it is stored, or as float32 if it is normalised;
     - of a ragged field, the items of all samples (items, *shape), and "<name>.offsets" (n + 1,) int64: where those of
       each sample begin. A single sample has its items alone;
@@ -64,7 +64,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     Args:
         source: the data set's directory, or an open one, or some of its samples: ens.query("yield > 1e14").
         fields: names, that of a graph for all its members; all but text by default.
-        inputs: labels of inputs and parameters; all that are numbers by default.
+        inputs: labels of inputs and parameters; all that are real numbers by default.
         split: a split of the data set; all samples by default.
         partition: a trainer's share of them: (k, K), or a `Partition`.
         normalise: a `Normaliser`, or what `Normaliser.fit` takes as methods.
@@ -100,7 +100,8 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         chosen = columns.default_fields() if fields is None else [c for f in fields for c in columns.field(f)]
         labels = columns.default_labels() if inputs is None else [columns.label(name) for name in inputs]
         refuse_text([*chosen, *labels])
-        self._stacked = [c for c in chosen if stack_scalars and c.kind == "scalar"]
+        _refuse_complex(labels)
+        self._stacked = [c for c in chosen if stack_scalars and c.kind == "scalar" and not c.is_complex]
         self._single = [c for c in chosen if c not in self._stacked]
         self._labels = labels
         self._layout, self._dtype, self._cache_bytes = layout, dtype, cache_bytes
@@ -266,6 +267,14 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     def __getstate__(self) -> dict[str, Any]:
         """Without what every process finds out for itself."""
         return {**self.__dict__, "_source": None, "_matrices": {}, "_readers": {}}
+
+
+def _refuse_complex(labels: Sequence[Column]) -> None:
+    for column in labels:
+        if column.is_complex:
+            raise UsageError(
+                f"'{column.name}' is complex and has no place among the float32 inputs; leave it out"
+            )
 
 
 def _members(ens: Ensemble, split: str | None, partition: Partition | None) -> Array | None:

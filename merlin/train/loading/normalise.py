@@ -75,16 +75,16 @@ class Normaliser:
     ) -> Normaliser:
         """Choose scalings for columns of `ens`.
 
-        `methods` is one method for everything real-valued, or a mapping from names to methods. A name is that of a
-        field, an input or a parameter, or a group: "inputs" (with the parameters), "fields", "scalars" (the fields of
-        kind scalar); a group means its real-valued members. None excludes; a single name overrules a group. A field
-        called like a group is meant by its path, as in "fields/scalars".
+        `methods` is one method for both groups below, or a mapping from names to methods. A name is that of a
+        field, an input or a parameter, or a group: "inputs" (with the parameters; all that are numbers), "fields",
+        "scalars" (the fields of kind scalar); of fields a group means the real-valued ones. None excludes; a single
+        name overrules a group. A field called like a group is meant by its path, as in "fields/scalars".
 
         The statistics are the manifest's, of the whole data set, unless `over` names a split to compute them over.
         Those of logarithms, which the manifest does not have, are computed over the train split, if there is one.
         What was computed is kept in the file `cache`, which has to lie outside of the data set.
 
-        Raises UsageError for an unknown name, a constant column, or one without statistics.
+        Raises UsageError for an unknown name, a constant column, or one without statistics or finite values.
         """
         moments = Moments(ens, None if cache is None else Path(cache), progress)
         chosen = _choose(Columns(ens), methods)
@@ -138,18 +138,20 @@ def _choose(columns: Columns, methods: Any) -> dict[Column, Method]:
         refuse_text(found)
         if any(column.role == "edges" for column in found):
             raise UsageError(f"'{name}' holds numbers of nodes, which cannot be normalised")
+        if any(column.is_complex for column in found):
+            raise UsageError(f"'{name}' holds complex numbers, which cannot be normalised")
         chosen |= dict.fromkeys(found, method)
     return {column: method for column, method in chosen.items() if method is not None}
 
 
 def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> Scaling:
     plain = column.statistics if over is None else moments.of(column, over)
-    if plain is None or not all(plain.count):
+    if plain is None:  # earlier versions took none of parameters
         raise UsageError(
-            f"there are no statistics of '{column.name}' to normalise it with; compute them over a split "
-            'with Normaliser.fit(…, over="train"), or leave it out'
+            f"the data set has no statistics of '{column.name}' to normalise it with; compute them over a "
+            'split with Normaliser.fit(…, over="train"), or leave it out'
         )
-    _refuse_constant(column, plain)
+    _require_spread(column, plain, over)
     axis = column.axis if plain.num_channels > 1 else None
     nothing = (None,) * plain.num_channels, (0.0,) * plain.num_channels
     pairs = list(zip(plain.min, plain.max, strict=True))
@@ -168,8 +170,9 @@ def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> 
         case "log":
             lifts = [_lift(column, method, a, b) for a, b in pairs]
             offset, floor = tuple(o for o, _ in lifts), tuple(f for _, f in lifts)
-            logs = moments.of(column, over or moments.usual_split, Scaling.log10(offset, floor, axis))
-            _refuse_constant(column, logs)
+            split = over or moments.usual_split
+            logs = moments.of(column, split, Scaling.log10(offset, floor, axis))
+            _require_spread(column, logs, split)
             return Scaling(logs.mean, tuple(1 / s for s in logs.std), offset, floor, axis)
 
 
@@ -187,7 +190,15 @@ def _lift(column: Column, method: Method, low: float, high: float) -> tuple[floa
     return least - low, least
 
 
-def _refuse_constant(column: Column, statistics: Statistics) -> None:
+def _require_spread(column: Column, statistics: Statistics, split: str | None) -> None:
+    """UsageError for a column without finite values, or with one value only, in a channel."""
+    as_it_is = f'leave it as it is: normalise={{…, "{column.name}": None}}'
+    if not all(statistics.count):
+        channel = f"channel {statistics.count.index(0)} of " if statistics.num_channels > 1 else ""
+        where = "" if split is None else f" in split '{split}'"
+        raise UsageError(
+            f"{channel}'{column.name}' has no finite values{where} to normalise it with; {as_it_is}"
+        )
     constant = [
         (f"channel {i} is " if statistics.num_channels > 1 else "") + f"{low:g}"
         for i, (low, std) in enumerate(zip(statistics.min, statistics.std, strict=True))
@@ -195,6 +206,5 @@ def _refuse_constant(column: Column, statistics: Statistics) -> None:
     ]
     if constant:
         raise UsageError(
-            f"'{column.name}' is constant ({', '.join(constant)}) and cannot be normalised; "
-            f'leave it as it is: normalise={{…, "{column.name}": None}}'
+            f"'{column.name}' is constant ({', '.join(constant)}) and cannot be normalised; {as_it_is}"
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from merlin.errors import CheckpointError, ShardError, UsageError
+from merlin.errors import CheckpointError, ShardError, UsageError, command_line
 from merlin.train.checkpoint import read_state
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
@@ -106,7 +106,7 @@ def _facts(scalings: Mapping[str, Scaling], path: str) -> Any:
 
 def _nothing_there(run: Path) -> str:
     if (run / "run.json").is_file():
-        return f"model.autoencoder: the run {run} has no best model yet; let it end: merlin train {run}"
+        return f"model.autoencoder: the run {run} has no best model yet; let it end: {command_line('train', run)}"
     return (
         f"model.autoencoder: there is no training run {run}; "
         "train one with model: {name: icf_autoencoder}, and give its run directory"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from merlin.errors import CheckpointError, ShardError, TrainingError, UsageError
+from merlin.errors import CheckpointError, ShardError, TrainingError, UsageError, command_line
 from merlin.train.checkpoint import read_state
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
@@ -67,7 +67,7 @@ def best_directory(path: str | os.PathLike[str]) -> Path:
     if not (best / MODEL).is_file():
         raise TrainingError(
             f"{given} has no best model yet: none of its trainers was validated and ended; "
-            f"wait for it, or go on with: merlin train {given}"
+            f"wait for it, or go on with: {command_line('train', given)}"
         )
     return best
 

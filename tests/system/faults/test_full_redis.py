@@ -19,9 +19,8 @@ def test_a_message_that_is_taken_from_a_full_redis_is_delivered(own_redis: Redis
     with Connection(own_redis.url, transport=Transport) as connection, own_redis.client() as client:
         connection.SimpleQueue(queue).put({"number": 1})
         with Consumer(connection.channel(), queue, callbacks=[take]):
-            client.config_set(
-                "maxmemory", "1mb"
-            )  # less than an empty server takes, so every write is refused
+            # less than an empty server takes, so every write is refused
+            client.config_set("maxmemory", "1mb")
             connection.drain_events(timeout=10)
             client.config_set("maxmemory", "0")
         assert seen == [{"number": 1}]

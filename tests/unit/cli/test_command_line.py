@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -95,6 +96,26 @@ def test_a_spec_error_prints_every_diagnostic(
     err = capsys.readouterr().err
     assert "a.yaml:3:5: error: unknown key 'stp'\n    did you mean 'step'?" in err
     assert "2 errors" in err
+
+
+def test_with_json_an_error_is_a_document_on_stdout_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    spec_error = SpecError([Diagnostic("a.yaml", 3, 5, "unknown key 'stp'")])
+    for error, code in ((WorkspaceError("no plan"), 1), (spec_error, 2)):
+
+        def fail(as_json: bool, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(import_module("merlin.cli.commands.info").info, "callback", fail)
+        assert exit_code("info", "--json") == code
+        told = capsys.readouterr()
+        document = json.loads(told.out)
+        assert (document["error"], document["exit_code"]) == (str(error), code)
+        assert str(error) in told.err
+    assert document["diagnostics"][0]["line"] == 3
+    assert exit_code("status", str(tmp_path / "none"), "--json") == 2
+    assert "none" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_an_unforeseen_error_says_where_its_traceback_is_saved(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -127,6 +128,14 @@ def test_the_canary_stops_a_study_that_only_fails(tmp_path: Path) -> None:
     summary, _ = run(workspace)
     assert summary.stop_reason.startswith("canary: the first")
     assert summary.failed < 1000
+
+
+def test_a_study_that_max_failures_stopped_goes_on_with_another_limit(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, step("a", 200, command="exit 3", max_failures=0.05, canary=0))
+    assert run(workspace)[0].stop_reason.startswith("max_failures: ")
+    assert run(workspace)[0].stop_reason.startswith("max_failures: ")
+    summary = run(workspace, RunOptions(workers=2, max_failures=math.inf))[0]
+    assert (summary.stop_reason, *counts(summary)) == ("", 0, 200, 0, 0)
 
 
 def test_a_killed_worker_costs_no_task(tmp_path: Path) -> None:

@@ -29,4 +29,6 @@ def test_a_segfaulting_sample_costs_only_itself(tmp_path: Path) -> None:
     assert (summary.ok, summary.failed, summary.missing) == (199, 1, 0)
     (failed,) = replay(workspace.ledger_dir, workspace.plan).failures()
     assert (failed.failure.task, failed.failure.cause) == (17, "killed its worker 2 times (SIGSEGV)")
+    logs = [path.read_text() for path in (workspace.info / "logs").glob("*.err")]
+    assert sum("Fatal Python error: Segmentation fault" in log and "in run" in log for log in logs) >= 2
     assert processes_of(workspace) == []

@@ -193,7 +193,7 @@ BAD = [
      "field 'f': o.h5: expected a dataset 'nope', found d"),
     (field(file="o.h5", key="d"), {"o.h5": b"junk"}, "field 'f': o.h5: cannot be read: "),
     (field(file="sim.out", regex=r"E = (\S+)"), {"sim.out": b"nothing"},
-     r"field 'f': sim.out: expected a match of 'E = (\\S+)', found none"),
+     r"field 'f': sim.out: expected a match of 'E = (\S+)', found none"),
     (field(file="o.dat"), {"o.dat": b"1"}, "field 'f': o.dat: files of type '.dat' need a regex"),
 ]  # fmt: skip
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from export_data import DENSE, RAGGED, Made, assert_same, make_kinds
 from hypothesis import given
 from hypothesis import strategies as st
@@ -259,7 +260,7 @@ def test_a_split_and_some_fields(kinds, tmp_path):
 
 def test_other_options_are_another_export(kinds, tmp_path):
     export_to(kinds, tmp_path, "npz")
-    with pytest.raises(UsageError, match=r"another fields; .*--overwrite"):
+    with pytest.raises(UsageError, match=r"an export that differs from this one in fields; .*--overwrite"):
         export_to(kinds, tmp_path, "npz", fields=("energy",))
     (tmp_path / "mine.txt").write_text("precious")
     told = export(kinds.path, tmp_path, Options(format="parquet"), overwrite=True)
@@ -391,4 +392,7 @@ def test_a_data_set_of_a_study_leaves_with_its_parameters_and_failures(tmp_path)
         assert sorted(found["row"]) == sorted(set(range(60)) - {3, 34})
         np.testing.assert_array_equal(found["sample_id"], found["row"] % 30)
     told = export(path, tmp_path / "lbann", Options(format="lbann", samples_per_file=10))
-    assert told["num_samples"] == 58 and (tmp_path / "lbann" / "data_schema.yaml").exists()
+    assert told["num_samples"] == 58
+    schema = yaml.safe_load((tmp_path / "lbann" / "data_schema.yaml").read_text())
+    scaled = schema["parameters"]["X"]["metadata"]
+    assert (scaled["scale"], scaled["bias"]) == (1.0, -1.0)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from export_data import BAD, Made, make_kinds
 from lbann_reader import Reader, read_sample_list
+from shard_study import make_study
 
 from merlin.errors import UsageError
 from merlin.shards.export.base import Options
@@ -59,6 +60,19 @@ def test_failed_samples_are_in_their_bundle_without_success_and_excluded(out, ki
     with h5py.File(next(iter(out.glob("bundles/*/bundle_00000.h5")))) as file:
         first = sorted(failed)[0]
         assert int(file[first]["performance/success"][0]) == 0 and list(file[first]) == ["performance"]
+
+
+def test_where_every_sample_failed_all_are_in_one_bundle_and_excluded(tmp_path):
+    study = make_study(tmp_path / "ws", num=20)
+    study.collect(0, 20, ok=np.zeros(20, bool))
+    study.failures = {(0, task): "trouble" for task in range(20)}
+    told = export(study.finish(), tmp_path / "out", Options(format="lbann"))
+    assert told["num_samples"] == 0 and len(told["files"]) == 1
+    listed = read_sample_list(tmp_path / "out" / "exclusion.sample_list")
+    assert [name for _, _, _, found in listed.lines for name in found] == [f"{row:09d}" for row in range(20)]
+    assert names(tmp_path / "out", "inclusion") == []
+    with h5py.File(tmp_path / "out" / told["files"][0]["file"]) as file:
+        assert len(file) == 20 and int(file["000000019/performance/success"][0]) == 0
 
 
 def failed_rows(kinds) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from export_data import BAD, GAPS, NUM, RAGGED, Made, assert_same, make_kinds, make_values, save_npz
 
-from merlin.errors import ShardError, UsageError
+from merlin.errors import ShardError, SpecError, UsageError
 from merlin.shards.export.base import Options
 from merlin.shards.export.run import export
 from merlin.shards.format.manifest_file import read_manifest
@@ -17,6 +17,8 @@ from merlin.shards.importing import write
 from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.run import import_data
 from merlin.shards.proving.verify import verify
+from merlin.shards.reading.absent import absent_values
+from merlin.shards.reading.fates import fates_of
 from merlin.shards.reading.reader import open_shards
 from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema
@@ -154,6 +156,44 @@ def test_values_that_are_not_finite_are_kept_where_the_field_says_so(tmp_path):
         assert ens.fields["y"].statistics.count == (1,)
 
 
+@pytest.mark.parametrize("to", ["npz", "parquet", "shards"])
+def test_what_files_say_of_a_field_is_taken_over(tmp_path, to):
+    np.savez(tmp_path / "a.npz", y=[1.0, np.nan], image=np.ones((2, 3, 4, 4)), **{"h.values": [1.0, np.inf, 2.0]},
+             **{"h.offsets": [0, 2, 3]})  # fmt: skip
+    fields = (
+        "{y: {finite: false}, h: {finite: false, units: m}, "
+        "image: {layout: chw, channels: [r, g, b], axes: [colour, y, x]}}"
+    )
+    before = import_([tmp_path / "a.npz"], f"fields: {fields}", tmp_path / "data")
+    files = [tmp_path / "data" / shard.file for shard in before.shards]
+    if to != "shards":
+        told = export(tmp_path / "data", tmp_path / "out", Options(format=to))
+        files = [tmp_path / "out" / entry["file"] for entry in told["files"]]
+    again = import_(files, infer_schema(files), tmp_path / "again")
+    assert again.content_digest == before.content_digest
+    kept = ("name", "kind", "units", "finite", "axes", "layout", "channels")
+    known = {field.name: field for field in again.fields}
+    for field in before.fields:
+        assert all(getattr(known[field.name], name) == getattr(field, name) for name in kept)
+
+
+def test_what_a_file_says_is_not_taken_over_where_it_does_not_fit(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = np.zeros((3, 4))
+        file["a"].attrs.update(
+            {"kind": "image", "layout": "hwc", "axes": '["y", "x"]', "finite": "maybe", "units": [1, 2]}
+        )
+    field = import_([tmp_path / "a.h5"], infer_schema([tmp_path / "a.h5"]), tmp_path / "out").fields[0]
+    assert (field.kind, field.layout, field.axes, field.finite) == ("series", "", (), True)
+
+
+def test_another_schema_may_follow_an_import_that_wrote_nothing(tmp_path):
+    np.savez(tmp_path / "a.npz", y=[1.0, np.nan])
+    with pytest.raises(ShardError, match=r"found nan; mend it, keep it with finite: false in a schema, or"):
+        import_([tmp_path / "a.npz"], "fields: {y: }", tmp_path / "out")
+    assert import_([tmp_path / "a.npz"], "fields: {y: {finite: false}}", tmp_path / "out").counts.ok == 2
+
+
 def test_a_killed_import_goes_on_and_ends_in_the_same_data_set(kinds, tmp_path, monkeypatch):
     rows, values = make_values()
     save_npz(tmp_path / "kinds.npz", rows, values)
@@ -210,7 +250,7 @@ def test_other_files_or_another_schema_are_another_import(tmp_path):
         ("fields: {y: {dtype: int32}}", r"fields\.y: float64 in the files does not become int32"),
         ("fields: {t: {kind: scalar}}", r"fields\.t holds text; say kind: text"),
         ("fields: {y: }\nsample_id: y", "sample_id: expected a whole number for each of the 4 samples"),
-        ("fields: {i: }\nsample_id: i", "sample id 7 after 9; ids ascend"),
+        ("fields: {i: }\nsample_id: i", "sample id 7 after 9; sample ids ascend"),
         ("fields: {y: }\nsample_id: far\nsamples_per_shard: 2", "most shards would be empty"),
     ],
 )
@@ -224,6 +264,52 @@ def test_a_schema_that_does_not_fit_the_files(tmp_path, text, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "place", "message"),
+    [
+        ("a: {kind: image, key: img, layout: hwc}", (2, 38), "the layout hwc has 3 axes, its shape has 2"),
+        ("a: {kind: scalar, key: img}", (2, 3), "field a is of kind scalar, and its shape has 2 axes"),
+        ("a: {kind: image, key: x}", (2, 3), "field a is of kind image, and its shape has 0 axes"),
+        (
+            "a: {kind: image, key: x, shape: [1]}",
+            (2, 35),
+            "field a is of kind image, and its shape has 1 axes",
+        ),
+        ("a: {key: img, channels: [a, b]}", (2, 27), "names 2 channels, but its shape has no axis for them"),
+        ("a: {key: rgb, channels: [a, b]}", (2, 27), "names 2 channels, but its shape has 3"),
+        ("a: {key: img, axes: [a, b, c]}", (2, 23), "field a names 3 axes, but its shape has 2"),
+        ("a: {key: img, kind: ragged}", (2, 3), 'is ragged, so its shape has to begin with "*"'),
+        ("a: {key: words}", (2, 3), "field a is of kind text, and its shape has 1 axes"),
+        ("a: {kind: graph, members: {nodes: {key: img}}}", (2, 30), 'a.nodes: its shape has to be ["*"] or'),
+    ],
+)
+def test_what_a_field_is_said_to_be_has_to_fit_the_shape_in_the_files(tmp_path, field, place, message):
+    words = np.array([["a", "b"]] * 3)
+    np.savez(
+        tmp_path / "a.npz", img=np.zeros((3, 8, 8)), rgb=np.zeros((3, 8, 8, 3)), x=np.zeros(3), words=words
+    )
+    with pytest.raises(SpecError) as found:
+        import_([tmp_path / "a.npz"], f"fields:\n  {field}", tmp_path / "out")
+    (only,) = found.value.diagnostics
+    assert message in only.message and (only.file, only.line, only.col) == ("schema.yaml", *place)
+    assert "shape" in field or "in the files a sample has the shape [" in only.hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_samples_that_a_file_calls_failed_are_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, ok in enumerate((1, 0, 1)):
+            file[f"s{i}/in/x"], file[f"s{i}/out/img"], file[f"s{i}/ok"] = float(i), np.ones((4, 4)), ok
+    text = "samples: groups\nsuccess: ok\nfields: {x: {key: in/x}, img: {key: out/img}}"
+    data = import_([tmp_path / "a.h5"], text, tmp_path / "out")
+    assert (data.counts.ok, data.counts.failed) == (2, 1) and data.failures[0].cause == "ok is 0"
+    with open_shards(tmp_path / "out") as ens:
+        assert ens.sample_id.tolist() == [0, 2] == ens["x"][:].tolist()
+    inferred = infer_schema([tmp_path / "a.h5"])
+    assert "samples: groups\n# success:" in inferred
+    assert import_([tmp_path / "a.h5"], inferred, tmp_path / "again").counts.ok == 3
+
+
 def test_ids_that_begin_late_are_kept(tmp_path):
     np.savez(tmp_path / "a.npz", y=np.arange(4.0), id=[5000, 5001, 5003, 5004])
     data = import_(
@@ -232,6 +318,81 @@ def test_ids_that_begin_late_are_kept(tmp_path):
     assert (data.counts.planned, data.counts.missing) == (5, 1) and verify(tmp_path / "out").ok
     with open_shards(tmp_path / "out") as ens:
         assert ens.sample_id.tolist() == [5000, 5001, 5003, 5004] and ens.row.tolist() == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ids", "sources"),
+    [
+        ([0, 2, 3, 5, 7], [0, 2, 3, 1, 3], [(0, 0, 4), (4, 0, 4)]),
+        ([6, 7, 9], [1, 2, 4], [(0, 0, 5), (5, 0, 5)]),  # of the second combination alone
+        ([0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 2, 2], [(0, 0, 2), (2, 0, 3), (5, 2, 1)]),  # of an extended study
+        ([0, 1, 2], [0, 0, 0], [(0, 0, 1), (1, 0, 1), (2, 0, 1)]),
+        ([5000, 5001], [0, 0], [(0, 0, 1), (1, 0, 1)]),
+        ([0, 1], [70, 71], [(0, 70, 2)]),
+        ([], [], [(0, 0, 0)]),
+    ],
+)
+def test_ids_may_begin_again_where_the_rows_are_known(tmp_path, rows, ids, sources):
+    rows, ids = np.array(rows, np.int64), np.array(ids, np.int64)
+    np.savez(tmp_path / "a.npz", y=ids + 0.5, row=rows, sample_id=ids)
+    text = "fields: {y: }\nrow: row\nsample_id: sample_id"
+    data = import_([tmp_path / "a.npz"], text, tmp_path / "out")
+    assert [(s.first_row, s.first_sample, s.num_tasks) for s in data.sources] == sources
+    assert data.counts.reconciled and data.counts.ok == len(rows) and verify(tmp_path / "out").ok
+    assert sum(s.counts.missing for s in data.sources) == data.counts.missing
+    with open_shards(tmp_path / "out") as ens:
+        np.testing.assert_array_equal(ens.sample_id, ids)
+        np.testing.assert_array_equal(ens.row, rows - (5000 if 5000 in rows else 0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "ids", "message"),
+    [
+        ([0, 2, 1], [0, 1, 2], r"row 2, 'row': row 1 after 2; rows ascend from 0 on"),
+        (
+            [0, 1, 2],
+            [0, 2, 3],
+            r"row 1, 'sample_id': sample id 2 after 0; from row to row ids count on, or begin",
+        ),
+        ([0, 1, 2], [-1, 0, 1], r"row 0, 'sample_id': sample id -1;"),
+        ([0, 10**6, 10**9], [0, 1, 2], r"row: 3 samples have numbers from 0 to 1000000000; most shards"),
+    ],
+)
+def test_rows_and_ids_that_cannot_be(tmp_path, rows, ids, message):
+    np.savez(tmp_path / "a.npz", y=np.zeros(3), row=rows, sample_id=ids)
+    with pytest.raises((ShardError, UsageError), match=message):
+        import_([tmp_path / "a.npz"], "fields: {y: }\nrow: row\nsample_id: sample_id", tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", ["npz", "parquet", "shards"])
+def test_an_import_of_a_study_with_parameters_has_the_same_content(tmp_path, to):
+    rows = np.setdiff1d(np.arange(40), [3, 19, 20])
+    np.savez(
+        tmp_path / "a.npz", y=np.where(rows == 25, np.nan, rows), P=rows // 20, row=rows, sample_id=rows % 20
+    )
+    text = "parameters: [P]\nfields: {y: }\nrow: row\nsample_id: sample_id\nsamples_per_shard: 16\n"
+    before = import_([tmp_path / "a.npz"], f"{text}bad_values: drop", tmp_path / "data")
+    assert [(group.source, group.num) for group in before.failures] == [("import/1", 1)]
+    files = [tmp_path / "data" / shard.file for shard in before.shards]
+    if to != "shards":
+        told = export(tmp_path / "data", tmp_path / "out", Options(format=to, samples_per_file=15))
+        files = [tmp_path / "out" / entry["file"] for entry in told["files"]]
+    again = import_(files, infer_schema(files) + "samples_per_shard: 16\n", tmp_path / "again")
+    assert again.content_digest == before.content_digest and verify(tmp_path / "again").ok
+
+
+def test_the_parameters_of_missing_samples_are_not_known(tmp_path):
+    np.savez(tmp_path / "a.npz", y=np.zeros(2), P=[1, 2], sample_id=[0, 3])
+    data = import_(
+        [tmp_path / "a.npz"], "parameters: [P]\nfields: {y: }\nsample_id: sample_id", tmp_path / "out"
+    )
+    where, found = absent_values(data, fates_of(data), {"P": "parameters/P"})
+    assert (len(where), found) == (2, {})
+
+
+def test_a_column_called_row_in_other_files_numbers_nothing(tmp_path):
+    np.savez(tmp_path / "a.npz", y=np.zeros(3), row=[4, 4, 2], sample_id=[0, 1, 2])
+    assert schema(infer_schema([tmp_path / "a.npz"])).row is None
 
 
 def test_no_samples_are_an_empty_data_set(tmp_path):

@@ -75,17 +75,19 @@ def test_hdf5_rows(tmp_path):
         file["g/v"].attrs["units"] = "J"
         file["t"] = ["a", "b", "ü", "d", "e"]
         file["h/values"], file["h/offsets"] = np.arange(6.0), [0, 2, 2, 3, 6, 6]
-        vlen = file.create_dataset("w", (5,), h5py.vlen_dtype(np.float32))
-        for i in range(5):
-            vlen[i] = np.arange(i)
+        for name, dtype in (("w", np.float32), ("wide", np.float64)):
+            vlen = file.create_dataset(name, (5,), h5py.vlen_dtype(dtype))
+            for i in range(5):
+                vlen[i] = np.arange(i)
         file["single"] = 3
     source = opened(tmp_path / "a.h5")
-    assert set(source.names()) == {"g/v", "t", "w", "h"}
+    assert set(source.names()) == {"g/v", "t", "w", "wide", "h"}
     assert source.about("g/v") == {"units": "J"}
     np.testing.assert_array_equal(read(source, "g/v", 1, 3), [[4, 5, 6, 7], [8, 9, 10, 11]])
     assert read(source, "t", 2, 4).tolist() == ["ü", "d"]
     assert rows_of(read(source, "h", 0, 5)) == [[0, 1], [], [2], [3, 4, 5], []]
-    assert source.facts("w").ragged and rows_of(read(source, "w", 1, 4)) == [[0], [0, 1], [0, 1, 2]]
+    for name in ("w", "wide"):
+        assert source.facts(name).ragged and rows_of(read(source, name, 1, 4)) == [[0], [0, 1], [0, 1, 2]]
     with pytest.raises(ShardError, match="'single' is a single value"):
         source.facts("single")
     with pytest.raises(ShardError, match="'x' is no data set; there are: g/v"):
@@ -103,8 +105,18 @@ def test_hdf5_groups(tmp_path):
     assert source.names() == ["in/x", "note", "out/image"]
     assert (source.facts("in/x").shape, source.facts("out/image").shape) == ((), (6,))
     assert read(source, "in/x", 0, 3).tolist() == [0.5, 0.0, 2.5] and read(source, "note", 0, 1)[0] == "n0"
-    assert source.problems("in/x", 0, 3, source.facts("in/x")) == {1: "performance/success is 0"}
+    assert source.failures(0, 3) == {1: "performance/success is 0"}
+    assert source.problems("in/x", 0, 3, source.facts("in/x")) == {1: "there is none"}
     assert source.place("in/x", 1).endswith("a.h5: sample '001', 'in/x'")
+
+
+def test_groups_without_the_data_set_of_success(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["s0/x"], file["s1/x"], file["s1/ok"] = 1.0, 2.0, 1
+        file["note"] = "no sample"
+    assert opened(tmp_path / "a.h5", "groups", "ok").failures(0, 2) == {0: "there is no ok"}
+    with pytest.raises(UsageError, match=r"success: no sample of .*a\.h5 has a data set 'okay'"):
+        opened(tmp_path / "a.h5", "groups", "okay")
 
 
 CSV = 'x,y,name\n1.5,2,"a, b"\n,3,c\n\n2.5,4,d\n'

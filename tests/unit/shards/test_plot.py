@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,7 +16,9 @@ import merlin
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards import plot as plots
 from merlin.shards.plot import request, write_plot
-from merlin.shards.plot.sections import make_sections
+from merlin.shards.plot.choice import choose
+from merlin.shards.plot.sections import Source, _scalar_quantities, make_sections
+from merlin.study.plan import Field
 from merlin.study.plan_io import write_plan
 
 pytest.importorskip("matplotlib")
@@ -286,3 +289,26 @@ def test_a_notebook_shows_a_summary(ens):
     assert "56 samples" in html
     assert f"planned {NUM} = ok 56" in html
     assert "3 of 56 samples" in ens.take([1, 2, 3])._repr_html_()
+
+
+def test_complex_numbers_are_drawn_by_their_magnitude(tmp_path):
+    fields = (
+        Field(name="wave", dtype="complex128"),
+        Field(name="signal", kind="series", dtype="complex64", shape=(4,)),
+        Field(name="phase", kind="image", dtype="complex64", shape=(6, 5), layout="hw", axes=("y", "x")),
+    )
+    study = make_study(tmp_path / "w", num=20, fields=fields)
+    unit = np.exp(1j * np.arange(20))
+    outputs = {
+        "wave": unit * np.arange(20),
+        "signal": np.repeat(unit[:, None], 4, axis=1).astype("c8"),
+        "phase": np.broadcast_to(unit[:, None, None], (20, 6, 5)).astype("c8"),
+    }
+    assert not study.collect(0, 20, outputs=outputs)
+    with merlin.open_shards(study.finish()) as ens, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        source = Source(request(), choose(ens))
+        (scalar,) = _scalar_quantities(source)
+        assert scalar.name == "|wave|"
+        np.testing.assert_allclose(scalar.values, np.arange(20))
+        write_plot(ens, tmp_path / "all.png")

@@ -74,6 +74,46 @@ def test_further_indices_apply_to_the_sample(ens, truth):
     np.testing.assert_array_equal(np.asarray(ens["energy"]), truth["energy"])
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        ([1, 2], [0, 1]),
+        ([1, 2, 5], slice(None), [0, 1, 1]),
+        (np.array([[1], [9]]), [0, 1, 3]),
+        ([[1, 2], [3, 3]],),
+        ([3, 1], slice(1, 4), 2),
+        ([3, 1], None, 2),
+        ([1, 2], 0, [4, 1]),
+        (4, slice(None), [0, 1]),
+        (slice(3, 9, 2), [0, 1], [0, 1]),
+        (slice(2, 6), [True, False, True, False, True, False]),
+        (np.arange(SIZE) < 2, [0, 1]),
+        (..., 3, 1, 2, 0),
+        (..., [3, 1], 1, [2, 2], 0),
+        (..., None),
+        (np.array(4), 1),
+        (-1, ...),
+        (),
+    ],
+)
+def test_arrays_on_several_axes_go_along_with_each_other(ens, truth, key):
+    np.testing.assert_array_equal(ens["image"][key], truth["image"][key], strict=True)
+
+
+def test_an_array_without_axes_is_an_integer(ens, truth):
+    assert ens["energy"][np.array(4)] == truth["energy"][4]
+    assert ens["note"][np.array(4)] == truth["note"][4]
+    assert ens["energy"][..., 4] == truth["energy"][4]
+
+
+@pytest.mark.parametrize(
+    "key", [True, np.True_, None, 1.0, np.array(2.0), "yield", (None, 1), (True, [0, 1])]
+)
+def test_what_names_no_sample_is_an_error(ens, key):
+    with pytest.raises(IndexError, match="names no sample"):
+        ens["image"][key]
+
+
 def test_shapes_and_dtypes_are_known_without_reading(ens):
     assert ens["image"].shape == (SIZE, 6, 5, 2)
     assert ens["image"].dtype == np.float32
@@ -87,9 +127,9 @@ def test_an_index_outside_is_an_error(ens, key):
         ens["image"][key]
 
 
-@pytest.mark.parametrize("key", [[0.5], [[1, 2]], "yield"])
+@pytest.mark.parametrize("key", [[0.5], [["yield"]], [[[0.5]]], np.ones((3, 3), bool)])
 def test_an_index_of_another_kind_is_an_error(ens, key):
-    with pytest.raises(IndexError, match="one-dimensional integers or a mask"):
+    with pytest.raises(IndexError, match=r"one-dimensional integers or a mask|a mask needs shape"):
         ens["image"][key]
 
 

@@ -64,6 +64,18 @@ def test_so_does_a_selection(ens, positions, data):
         assert_rows(found.to_list(), [TRUTH["track"][row] for row in rows])
 
 
+def test_an_array_without_axes_is_an_integer(ens):
+    np.testing.assert_array_equal(ens["track"][np.array(4)], TRUTH["track"][4])
+    assert ens["mesh"][np.array(4)].keys() == {"nodes", "edges", "targets"}
+
+
+@pytest.mark.parametrize("name", ["track", "mesh"])
+@pytest.mark.parametrize("key", [(1, 2), True, None, [[1, 2]]])
+def test_only_samples_are_chosen(ens, name, key):
+    with pytest.raises(IndexError, match=r"choose samples|names no sample|one-dimensional"):
+        ens[name][key]
+
+
 def test_lengths_and_shapes_are_known(ens):
     track = ens["track"]
     assert track.shape == (SIZE, None, 3)

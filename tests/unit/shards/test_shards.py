@@ -178,6 +178,9 @@ def test_sources_with_parameters_follow_each_other_and_carry_them(tmp_path):
         assert len(ens) == 29
         assert ens.parameters["GAMMA"][13:17].tolist() == [1.5, 1.5, 2.0, 2.0]
         assert ens.parameters["MODE"][28] == "slow"
+        described = {column.name: column.statistics for column in ens.manifest.parameters}
+        assert described["GAMMA"].min == (1.5,) and described["GAMMA"].max == (2.0,)
+        assert described["GAMMA"].count == (29,) and described["MODE"] is None
         assert ens.sample_id[13:20].tolist() == [13, 14, 0, 1, 2, 4, 5]
         assert ens.row[18:20].tolist() == [19, 20]
         np.testing.assert_array_equal(ens.inputs["x"][:], 2.0 * ens.sample_id)
@@ -285,6 +288,7 @@ def test_merged_statistics_equal_those_of_the_union(values, cut, offset):
     if len(finite):
         np.testing.assert_allclose(merged.mean, [finite.mean()], rtol=1e-12)
         np.testing.assert_allclose(merged.std, [finite.std()], rtol=1e-6, atol=1e-6)
+    assert merge([*parts, None]) is None, "those of a part say nothing about the whole"
 
 
 def test_a_sample_stays_in_its_split_when_samples_are_added():

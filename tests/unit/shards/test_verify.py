@@ -14,9 +14,13 @@ from reading_data import PRESENT, make_reading_study
 from shard_study import FIELDS, make_study
 
 from merlin.errors import NotADataSetError
+from merlin.ledger.records import RangeRecord
+from merlin.ledger.writer import LedgerWriter
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.proving.verify import verify
+from merlin.study.plan_io import write_plan
+from merlin.study.tasks import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -365,6 +369,41 @@ def test_a_damaged_manifest_is_damage(data, change):
         sidecar.unlink()
     with pytest.raises(NotADataSetError):
         verify(data)
+
+
+def finished_study(path):
+    study = make_reading_study(path)
+    directory = study.finish()
+    write_plan(study.workspace.plan_path, study.workspace.plan)
+    with LedgerWriter(study.workspace.ledger_dir, "w1", sync=False) as ledger:
+        ledger.append(RangeRecord(instance="collect.manifest", lo=0, hi=1, outcome=Outcome.OK))
+    return directory
+
+
+@pytest.mark.parametrize("how", ["remove", "cut"])
+def test_without_a_manifest_the_shards_are_held_against_the_study(tmp_path, how):
+    directory = finished_study(tmp_path / "w")
+    whole = verify(directory)
+    (_, offset, size) = extents_of(directory, 1, "fields/image")[0]
+    flip(directory / "shard_00001.h5", offset + size // 2)
+    before = verify(directory)
+    manifest = directory / "manifest.json"
+    manifest.write_text(manifest.read_text()[:500])
+    if how == "remove":
+        manifest.unlink()
+    report = verify(directory)
+    assert report.problems[1:] == before.problems and report.samples == before.samples
+    assert not report.has_manifest and report.counts == whole.counts
+    document = report.to_json()
+    assert document["shards_checked"] and document["lost_samples"] == before.samples
+    (directory / "shard_00000.json").unlink()
+    assert set(lost(verify(directory))) == {*lost(before), *(row for row in PRESENT if row < 20)}
+
+
+def test_where_no_study_is_near_it_is_said_that_the_shards_were_not_checked(data):
+    (data / "manifest.json").unlink()
+    report = verify(data)
+    assert not report.has_manifest and not report.to_json()["shards_checked"]
 
 
 def test_a_manifest_of_a_newer_version_is_not_judged(data):

@@ -55,7 +55,13 @@ def samples(body: str) -> str:
         (run("function: simulate"), 5, 15, "value", "module:callable"),
         (run("cmd: x\nfunction: 'a:b'"), 6, 5, "step-kind", "exactly one"),
         (run("function: 'a:b'\nrestart: x"), 6, 5, "step-kind", ""),
+        (run("function: 'a:b'\ntimeout: 5"), 6, 5, "step-kind", ""),
+        (run("function: 'a:b'\nshell: python3"), 6, 5, "step-kind", ""),
         (run("shell: /bin/sh"), 4, 3, "step-kind", "cmd"),
+        (study("- name: one\n  run: {}"), 4, 3, "step-kind", "cmd"),
+        (run("cmd: x\nbatch: {type: flx}"), 6, 19, "value", "did you mean 'flux'?"),
+        (run("cmd: x", "batch: {type: slrum}\n"), 6, 15, "value", "did you mean 'slurm'?"),
+        (run("cmd: x", "env: {variables: {T: sge}}\nbatch: {type: $(T)}\n"), 7, 15, "value", "lsf-srun"),
         (run("cmd: ''"), 5, 5, "empty", ""),
         (run("cmd: x", "env:\n  variabels: {A: 1}\n"), 7, 3, "unknown-key", "did you mean 'variables'?"),
         (run("cmd: x", "samples: {file: a}\n"), 6, 1, "unknown-key", "merlin"),
@@ -114,6 +120,44 @@ def test_an_error_is_found_at_its_place(
     assert (found.line, found.col, found.code) == (line, col, code), found.render()
     assert hint in found.hint
     assert found.render().startswith(f"{tmp_path / 'demo.yaml'}:{line}:{col}: error: ")
+
+
+@pytest.mark.parametrize("kind", ["local", "slurm", "flux", "lsf", "lsf-srun", "pbs", "$(T)"])
+def test_every_scheduler_of_upstream_is_allowed(tmp_path: Path, kind: str) -> None:
+    text = run("cmd: x", f"env: {{variables: {{T: flux}}}}\nbatch: {{type: {kind}}}\n")
+    assert check(tmp_path, text) == []
+
+
+def test_a_function_may_repeat_the_shell_of_the_study(tmp_path: Path) -> None:
+    assert check(tmp_path, run("function: 'a:b'\nshell: /bin/sh", "batch: {shell: /bin/sh}\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "col"),
+    [
+        ("cmd: echo hi\n  depends: [a]", 6, 7),
+        ("cmd: echo a: b\n  cores per task: 4", 6, 7),
+        ("cmd: echo hi\n    && echo\n\n  depends:\n    - a", 8, 7),
+        ("restart: echo hi\n  procs: 1\ncmd: x", 6, 7),
+    ],
+)
+def test_a_key_indented_below_a_command_is_not_a_part_of_it(
+    tmp_path: Path, lines: str, line: int, col: int
+) -> None:
+    found = only(check(tmp_path, run(lines)))
+    key = lines.partition(":")[0]
+    assert (found.line, found.col, found.code) == (line, col, "yaml"), found.render()
+    assert f"read as part of the command of {key!r}" in found.message
+    assert f"indent it like {key};" in found.hint
+    assert f"{key}: |" in found.hint
+
+
+def test_a_slip_in_a_key_of_the_description_is_a_warning(tmp_path: Path) -> None:
+    text = "description: {name: a, descriptoin: x, author: me}\nstudy: [{name: s, run: {cmd: x}}]\n"
+    found = only(check(tmp_path, text))
+    assert (found.severity, found.line, found.col) == ("warning", 1, 24)
+    assert found.hint == "did you mean 'description'?"
+    assert check(tmp_path, text.replace("author", "description")) == []
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_the_smallest_spec_gets_upstreams_defaults(tmp_path: Path) -> None:
         ("cmd: echo a: b", "echo a: b"),
         ("cmd: echo a:", "echo a:"),
         ("cmd: echo a: b # a comment", "echo a: b"),
-        ("cmd: echo a: b\n  more: text", "echo a: b more: text"),
+        ("cmd: echo a: b\n  and more", "echo a: b and more"),
         ("cmd: 'echo a: b'", "echo a: b"),
         ("cmd: |\n  echo a: b\n  echo c", "echo a: b\necho c\n"),
     ],

@@ -26,9 +26,10 @@ batch: {type: slurm, bank: b, nodes: $(N), walltime: 00:10:00, launch_pre: , cus
 study:
 - name: one
   description: x
-  run: {cmd: true, nodes: $(P), procs: 4, exclusive: true, walltime: 60, priority: high, retry_delay: $(N)}
+  run: {cmd: true, nodes: $(P), procs: 4, exclusive: true, walltime: 60, priority: high, retry_delay: $(N),
+        timeout: "1:00"}
 - name: two
-  run: {function: "m:f", depends: one, timeout: "1:00", max_failures: 5%, batch: {type: flux}}
+  run: {function: "m:f", depends: one, max_failures: 5%, batch: {type: flux}}
 - name: three
   run:
     depends: [two_*]
@@ -70,6 +71,7 @@ def test_a_spec_with_everything_in_it_is_valid(validator: jsonschema.Draft202012
         RUN % "on_failure: ignore",
         RUN % "function: 'a:b'",
         RUN % "max_retries: many",
+        RUN % "batch: {type: slrum}",
         RUN % "x: y" + "env: {variabels: {}}\n",
         HEAD + "study:\n- name: one\n",
         RUN % "procs: 1" + "merlin: {samples: {file: a}}\n",

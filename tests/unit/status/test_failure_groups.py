@@ -21,14 +21,24 @@ def test_failures_are_grouped_by_step_kind_and_normalised_last_line(tmp_path):
 def test_a_group_has_examples_a_tail_and_the_line_to_rerun_it(tmp_path):
     workspace = make_workspace(tmp_path / "my study")
     fill(workspace)
+    (workspace.path / "sim" / "P.1" / "03").mkdir(parents=True)
     group = group_failures(workspace)[0]
     assert [(e.instance, e.task, e.sample_id) for e in group.examples] == [
         ("sim/P.1", 3, 3),
         ("sim/P.1", 4, 4),
     ]
     assert group.examples[0].directory == str(workspace.path / "sim" / "P.1" / "03")
+    assert group.examples[1].directory == ""
     assert group.log_tail == "step 3\nValueError: bad 3"
     assert group.rerun == f"merlin restart '{workspace.path}' --failed --step sim"
+
+
+def test_what_a_function_left_is_the_log_of_its_step(tmp_path):
+    workspace = make_workspace(tmp_path / "w")
+    fill(workspace)
+    logs = workspace.instance_dir(workspace.instance("sim/P.1")) / "logs"
+    logs.mkdir(parents=True)
+    assert {e.directory for e in group_failures(workspace)[0].examples} == {str(logs)}
 
 
 def test_the_tail_comes_from_the_tasks_files_when_the_ledger_has_none(tmp_path):

@@ -80,6 +80,15 @@ def test_every_view_answers_about_a_study_that_was_never_run(tmp_path):
         assert query(workspace, f"select count(*) from {view}").rows == [(num,)]
 
 
+def test_without_the_samples_file_every_other_column_answers(workspace):
+    (workspace.info / "samples.npy").unlink()
+    table = query(workspace, "select count(*), count(sample_id) from tasks")
+    assert table.rows == [(61, 60)] and "samples.npy" in table.note
+    assert query(workspace, "select count(*) from failures").note == ""
+    with pytest.raises(UsageError, match=r"samples\.npy"):
+        query(workspace, "select avg(X0) from tasks")
+
+
 def test_views_can_be_joined_and_listed(workspace):
     sql = "select avg(s.X0) from failures f join samples s using (sample_id) where f.step = 'sim'"
     assert query(workspace, sql).rows == [(pytest.approx(2 * 16 / 3),)]

@@ -45,7 +45,14 @@ def test_filters_combine(workspace):
 
 
 def test_return_codes_have_upstreams_names(workspace):
-    codes = {102: "HARD_FAIL", 105: "STOP_WORKERS", 104: "RETRY", 1: "SOFT_FAIL", 101: "SOFT_FAIL"}
+    codes = {
+        102: "HARD_FAIL",
+        100: "RESTART",
+        104: "RETRY",
+        1: "SOFT_FAIL",
+        101: "SOFT_FAIL",
+        106: "SOFT_FAIL",
+    }
     for i, code in enumerate(codes):
         add(workspace, chunk("post", 10 + i, [FAILED], failures=(failed(10 + i, exit_code=code),)))
     add(workspace, chunk("end", 0, [OK], exit_codes=[103]))
@@ -53,6 +60,12 @@ def test_return_codes_have_upstreams_names(workspace):
     assert [by_task[10 + i] for i in range(len(codes))] == list(codes.values())
     (end,) = rows(workspace, steps=("end",))
     assert (end.status, end.return_code, end.sample_id) == ("DRY_RUN", "DRY_SUCCESS", None)
+
+
+def test_a_task_that_stops_the_workers_has_ended_ok_and_is_found_by_its_return_code(workspace):
+    add(workspace, chunk("end", 0, [OK], exit_codes=[105]))
+    (row,) = rows(workspace, return_code=("STOP_WORKERS",))
+    assert (row.instance, row.status, row.return_code) == ("end", "FINISHED", "STOP_WORKERS")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,19 @@ def test_no_more_findings_than_a_screen(check, tmp_path):
     assert len(check("s.csv")[1]) == MAX_DIAGNOSTICS
 
 
+@pytest.mark.parametrize(("num", "codes"), [("8", ["samples-generate"]), ("2", [])])
+def test_a_file_that_is_used_in_place_of_a_method_is_a_warning_if_it_has_other_rows(
+    check, tmp_path, num, codes
+):
+    text = SPEC + f"    generate: {{method: sobol, num: {num}, bounds: {{X0: [0, 1], X1: [0, 1]}}}}\n"
+    assert check("s.csv", text)[1] == []  # made when the study runs
+    (tmp_path / "s.csv").write_text("1,2\n3,4\n")
+    plan, found = check("s.csv", text)
+    assert plan is not None
+    assert [(d.severity, d.line, d.code) for d in found] == [("warning", 11, code) for code in codes]
+    assert all("8 samples" in d.message and "s.csv has 2" in d.message for d in found)
+
+
 def test_a_file_beside_the_spec_is_found_by_specroot(check, tmp_path, monkeypatch):
     (tmp_path / "s.csv").write_text("1,2\n")
     assert check("s.csv")[0] is not None

@@ -1,5 +1,7 @@
 """Samples files of every format: values, their text, and what is refused."""
 
+import csv
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,6 +76,54 @@ def test_comments_empty_lines_and_a_header_are_not_samples(tmp_path):
 def test_tabs_and_blanks_separate_the_columns_of_a_tab_file(tmp_path):
     table = open_samples(write(tmp_path / "s.tab", "1\t2\n3   4\n"), LABELS)
     assert table.text_rows(0, 2) == [("1", "2"), ("3", "4")]
+
+
+def test_a_file_of_excel_is_read(tmp_path):
+    text = '\ufeff"X0","X1"\r\n"4","a, b"\r\n5,"#1 ""new"""\r\n\r\n6,"two\r\nlines" # why\r\n7,2" pipe\r\n'
+    table = open_samples(write(tmp_path / "s.csv", text), LABELS)
+    check_samples(table)
+    values = ["a, b", '#1 "new"', "two\r\nlines", '2" pipe']
+    assert table.rows(0, 4)["X0"].tolist() == [4, 5, 6, 7]
+    assert [x1 for _, x1 in table.text_rows(0, 4)] == values
+    for lo in range(4):
+        assert [x1 for _, x1 in table.text_rows(lo, 4)] == values[lo:]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_number(tmp_path):
+    table = open_samples(write(tmp_path / "s.csv", "\ufeff1,2\n3,4\n"), LABELS)
+    assert table.rows(0, 2)["X0"].tolist() == [1, 3]
+
+
+def test_quotes_hold_blanks_together_in_a_tab_file(tmp_path):
+    table = open_samples(write(tmp_path / "s.tab", '"X0" "X1"\n1\t"a  # b"\n 2 c # d\n'), LABELS)
+    assert table.text_rows(0, 2) == [("1", "a  # b"), ("2", "c")]
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\0"))] * 2), min_size=1
+    ).filter(lambda rows: rows[0] != ("X0", "X1"))
+)
+def test_whatever_the_csv_module_quotes_comes_back(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("quoted") / "s.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows(rows)
+    table = open_samples(path, LABELS)
+    assert table.text_rows(0, table.num) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "col", "code"),
+    [
+        ('1,2\n\n"3,4\n5,6\n', 3, 1, "samples-quote"),
+        ('"1","2"\n"3",""\n', 2, 5, "samples-empty-value"),
+        ('"a\nb","2"\n"c\nd","nan"\n', 4, 4, "samples-not-finite"),
+        ('"a\nb","2"\n"c","3","4"\n', 3, 1, "samples-ragged"),
+    ],
+)
+def test_findings_among_quotes_have_their_place(tmp_path, text, line, col, code):
+    found = findings(write(tmp_path / "s.csv", text))
+    assert [(d.line, d.col, d.code) for d in found] == [(line, col, code)]
 
 
 def test_structured_arrays_are_read_by_field_name(tmp_path):

@@ -57,6 +57,21 @@ def test_samples_that_changed_since_planning_are_noticed(workspace, tmp_path):
         open_workspace(workspace.path).samples()
 
 
+def test_samples_with_other_values_than_planned_are_noticed(workspace, tmp_path):
+    opened = open_workspace(workspace.path)
+    assert opened.samples().num == 30
+    np.save(tmp_path / "samples.npy", np.ones((30, 1)))
+    for found in (opened, open_workspace(workspace.path)):
+        with pytest.raises(WorkspaceError, match="its first 30 rows are not those"):
+            found.samples()
+
+
+def test_samples_that_were_written_again_as_they_were_are_the_same(workspace, tmp_path):
+    np.save(tmp_path / "samples.npy", np.arange(30.0).reshape(30, 1))
+    os.utime(tmp_path / "samples.npy", (1, 1))
+    assert open_workspace(workspace.path).samples().num == 30
+
+
 def test_other_directories_are_not_workspaces(tmp_path):
     with pytest.raises(WorkspaceError, match="not a directory"):
         open_workspace(tmp_path / "no")

@@ -267,3 +267,15 @@ def test_a_random_sampler_covers_everything(ens):
     dataset = ShardDataset(ens, ["label"])
     batches = BatchSampler(RandomSampler(dataset), 7, drop_last=False)
     assert sum(len(batch["label"]) for batch in DataLoader(dataset, batch_sampler=batches)) == NUM
+
+
+def test_complex_scalars_are_not_stacked(tmp_path):
+    def outputs(ids):
+        return {"energy": ids + 1.0, "wave": ids + 1j}
+
+    fields = (FIELDS[0], FIELDS[0].__class__(name="wave", dtype="complex128"))
+    dataset = ShardDataset(make_data(tmp_path / "w", fields=fields, outputs=outputs), stack_scalars=True)
+    assert dataset.scalar_names == ("energy",)
+    batch = dataset[[3, 1]]
+    np.testing.assert_array_equal(batch["wave"].numpy(), IDS[[3, 1]] + 1j)
+    np.testing.assert_array_equal(batch["scalars"].numpy(), IDS[[3, 1], None] + 1.0)

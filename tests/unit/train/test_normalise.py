@@ -15,6 +15,9 @@ from train_study import FIELDS, IDS, inputs_of, make_data, track_of, values_of
 
 import merlin
 from merlin.errors import ShardError, UsageError
+from merlin.shards.format.manifest_file import read_manifest_json
+from merlin.shards.format.virtual import write_virtual
+from merlin.shards.writing.growing import write_manifest_file
 from merlin.train import Method, Normaliser, ShardDataset
 from merlin.train.loading.scaling import Scaling
 
@@ -183,16 +186,54 @@ def test_a_constant_field_is_named(tmp_path):
             Normaliser.fit(ens, {"image": "minmax"})
 
 
-def test_missing_statistics_are_named(tmp_path):
+def test_a_field_without_finite_values_is_named(tmp_path):
     def outputs(ids):
         return {**values_of(ids), "energy": np.full(len(ids), np.nan)}
 
     fields = (FIELDS[0].__class__(name="energy", finite=False), *FIELDS[1:])
+    with merlin.open_shards(make_data(tmp_path / "w", fields=fields, outputs=outputs)) as ens:
+        with pytest.raises(UsageError, match="'energy' has no finite values to normalise"):
+            Normaliser.fit(ens, {"energy": "standard"})
+        with pytest.raises(UsageError, match="'energy' has no finite values in split 'train'"):
+            Normaliser.fit(ens, {"energy": "standard"}, over="train")
+
+
+PARAMS = ({"GAIN": 0.5, "ORDER": 1}, {"GAIN": 100.5, "ORDER": 3})
+
+
+def test_parameters_are_normalised_with_the_inputs_integers_too(tmp_path):
+    data = make_data(tmp_path / "w", fields=FIELDS[:1], outputs=values_of, params=PARAMS)
+    dataset = ShardDataset(data, normalise={"inputs": "minmax"})
+    assert dataset.input_names == ("x", "y", "GAIN", "ORDER")
+    seen = dataset[range(len(dataset))]["inputs"]
+    assert torch.equal(seen.amin(dim=0), torch.zeros(4)) and torch.equal(seen.amax(dim=0), torch.ones(4))
+    assert torch.equal(seen[:, 2], seen[:, 3])
+
+
+def test_a_data_set_whose_parameters_have_no_statistics_gets_them_over_a_split(tmp_path):
+    data = make_data(tmp_path / "w", fields=FIELDS[:1], outputs=values_of, params=PARAMS)
+    manifest = read_manifest_json(data / "manifest.json")
+    for column in manifest["columns"]:
+        column["statistics"] = None
+    del manifest["virtual"]
+    write_manifest_file(data, manifest, write_virtual)
+    with merlin.open_shards(data) as ens:
+        with pytest.raises(UsageError, match=r"no statistics of 'GAIN'.*over=\"train\""):
+            Normaliser.fit(ens, {"GAIN": "minmax"})
+        fitted = Normaliser.fit(ens, {"GAIN": "minmax"}, over="train")
+        assert fitted.scalings["parameters/GAIN"].scale == (0.01,)
+
+
+def test_complex_numbers_are_not_normalised(tmp_path):
+    def outputs(ids):
+        return {"energy": ids + 1.0, "wave": ids + 1j}
+
+    fields = (FIELDS[0], FIELDS[0].__class__(name="wave", dtype="complex128"))
     with (
         merlin.open_shards(make_data(tmp_path / "w", fields=fields, outputs=outputs)) as ens,
-        pytest.raises(UsageError, match="no statistics of 'energy'"),
+        pytest.raises(UsageError, match="'wave' holds complex numbers"),
     ):
-        Normaliser.fit(ens, {"energy": "standard"})
+        Normaliser.fit(ens, {"wave": "standard"}, over="train")
 
 
 def test_a_normaliser_survives_json(ens, tmp_path):

@@ -91,7 +91,8 @@ def verify(
 
 
 def _show(report: Report) -> None:
-    from merlin.cli.output import count, duration, size
+    from merlin.cli.output import count
+    from merlin.cli.repairing import how_to_repair
 
     for problem in report.problems:
         print(problem.render())
@@ -99,10 +100,17 @@ def _show(report: Report) -> None:
     lost = sum(b - a for a, b in report.samples)
     print(f"{report.path}: {verdict}" + (f"; {count(lost, 'sample')} lost" if lost else ""))
     if report.counts is None:
-        return
+        print("  its shards were not checked, as nothing but its study could tell what they have to hold")
+    else:
+        _show_size(report)
+    if not report.ok:
+        print(f"  {how_to_repair(report)}")
+
+
+def _show_size(report: Report) -> None:
+    from merlin.cli.output import count, duration, size
+
     print(f"  {report.counts}")
     pace = f" ({size(report.num_read / report.seconds)}/s)" if report.num_read and report.seconds else ""
     read = f"{size(report.num_read)} of {size(report.size_bytes)} read in {duration(report.seconds)}{pace}"
     print(f"  {count(report.num_rows, 'sample')} in {count(report.num_shards, 'shard')}, {read}")
-    if not report.ok:
-        print(f"  to repair it: merlin shards verify {report.path} --repair")

@@ -1,0 +1,23 @@
+"""What to type next after a run that left tasks missing."""
+
+from __future__ import annotations
+
+from merlin.errors import command_line
+
+# how the reasons of stops begin that failures of before bring about again
+_LIMITS = ("max_failures:", "canary:")
+
+
+def next_commands(workspace: str, stop_reason: str, *, has_failed: bool) -> list[str]:
+    """Lines with the commands that go on; tasks of the study in `workspace` are missing, some may have failed."""
+    restart, again = command_line("restart", workspace), command_line("restart", workspace, "--failed")
+    if stop_reason.startswith(_LIMITS):
+        lines = [f"what failed would stop it again; mend the cause, then run that, too: {again}"]
+        if stop_reason.startswith("max_failures:"):
+            more = command_line("restart", workspace, "--local", "--max-failures", "N")
+            lines.append(f"or allow more failures, N or P%: {more}")
+        return lines
+    lines = [f"resume with: {restart}"]
+    if has_failed:
+        lines.append(f"or, to run what failed again, too: {again}")
+    return lines

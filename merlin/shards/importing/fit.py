@@ -1,0 +1,53 @@
+"""Whether the columns that were found can be what a schema says of them: the checks that a spec's fields pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from merlin.errors import Diagnostic, SpecError
+from merlin.spec.checks.fields import FieldChecker
+from merlin.spec.findings import NOWHERE, Findings
+from merlin.spec.import_schema import ImportSchema
+from merlin.spec.tree import Entry
+from merlin.study.plan import Field
+
+
+def check_fit(schema: ImportSchema, fields: Iterable[Field]) -> None:
+    """Kind, axes, layout and channels of all fields against the shapes that they have got.
+
+    Raises SpecError with every finding, each with the line and column in the schema.
+    """
+    findings = Findings(schema.file)
+    for field in fields:
+        inside = (field.graph, "members", field.role) if field.graph else (field.name,)
+        written = schema.written("fields", *inside)
+        checked = Findings(schema.file)
+        FieldChecker("", "", checked).check_form(field.name, _completed(written, field), field.role)
+        is_written = not written.get("shape").is_null
+        findings.items += [item if is_written else _of_files(item, field) for item in checked.items]
+    if findings.failed:
+        raise SpecError(findings.sorted())
+
+
+def _completed(written: Entry, field: Field) -> Entry:
+    """What is written of a field, and the kind, type and shape that it has got."""
+    place = written.key_place if written.key_place != NOWHERE else written.place
+    found: dict[str, str | list[Entry]] = {
+        "kind": field.kind,
+        "dtype": field.dtype,
+        "shape": [Entry(size, place) for size in _sizes(field)],
+    }
+    known = {key: Entry(content, place, place) for key, content in found.items()}
+    said = {key: entry for key, entry in written.mapping.items() if not entry.is_null}
+    return replace(written, content=known | said)
+
+
+def _of_files(item: Diagnostic, field: Field) -> Diagnostic:
+    """A finding about a shape that nobody wrote says what it is, not how to write another."""
+    found = f"in the files a sample has the shape [{', '.join(_sizes(field))}]"
+    return replace(item, hint=found if item.code == "shape" or not item.hint else f"{item.hint}; {found}")
+
+
+def _sizes(field: Field) -> list[str]:
+    return [*(["*"] if field.ragged else []), *map(str, field.shape)]

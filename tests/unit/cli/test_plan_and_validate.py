@@ -1,0 +1,69 @@
+"""What `merlin plan`, `validate` and `run` say about samples before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from merlin.cli import main as command_line
+
+SPEC = """
+description: {name: s, description: d}
+study:
+- name: simulate
+  run: {cmd: "echo $(X)"}
+- name: report
+  run: {cmd: echo, depends: [simulate_*]}
+- name: collect
+  run: {depends: [simulate_*], aggregate: {from: simulate, fields: {y: {file: simulate.out, regex: (.+)}}}}
+merlin:
+  samples:
+    generate: {cmd: "seq 5 > $(MERLIN_INFO)/s.csv"}
+    file: $(MERLIN_INFO)/s.csv
+    column_labels: [X]
+"""
+UNKNOWN = "unknown until generate.cmd has run"
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+
+    def say(*argv: str, spec: str = SPEC) -> str:
+        Path("s.yaml").write_text(spec)
+        with pytest.raises(SystemExit) as caught:
+            command_line.main([argv[0], "s.yaml", *argv[1:]])
+        assert caught.value.code == 0
+        told = capsys.readouterr()
+        return told.out + told.err
+
+    return say
+
+
+def test_what_only_the_command_of_generate_knows_is_unknown(say) -> None:
+    drawing = say("plan")
+    assert f"tasks {UNKNOWN}" in drawing and f"shards {UNKNOWN}" in drawing
+    assert f"samples of X: {UNKNOWN}" in drawing
+    assert f"4 step instances\ntasks, directories, files, shards: {UNKNOWN}" in drawing
+    assert f"simulate<br/>tasks {UNKNOWN}" in say("plan", "--mermaid")
+    assert f"tasks {UNKNOWN}" in say("validate")
+    assert json.loads(say("validate", "--json"))["summary"]["tasks"] is None
+
+
+def test_unknown_numbers_are_null(say) -> None:
+    told = json.loads(say("plan", "--json"))
+    facts = told["forecast"]
+    assert [facts[f"num_{what}"] for what in ("samples", "tasks", "directories", "files", "shards")] == [
+        None
+    ] * 5
+    assert [i["num_tasks"] for i in facts["instances"]] == [None, 1, None, 1]
+    assert [node["tasks"] for node in told["graph"]] == [None, 1, None]
+
+
+def test_a_run_warns_that_a_file_is_used_in_place_of_generate(say, tmp_path: Path) -> None:
+    spec = SPEC.replace('cmd: "seq 5 > $(MERLIN_INFO)/s.csv"', "method: sobol, num: 8, bounds: {X: [0, 1]}")
+    (tmp_path / "s.csv").write_text("1\n2\n")
+    told = say("run", "--local", "--dry", spec=spec.replace("$(MERLIN_INFO)/", ""))
+    assert "warning: the samples file exists and is used" in told
