@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from servers import RedisServer, redis_server
+from waiting import wait_until
 
 from merlin.errors import (
     ExecutionError,
@@ -71,14 +72,6 @@ def make(any_redis: RedisServer) -> Iterator[Make]:
             return study
 
         yield make
-
-
-def wait_until(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-    return found
 
 
 # ------------------------------------------------------------------------- tickets

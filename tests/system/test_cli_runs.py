@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import run_merlin
+from waiting import wait_until
 
 SQUARES = """
 description: {name: squares, description: none}
@@ -63,14 +62,6 @@ def merlin(*argv: str | Path, cwd: Path, **more: Any) -> subprocess.CompletedPro
         timeout=120,
         **more,
     )
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert process.poll() is None, f"it ended with {process.returncode}: {process.communicate()}"
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -238,7 +229,7 @@ def test_ctrl_c_exits_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     )
     wait_until(lambda: bool(list(tmp_path.glob("*/wait/started"))), process)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     workspace = workspace_in(tmp_path)
     assert process.returncode == 130, err
     assert f"resume with: merlin restart {workspace}" in err

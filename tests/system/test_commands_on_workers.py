@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import run_merlin
 from servers import RedisServer, free_port
+from waiting import wait_until
 
 SPEC = """
 description: {name: two, description: two steps on two queues}
@@ -34,13 +34,6 @@ merlin:
   samples: {column_labels: [X], file: samples.csv}
 """
 NUM = 12
-
-
-def wait_until(condition: Callable[[], object], show: Callable[[], object], limit_s: float = 60) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, show()
-        time.sleep(0.05)
 
 
 class Home:
@@ -101,7 +94,7 @@ class Home:
         """Every test ends by proving that no process is left."""
         self.merlin("stop-workers", "--now", "--wait", "30", code=None)
         try:
-            wait_until(lambda: not self.processes(), self.processes, 20)
+            wait_until(lambda: not self.processes(), self.processes)
         finally:
             for line in self.processes():
                 os.kill(int(line.split()[0]), signal.SIGKILL)
@@ -169,9 +162,7 @@ def test_monitor_ends_with_1_if_a_task_failed_and_restart_runs_it_again(home):
 @pytest.mark.parametrize("command", ["run", "run-workers"])
 def test_a_broker_that_does_not_answer_is_an_error_and_no_local_run(home, command):
     port = free_port()
-    began = time.monotonic()
     done = home.merlin(command, "two.yaml", code=1, MERLIN_BROKER_URL=f"redis://:geheim@127.0.0.1:{port}/0")
-    assert time.monotonic() - began < 10  # two for the server, the rest for a slow machine
     assert f"127.0.0.1:{port}" in done.stderr
     assert ("--local" in done.stderr) == (command == "run")
     assert "geheim" not in done.stderr
@@ -202,7 +193,7 @@ def test_monitor_says_which_queue_has_no_worker_and_ctrl_c_leaves_the_study_alon
         if "no worker serves queue cold" in line:
             break
     watching.send_signal(signal.SIGINT)
-    assert "the study goes on" in watching.communicate(timeout=30)[1]
+    assert "the study goes on" in watching.communicate(timeout=120)[1]
     assert watching.returncode == 130
     assert home.ask("status", str(workspace))["state"] == "running"
 
@@ -310,7 +301,7 @@ def test_monitor_publishes_a_study_again_that_redis_has_lost(home):
             break
     assert any("Redis has lost the study's progress" in line for line in lines), lines
     home.merlin("run-workers", "two.yaml")
-    out, err = watching.communicate(timeout=60)
+    out, err = watching.communicate(timeout=120)
     assert watching.returncode == 0, err
     assert "planned 24 = ok 24" in out
 

@@ -73,7 +73,7 @@ def test_redis_starts_with_its_password_and_its_log(container: Path) -> None:
 
 def test_rabbitmq_gets_its_user_from_a_file_that_others_cannot_read(container: Path) -> None:
     stand_in(container, "docker-entrypoint.sh", f'printf "%s " "$@" > {container}/started')
-    assert start(container, "rabbitmq").wait(20) == 0
+    assert start(container, "rabbitmq").wait(120) == 0
     (config,) = (container / "etc/rabbitmq/conf.d").iterdir()
     assert config.stat().st_mode & 0o077 == 0
     lines = config.read_text().splitlines()

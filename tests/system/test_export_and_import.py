@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 MERLIN = Path(sys.executable).with_name("merlin")
 NUM = 1200
@@ -22,16 +20,6 @@ def merlin(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run([MERLIN, "shards", *map(str, words)], capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     return done
-
-
-def wait_until(
-    condition: Callable[[], object], process: subprocess.Popen[bytes], limit_s: float = 60.0
-) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        assert process.poll() is None, f"it ended before, with {process.returncode}"
-        os.sched_yield()
 
 
 def is_alive(pid: int) -> bool:
@@ -70,10 +58,8 @@ def test_a_killed_export_goes_on(data: Path, tmp_path: Path, to: str, last: str)
     workers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    end = time.monotonic() + 30
-    while any(map(is_alive, workers)):  # each finishes the file it is writing, and finds nobody to tell
-        assert time.monotonic() < end, "processes of the killed export live on"
-        os.sched_yield()
+    # each finishes the file it is writing, and finds nobody to tell
+    wait_until(lambda: not any(map(is_alive, workers)), lambda: "for processes of the killed export to end")
     assert not (tmp_path / "cut" / "export.json").exists()
     done = (tmp_path / "cut" / ".export" / "files.jsonl").read_text().splitlines()
     assert 0 < len(done) < NUM // 20

@@ -10,8 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 from commands import run_merlin
 from servers import RedisServer
+from waiting import wait_until
 
 import merlin
 
@@ -106,14 +106,6 @@ class Home:
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str], limit_s: float = 60) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert process.poll() is None, f"it ended with {process.returncode}: {process.communicate()}"
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def digests_of(study: Path, name: str = "collect") -> dict[str, str]:
@@ -213,7 +205,7 @@ def test_kill_9_leaves_the_old_data_set_and_restart_ends_the_extension(home: Hom
     refused = home.merlin("run", "grow.yaml", "--local", "--extend", study, "--vars", "N=30", code=1)
     assert f"{study}/extensions/001 runs" in refused.stderr
     run.send_signal(signal.SIGKILL)
-    run.communicate(timeout=60)
+    run.communicate(timeout=120)
     home.merlin("shards", "verify", study / "collect")
     with merlin.open_shards(study / "collect") as ens:
         assert len(ens) == 10
@@ -240,7 +232,7 @@ def test_a_study_that_was_stopped_grows_and_is_finished_later(home: Home) -> Non
     run = home.start("run", "grow.yaml", "--local", "--workers", "2", "--vars", "N=20")
     wait_until(lambda: (home.folder / "ran").exists() and 17 in home.ran(), run)
     run.send_signal(signal.SIGKILL)
-    run.communicate(timeout=60)
+    run.communicate(timeout=120)
     (home.folder / "gate").unlink()
     (study,) = home.folder.glob("grow_*")
     words = ("run", "grow.yaml", "--local", "--extend", study, "--vars")
@@ -294,7 +286,7 @@ def test_samples_from_a_file_alone(home: Home) -> None:
 def on_workers(tmp_path: Path, any_redis: RedisServer) -> Iterator[Home]:
     home = Home(tmp_path, MERLIN_BROKER_URL=any_redis.url, MERLIN_LEASE_S="4")
     yield home
-    home.start("stop-workers", "--now", "--wait", "30").communicate(timeout=60)
+    home.start("stop-workers", "--now", "--wait", "30").communicate(timeout=120)
 
 
 @pytest.mark.slow

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from effort import repeats
+from waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
 
-from study_on_disk import end_of, make_workspace, processes_of, same, start_run, step, wait_until, workers_of
+from study_on_disk import end_of, make_workspace, processes_of, same, start_run, step, workers_of
 
 from merlin.ledger.replay import replay
 from merlin.study.tasks import Outcome
@@ -62,7 +63,7 @@ def test_every_task_is_finished_exactly_once_whatever_is_killed(tmp_path: Path, 
         kill_something(workspace, run, rng)
         if rng.random() < 0.5 and run.poll() is None:
             run.kill()
-        run.communicate(timeout=60)
+        run.communicate(timeout=120)
         ran_again = set(log.read_text().split()[before:]) & {
             f"{id}{t}" for id in finished for t in finished[id]
         }

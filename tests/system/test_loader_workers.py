@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/unit/train"))
@@ -53,13 +52,6 @@ def assert_same(batches: list[dict[str, torch.Tensor]], expected: list[dict[str,
     for batch, other in zip(batches, expected, strict=True):
         assert list(batch) == list(other)
         assert all(torch.equal(values, other[key]) for key, values in batch.items())
-
-
-def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        os.sched_yield()
 
 
 def is_alive(pid: int) -> bool:
@@ -221,7 +213,7 @@ def test_workers_leave_when_the_trainer_is_killed(data, tmp_path, method):
         assert len(workers) == 2
         assert all(map(is_alive, workers))
         trainer.kill()
-    until(lambda: not any(map(is_alive, workers)))
+    wait_until(lambda: not any(map(is_alive, workers)))
 
 
 def test_memory_stays_flat_over_ten_epochs(dataset):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from servers import RedisServer
+from waiting import wait_until
 
 from merlin.config.load import require_config
 from merlin.config.model import Config
@@ -83,14 +83,6 @@ def worker(config: Config, workspace: Workspace) -> Worker:
     return Worker(config, workspace)
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-    return found
-
-
 def num_open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -137,11 +129,11 @@ def test_a_restart_waits_for_the_worker_that_publishes_just_now(
     def hold() -> None:
         with lock(workspace):
             is_held.set()
-            is_enough.wait(20)
+            is_enough.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert is_held.wait(20)
+    assert is_held.wait(120)
     monkeypatch.setattr(opening, "LOCK_S", 0.2)
     with pytest.raises(WorkspaceError, match="in use"):
         open_study(workspace, config)

@@ -174,7 +174,7 @@ def survive(run: subprocess.Popen[str], witness: Witness, rng: random.Random, wo
     while run.poll() is None and time.monotonic() < end:
         witness.look()
     kill([run.pid] if run.poll() is None else [])
-    run.communicate(timeout=60)
+    run.communicate(timeout=120)
     witness.look()
 
 
@@ -192,7 +192,7 @@ def test_a_storm_of_kills_ends_in_the_same_content(tmp_path: Path, undisturbed: 
         run = merlin("restart", workspace, "--local", "--workers", "2")
     while run.poll() is None:
         witness.look()
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=120)
     assert run.returncode == 0, out + err
     witness.look()
     assert witness.num_looked_at >= NUM // PER_SHARD

@@ -434,7 +434,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next_one(workspace: Path, se
         while run.poll() is None and sum(path.stat().st_size for path in ledger.iterdir()) < goal:
             assert time.monotonic() < end
         run.kill()
-        run.communicate(timeout=60)
+        run.communicate(timeout=120)
     report = verify(data, "--repair", code=0)
     assert report["ok"]
     assert read_manifest(data).content_digest == digest

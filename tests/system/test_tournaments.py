@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
 
@@ -81,7 +82,7 @@ def test_a_tournament_that_was_killed_ends_bit_by_bit_as_one_that_was_not(
     for goal in (3, 7):
         with Crew(run, range(3), together=together) as crew:
             first = rng.randrange(3)
-            crew.wait_until(lambda: num_rounds(run, first) >= goal)  # noqa: B023
+            wait_until(lambda: num_rounds(run, first) >= goal)  # noqa: B023
             crew.kill()
     play(run, together=together)
     assert [final_state(run, k) for k in range(3)] == [final_state(unbroken[transport], k) for k in range(3)]
@@ -92,8 +93,8 @@ def test_a_tournament_that_was_killed_ends_bit_by_bit_as_one_that_was_not(
 def test_a_tournament_that_was_stopped_goes_on_bit_by_bit(data, tmp_path, unbroken, transport) -> None:
     together = transport == "process_group"
     run = begin(data, tmp_path / "run", f"tournament.transport={transport}")
-    with Crew(run, range(3), together=together) as crew:
-        crew.wait_until(lambda: num_rounds(run, 1) >= 4)
+    with Crew(run, range(3), together=together, hold=dict.fromkeys(range(3), 45)) as crew:
+        wait_until(lambda: num_rounds(run, 1) >= 4)
         crew.stop()
         assert crew.finish() == {k: {75} for k in range(3)}
     play(run, together=together)
@@ -102,8 +103,8 @@ def test_a_tournament_that_was_stopped_goes_on_bit_by_bit(data, tmp_path, unbrok
 
 def test_one_that_is_killed_does_not_stop_the_others_and_joins_again_later(data, tmp_path) -> None:
     run = begin(data, tmp_path / "run", "training.steps=250")
-    with Crew(run, range(3)) as crew:
-        crew.wait_until(lambda: num_rounds(run, 2) >= 3)
+    with Crew(run, range(3), hold={2: 35}) as crew:
+        wait_until(lambda: num_rounds(run, 2) >= 3)
         crew.kill(2)
         assert crew.finish() == {0: {0}, 1: {0}, 2: {-signal.SIGKILL}}
     dead_at = max(line["round"] for line in rounds_of(run, 2))
@@ -172,7 +173,7 @@ def test_widths_are_the_same_over_both_transports_and_over_a_kill(data, tmp_path
     words = [*WIDTHS, "training.steps=80"]
     runs = [begin(data, tmp_path / "files", *words), begin(data, tmp_path / "group", *words, TOGETHER)]
     with Crew(runs[0], range(3)) as crew:
-        crew.wait_until(lambda: num_rounds(runs[0], 2) >= 4)
+        wait_until(lambda: num_rounds(runs[0], 2) >= 4)
         crew.kill()
     for run, together in zip(runs, (False, True), strict=True):
         play(run, together=together)
@@ -187,7 +188,7 @@ def test_ranks_of_a_trainer_change_their_width_together(data, tmp_path) -> None:
     unbroken, broken = (begin(data, tmp_path / name, *words) for name in ("unbroken", "broken"))
     play(unbroken, 2, ranks=2)
     with Crew(broken, range(2), ranks=2) as crew:
-        crew.wait_until(lambda: num_rounds(broken, 1) >= 3)
+        wait_until(lambda: num_rounds(broken, 1) >= 3)
         crew.kill()
     play(broken, 2, ranks=2)
     assert [final_state(broken, k) for k in range(2)] == [final_state(unbroken, k) for k in range(2)]

@@ -8,12 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from effort import repeats
+from waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
 
@@ -46,10 +45,13 @@ def config(data: Path, tmp_path: Path) -> Path:
     return path
 
 
-def start(*argv: object, program: tuple[str, ...] = ("-m", "merlin.cli", "train")) -> subprocess.Popen[str]:
+def start(
+    *argv: object, program: tuple[str, ...] = ("-m", "merlin.cli", "train"), **more: object
+) -> subprocess.Popen[str]:
+    """The command, with more environment variables."""
     known = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     env = {name: value for name, value in os.environ.items() if name not in known}
-    env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"}
+    env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"} | {k: str(v) for k, v in more.items()}
     command = [sys.executable, *program, *map(str, argv)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -62,14 +64,6 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
 
 def train(*argv: object, code: int = 0) -> tuple[str, str]:
     return finish(start(*argv), code)
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str], limit_s: float = 120) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert process.poll() is None, f"it ended with {process.returncode}: {process.communicate()}"
-        assert time.monotonic() < end, "waited too long"
-        os.sched_yield()
 
 
 def train_here(capsys: pytest.CaptureFixture[str], *argv: object, code: int) -> tuple[str, str]:
@@ -110,7 +104,7 @@ def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
     for _ in range(2):
         process = start(config, f"directory={run}")
         goal = step_of(run) + rng.randrange(1, 120)
-        wait_until(lambda: step_of(run) >= goal, process)  # noqa: B023
+        wait_until(lambda: step_of(run) >= goal or process.poll() is not None)  # noqa: B023
         process.kill()
         process.communicate()
     train(run)
@@ -127,8 +121,8 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
     config, tmp_path, unbroken
 ) -> None:
     run, words = tmp_path / "run", (config, f"directory={tmp_path / 'run'}")
-    for number, least in ((signal.SIGTERM, 20), (signal.SIGINT, 90)):
-        process = start(*words)
+    for number, least, batches in ((signal.SIGTERM, 20, 25), (signal.SIGINT, 90, 75)):
+        process = start(*words, HOLD_AFTER=batches)
         wait_until(lambda: step_of(run) >= least, process)  # noqa: B023
         process.send_signal(number)
         _, err = finish(process, 128 + number)
@@ -157,7 +151,7 @@ def test_trainers_are_processes_with_shares_of_their_own_and_the_best_model_is_k
 def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_path) -> None:
     run = tmp_path / "run"
     words = ["tournament.trainers=2", f"directory={run}"]
-    process = start(config, *words)
+    process = start(config, *words, HOLD_AFTER=25, HOLD_TRAINER=1)
     wait_until(lambda: min(step_of(run, 0), step_of(run, 1)) >= 20, process)
     (victim,) = [pid for pid in children_of(process.pid) if arguments_of(pid)[-2:] == ["--trainer", "1"]]
     os.kill(victim, signal.SIGKILL)
@@ -176,10 +170,7 @@ def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
     assert len(trainers) == 2
     process.kill()
     process.communicate()
-    end = time.monotonic() + 60
-    while any(is_alive(pid) for pid in trainers):
-        assert time.monotonic() < end, trainers
-        os.sched_yield()
+    wait_until(lambda: not any(map(is_alive, trainers)), lambda: trainers)
     assert read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] >= 20
 
 
@@ -215,7 +206,7 @@ def test_two_ranks_of_a_trainer_under_torchrun_share_its_batches(config, tmp_pat
 def test_two_ranks_that_are_stopped_go_on_bit_by_bit(config, tmp_path) -> None:
     run, words = tmp_path / "run", ["tournament.ranks_per_trainer=2", "training.steps=100"]
     train(config, *words, f"directory={tmp_path / 'unbroken'}")
-    process = start(config, *words, f"directory={run}")
+    process = start(config, *words, f"directory={run}", HOLD_AFTER=25)
     wait_until(lambda: step_of(run) >= 20, process)
     process.send_signal(signal.SIGTERM)
     finish(process, 128 + signal.SIGTERM)

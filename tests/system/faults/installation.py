@@ -12,7 +12,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,23 +19,16 @@ from typing import Any
 
 from commands import run_merlin
 from servers import RabbitServer, RedisServer, die_with_us
+from waiting import wait_until
 
 from merlin.config.load import require_config
 from merlin.config.model import Config
 from merlin.execution.sessions import all_sessions
 
 LEASE_S = 3.0  # instead of a minute, so that a test sees many of them
-STOP_S = 30.0
+STOP_S = 90.0
 ANY_NAME = "worker-without-a-name"
 Show = Callable[[], object]
-
-
-def wait_until(condition: Callable[[], object], show: Show, limit_s: float = 60.0) -> None:
-    """Return when the condition holds; fail with what `show` returns if it does not come true."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {limit_s:g} s in vain\n{show()}"
-        time.sleep(0.05)
 
 
 class Worker:
@@ -233,7 +225,7 @@ class Installation:
         codes = {worker.name: worker.terminate() for worker in self.workers}
         assert set(codes.values()) <= {0}, f"{codes}\n{self.tails()}"
         self.workers = []
-        wait_until(lambda: not self.processes(), self.processes, limit_s=15)
+        wait_until(lambda: not self.processes(), self.processes)
 
     def processes(self) -> list[str]:
         """Command lines of live processes that work inside the folder, the servers left out."""

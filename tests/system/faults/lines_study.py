@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from installation import Installation, wait_until
+from installation import Installation
+from waiting import wait_until
 
 import merlin
 from merlin.ledger.records import ChunkRecord
@@ -118,7 +119,7 @@ class LinesStudy:
     def show(self) -> str:
         return f"{json.dumps(self.counts())}\n{self.home.describe()}"
 
-    def wait_for(self, num_ended: int, limit_s: float = 60.0) -> None:
+    def wait_for(self, num_ended: int) -> None:
         """Until that many tasks have an outcome in the ledger."""
 
         def arrived() -> bool:
@@ -126,10 +127,10 @@ class LinesStudy:
             assert not dead, "a worker ended by itself:\n" + "\n".join(dead)
             return self.num_ended >= num_ended
 
-        wait_until(arrived, self.show, limit_s)
+        wait_until(arrived, self.show)
 
-    def wait_for_end(self, limit_s: float = 120.0) -> None:
-        self.wait_for(self.planned, limit_s)
+    def wait_for_end(self) -> None:
+        self.wait_for(self.planned)
 
     def check(self, *, failed_before: bool = False) -> Facts:
         """Assert that planned = ok, each task committed once, each line in the shards once, shards verified.

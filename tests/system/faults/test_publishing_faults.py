@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from effort import repeats
 from injections import draw_seed
-from installation import Installation, installation, wait_until
+from installation import Installation, installation
 from lines_study import LinesStudy, write_spec
 from servers import RedisServer
 from tripwire import Tripwire
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 NUM_CUTS = repeats(3, 12)
@@ -30,7 +31,7 @@ def publish_through(home: Installation, redis: RedisServer, folder: Path, trip_a
         spec = write_spec(folder)
         words = ["run", spec, "--vars", "N=40", "SLEEP=0", "SHARD=20", f"OUTPUT_PATH={folder}"]
         command = home.start_command(*words, MERLIN_BROKER_URL=url, MERLIN_BACKEND_URL=url)
-        out, err = command.communicate(timeout=60)
+        out, err = command.communicate(timeout=120)
         assert (command.returncode == -9) == wire.has_tripped, (command.returncode, out, err)
         return wire.num_bytes
 
@@ -57,7 +58,7 @@ def test_a_run_killed_while_it_publishes_is_finished_by_restart(
             for plan in folder.glob("*/merlin_info/plan.json")
         ]
         assert len(studies) > NUM_CUTS // 2
-        wait_until(lambda: all(s.num_ended == s.planned for s in studies), home.describe, limit_s=120)
+        wait_until(lambda: all(s.num_ended == s.planned for s in studies), home.describe)
         for study in studies:
             assert study.check().num_again == 0
         home.stop_workers()

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installation import LEASE_S, Installation, installation, wait_until
+from installation import LEASE_S, Installation, installation
 from lines_study import LinesStudy
 from servers import RabbitServer, RedisServer, rabbitmq_server, redis_server
 from tripwire import Tripwire
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")
@@ -65,7 +66,7 @@ def test_redis_without_a_log_may_crash_and_the_study_is_published_again(tmp_path
         else:
             watching = home.start_command("monitor", study.spec, "--sleep", "1")
             study.wait_for_end()
-            out, err = watching.communicate(timeout=60)
+            out, err = watching.communicate(timeout=120)
             assert watching.returncode == 0, out + err
         finish(study)
 

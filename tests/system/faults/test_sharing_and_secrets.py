@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from installation import Installation, installation, wait_until
+from installation import Installation, installation
 from lines_study import LinesStudy, write_spec
 from servers import PASSWORD, Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 VARIABLES = ("N=60", "SLEEP=0.02", "SHARD=30")

@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from installation import Installation, installation, wait_until
+from installation import Installation, installation
 from lines_study import LinesStudy
 from servers import RedisServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")

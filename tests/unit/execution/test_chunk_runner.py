@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from study_on_disk import make_workspace, step, wait_until
+from study_on_disk import make_workspace, step
+from waiting import wait_until
 
 from merlin.errors import ExecutionError
 from merlin.execution.processes import group_members
@@ -296,9 +296,7 @@ def test_a_wish_to_stop_ends_the_running_task_at_once(make: Any, fresh: bool) ->
         stop.now()
 
     threading.Thread(target=later).start()
-    began = time.monotonic()
     assert bench.run(0, 4).runs == ((0, 1, OK), (1, 2, INTERRUPTED))
-    assert time.monotonic() - began < 60
     assert group_members(int(out.read_text())) == []
     assert not bench.folder(3).joinpath("MERLIN_FINISHED").exists()
 

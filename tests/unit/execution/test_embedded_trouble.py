@@ -87,4 +87,4 @@ def test_the_live_leader_of_an_orphaned_session_is_killed(tmp_path: Path) -> Non
     LedgerWriter(workspace.ledger_dir, "w0", pid=orphan.pid).close()
     LedgerWriter(workspace.ledger_dir, "controller", pid=os.getpid()).close()
     assert kill_orphans(workspace) == [orphan.pid]
-    assert orphan.wait(timeout=10) == -9
+    assert orphan.wait(timeout=120) == -9

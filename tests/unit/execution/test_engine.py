@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from merlin.config.load import find_config
 from merlin.errors import (
@@ -231,13 +232,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.close()
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-
-
 def gone() -> MerlinError:
     return ProgressGoneError("gone")
 
@@ -397,7 +391,7 @@ def test_a_process_that_does_not_heed_an_interruption_is_killed_and_its_ends_cou
     bench.script = "hang()"
     thread = running(bench)
     bench.engine.interrupt_all()
-    thread.join(20)
+    thread.join(120)
     assert dict(bench.progress.told)["finished"].runs == ((0, 1, 0),)
 
 
@@ -407,7 +401,7 @@ def test_a_worker_without_redis_and_without_time_stops_waiting(bench: Bench) -> 
     thread.start()
     wait_until(lambda: len(bench.progress.trouble["finished"]) < 10_000)
     bench.engine._is_out_of_time.set()
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
 
 
@@ -418,7 +412,7 @@ def test_a_patient_worker_that_is_told_again_hurries(bench: Bench, monkeypatch: 
     bench.engine.shut_down()
     assert bench.engine.is_leaving and not hurried.is_set()
     bench.engine.shut_down()
-    assert hurried.wait(20)
+    assert hurried.wait(120)
 
 
 def test_a_worker_that_hangs_ends_all_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,9 +429,9 @@ def test_a_worker_that_hangs_ends_all_the_same(bench: Bench, monkeypatch: pytest
     bench.script = "hang()"
     thread = running(bench)
     bench.engine.shut_down()
-    assert ended.wait(20)
+    assert ended.wait(120)
     assert codes == [os.EX_TEMPFAIL]
-    thread.join(20)
+    thread.join(120)
 
 
 @pytest.mark.parametrize("text", ["soon", "nan", "inf", "-1"])
@@ -491,7 +485,7 @@ def test_leases_are_renewed_while_a_sweep_takes_its_time(
     is_read.set()
     keeping.stop()
     bench.engine.interrupt(bench.study, void=True)  # type: ignore[arg-type]
-    thread.join(20)
+    thread.join(120)
 
 
 def test_nothing_is_taken_over_while_redis_cannot_have_been_asked(bench: Bench, keeping: Maintenance) -> None:
@@ -517,7 +511,7 @@ def test_a_process_that_was_stopped_for_long_is_killed(bench: Bench, keeping: Ma
     keeping._beat_leases(now + bench.engine.lease_s)
     assert not run.is_void and "beat" not in bench.progress.names()
     keeping._beat_leases(now + 3 * bench.engine.lease_s)
-    thread.join(20)
+    thread.join(120)
     assert bench.all_ended()
 
 

@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from study_on_disk import make_workspace, processes_of, step, wait_until
+from study_on_disk import make_workspace, processes_of, step
+from waiting import wait_until
 
 from merlin.execution.processes import children
 from merlin.execution.runner import ChunkRunner
@@ -24,6 +25,12 @@ def run_chunk(workspace: Workspace, num: int) -> ChunkResult:
             return runner.run(Chunk(instance="s", lo=0, hi=num))
         finally:
             runner.close()
+
+
+def waiting(path: Path) -> str:
+    """A task's wait for a file, without a process of its own, which would look like its shell until its exec."""
+    os.mkfifo(path)
+    return f"read -r _ < {path}"
 
 
 def shells(workspace: Workspace) -> list[str]:
@@ -45,7 +52,7 @@ def test_a_task_that_outlives_its_killed_shell_is_ended_and_gets_another_one_onc
     log, go = tmp_path / "log", tmp_path / "go"
     command = (
         f"if [ $(MERLIN_SAMPLE_ID) = 1 ]; then\n  echo waits >> {log}\n"
-        f"  while [ ! -e {go} ]; do sleep 0.01; done\nfi\n"
+        f"  {waiting(go)}\nfi\n"
         f"echo ends $(MERLIN_SAMPLE_ID) >> {log}\n"
     )
     workspace = make_workspace(tmp_path, step("s", 3, command=command))
@@ -57,8 +64,8 @@ def test_a_task_that_outlives_its_killed_shell_is_ended_and_gets_another_one_onc
     if num_kills == 1:
         wait_until(lambda: log.read_text().count("waits") == 2, log.read_text)
         assert len(shells(workspace)) == 2  # one shell, one task in it
-        go.touch()
-    running.join(30)
+        go.write_text("\n")
+    running.join(120)
     assert shells(workspace) == []
     verdict = Outcome.OK if num_kills == 1 else Outcome.FAILED
     assert [o for lo, hi, o in results[0].runs for _ in range(lo, hi)] == [Outcome.OK, verdict, Outcome.OK]
@@ -94,7 +101,7 @@ def test_a_task_that_is_suspended_is_waited_for(tmp_path: Path) -> None:
     log, go = tmp_path / "log", tmp_path / "go"
     command = (
         f"if [ $(MERLIN_SAMPLE_ID) = 1 ]; then\n  echo waits >> {log}\n"
-        f"  while [ ! -e {go} ]; do sleep 0.01; done\nfi\n"
+        f"  {waiting(go)}\nfi\n"
         f"echo ends $(MERLIN_SAMPLE_ID) >> {log}\n"
         "if [ $(MERLIN_SAMPLE_ID) = 2 ]; then\n  exit 147\nfi\n"
     )
@@ -108,8 +115,8 @@ def test_a_task_that_is_suspended_is_waited_for(tmp_path: Path) -> None:
     wait_until(lambda: is_suspended(task), lambda: shells(workspace))
     assert log.read_text() == "ends 0\nwaits\n"
     os.killpg(task, signal.SIGCONT)
-    go.touch()
-    running.join(30)
+    go.write_text("\n")
+    running.join(120)
     found = [outcome for lo, hi, outcome in results[0].runs for _ in range(lo, hi)]
     assert found == [Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.OK]
     ends = [line for line in log.read_text().splitlines() if "ends" in line]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from collections.abc import Iterable
 
 import torch
@@ -10,13 +14,41 @@ from torch import Tensor, nn
 from merlin.train.models.base import Shapes, Trainee
 
 
+def hold(num_batches: int) -> None:
+    """Wait until this process is told to stop, if HOLD_AFTER says that it does so after this many batches.
+
+    For tests that stop or kill a trainer in the middle of its work, however late they come to it. Of several
+    trainers of one command, only HOLD_TRAINER waits, if that is set.
+    """
+    if str(num_batches) != os.environ.get("HOLD_AFTER"):
+        return
+    if os.environ.get("HOLD_TRAINER", "") not in ("", *sys.argv[-1:]):
+        return
+    told: list[int] = []
+
+    def note(before):
+        def handle(number, frame):
+            told.append(number)
+            before(number, frame)
+
+        return handle
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number, before in handlers.items():
+        signal.signal(number, note(before))
+    while not told:
+        time.sleep(0.01)
+    for number, before in handlers.items():
+        signal.signal(number, before)
+
+
 class Noisy(Trainee):
     """Draws random numbers, keeps buffers, and sees images."""
 
     def __init__(self, shapes: Shapes, width: int = 16) -> None:
         super().__init__()
         channels = sum(c for c, _, _ in shapes.images.values())
-        self.names = tuple(shapes.images)
+        self.names, self.num_batches = tuple(shapes.images), 0
         self.pixels = nn.Conv2d(channels, 4, 3) if channels else None
         self.body = nn.Sequential(
             nn.Linear(len(shapes.inputs), width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.2),
@@ -24,6 +56,8 @@ class Noisy(Trainee):
         )  # fmt: skip
 
     def forward(self, batch, phase="model"):
+        self.num_batches += self.training
+        hold(self.num_batches * self.training)
         loss = nn.functional.mse_loss(self.body(batch["inputs"]), batch["scalars"])
         if self.pixels is not None:
             loss = (

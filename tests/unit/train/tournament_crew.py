@@ -6,9 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from merlin.train.metrics_log import read_metrics
@@ -36,7 +34,15 @@ def _rank(directory: str, trainer: int | None, variables: dict[str, str]) -> Non
 class Crew:
     """The processes of a run, one for each rank of each trainer."""
 
-    def __init__(self, run: RunDirectory, trainers: Sequence[int], ranks: int = 1, together: bool = False):
+    def __init__(
+        self,
+        run: RunDirectory,
+        trainers: Sequence[int],
+        ranks: int = 1,
+        together: bool = False,
+        hold: Mapping[int, int] | None = None,
+    ):
+        """`hold`: trainers that wait after so many batches until they are told to stop."""
         from torch._C._distributed_c10d import TCPStore
 
         self.run = run
@@ -60,6 +66,8 @@ class Crew:
             for rank in range(ranks):
                 number, size = (place * ranks + rank, len(trainers) * ranks) if together else (rank, ranks)
                 seat = {"RANK": str(number), "WORLD_SIZE": str(size)} if where else {}
+                if hold and trainer in hold:
+                    seat["HOLD_AFTER"] = str(hold[trainer])
                 arguments = (str(run.path), None if together else trainer, {**where, **seat})
                 process = CONTEXT.Process(target=_rank, args=arguments)
                 process.start()
@@ -91,12 +99,6 @@ class Crew:
                 process.join(limit_s)
                 assert process.exitcode is not None, "it does not end"
         return {k: {process.exitcode for process in processes} for k, processes in self.processes.items()}
-
-    def wait_until(self, condition: Callable[[], object], limit_s: float = 60) -> None:
-        end = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < end, "waited too long"
-            wait([process.sentinel for of in self.processes.values() for process in of], 0.01)
 
 
 def rounds_of(run: RunDirectory, trainer: int) -> list[dict]:

@@ -1,0 +1,31 @@
+"""Waiting for what another process, thread or file does: on conditions, never for a time."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+LIMIT_S = 120.0  # of a machine with other work to do; reached only by a test that fails
+POLL_S = 0.01
+
+
+def wait_until(
+    condition: Callable[[], Any],
+    about: subprocess.Popen[Any] | Callable[[], object] | None = None,
+    limit_s: float = LIMIT_S,
+) -> Any:
+    """The first true value of the condition.
+
+    `about` is a process that has to live until then, or returns what a failure should show.
+    """
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        if isinstance(about, subprocess.Popen):
+            assert about.poll() is None, f"it ended with {about.returncode}: {about.communicate()}"
+        if time.monotonic() > deadline:
+            state = about() if about is not None and not isinstance(about, subprocess.Popen) else ""
+            raise AssertionError(f"waited {limit_s:g} s in vain {state}")
+        time.sleep(POLL_S)
+    return found
