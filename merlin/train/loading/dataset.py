@@ -67,7 +67,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         inputs: labels of inputs and parameters; all that are real numbers by default.
         split: a split of the data set; all samples by default.
         partition: a trainer's share of them: (k, K), or a `Partition`.
-        normalise: a `Normaliser`, or what `Normaliser.fit` takes as methods.
+        normalise: a `Normaliser`, or what `Normaliser.fit` takes as methods, where groups mean what is chosen here.
         layout: where images and volumes have their channels, "chw" for the front and "hwc" for the end; as stored by
             default. Only the strides change: an hwc image seen as chw is in torch's channels_last format.
         dtype: "float32" converts all floating-point fields; as stored by default.
@@ -95,12 +95,12 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         self.ens = source if isinstance(source, Ensemble) else open_shards(source)
         self.split = split
         self.partition = Partition(*partition) if isinstance(partition, tuple) else partition
-        self.normaliser = _normaliser(self.ens, normalise)
         columns = Columns(self.ens)
         chosen = columns.default_fields() if fields is None else [c for f in fields for c in columns.field(f)]
         labels = columns.default_labels() if inputs is None else [columns.label(name) for name in inputs]
         refuse_text([*chosen, *labels])
         _refuse_complex(labels)
+        self.normaliser = _normaliser(self.ens, normalise, [*chosen, *labels])
         self._stacked = [c for c in chosen if stack_scalars and c.kind == "scalar" and not c.is_complex]
         self._single = [c for c in chosen if c not in self._stacked]
         self._labels = labels
@@ -287,5 +287,8 @@ def _members(ens: Ensemble, split: str | None, partition: Partition | None) -> A
     return rows if partition is None else rows[partition.select(ens.sample_id[rows])]
 
 
-def _normaliser(ens: Ensemble, given: Any) -> Normaliser | None:
-    return given if given is None or isinstance(given, Normaliser) else Normaliser.fit(ens, given)
+def _normaliser(ens: Ensemble, given: Any, chosen: list[Column]) -> Normaliser | None:
+    """What is not read need not be fit for it: a constant field, for example."""
+    return (
+        given if given is None or isinstance(given, Normaliser) else Normaliser.fit(ens, given, among=chosen)
+    )

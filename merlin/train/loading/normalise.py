@@ -8,7 +8,7 @@ dataset.inverse("image", prediction)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,6 +70,7 @@ class Normaliser:
         methods: Any,
         *,
         over: str | None = None,
+        among: Collection[Column] | None = None,
         cache: str | Path | None = None,
         progress: Progress | None = None,
     ) -> Normaliser:
@@ -78,7 +79,8 @@ class Normaliser:
         `methods` is one method for both groups below, or a mapping from names to methods. A name is that of a
         field, an input or a parameter, or a group: "inputs" (with the parameters; all that are numbers), "fields",
         "scalars" (the fields of kind scalar); of fields a group means the real-valued ones. None excludes; a single
-        name overrules a group. A field called like a group is meant by its path, as in "fields/scalars".
+        name overrules a group. A field called like a group is meant by its path, as in "fields/scalars". Groups
+        mean columns `among` these only, all by default.
 
         The statistics are the manifest's, of the whole data set, unless `over` names a split to compute them over.
         Those of logarithms, which the manifest does not have, are computed over the train split, if there is one.
@@ -87,7 +89,7 @@ class Normaliser:
         Raises UsageError for an unknown name, a constant column, or one without statistics or finite values.
         """
         moments = Moments(ens, None if cache is None else Path(cache), progress)
-        chosen = _choose(Columns(ens), methods)
+        chosen = _choose(Columns(ens), methods, among)
         return cls({c.path: _fit(c, method, moments, over) for c, method in chosen.items()})
 
     def of(self, column: Column) -> Scaling | None:
@@ -121,7 +123,7 @@ class Normaliser:
             raise ShardError(f"{path}: not a readable normalisation: {e}") from e
 
 
-def _choose(columns: Columns, methods: Any) -> dict[Column, Method]:
+def _choose(columns: Columns, methods: Any, among: Collection[Column] | None) -> dict[Column, Method]:
     """Columns to normalise and how; groups first, so that single names overrule them."""
     labels = [*columns.inputs.values(), *columns.parameters.values()]
     groups = {
@@ -131,10 +133,14 @@ def _choose(columns: Columns, methods: Any) -> dict[Column, Method]:
     }
     if not isinstance(methods, Mapping) or "name" in methods:
         methods = {"inputs": methods, "fields": methods}
+    meant = {c.path for c in (*columns.fields.values(), *labels) if among is None or c in among}
     chosen: dict[Column, Method | None] = {}
     for name in sorted(methods, key=lambda name: _RANKS.get(name, len(_RANKS))):
         method = None if methods[name] is None else Method.of(methods[name])
-        found = [c for c in groups[name] if c.is_real] if name in groups else [columns.find(name)]
+        if name in groups:
+            found = [c for c in groups[name] if c.is_real and c.path in meant]
+        else:
+            found = [columns.find(name)]
         refuse_text(found)
         if any(column.role == "edges" for column in found):
             raise UsageError(f"'{name}' holds numbers of nodes, which cannot be normalised")

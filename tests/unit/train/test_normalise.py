@@ -184,6 +184,12 @@ def test_a_constant_field_is_named(tmp_path):
             Normaliser.fit(ens, {"energy": "standard"})
         with pytest.raises(UsageError, match=r"'image' is constant \(channel 1 is 7\)"):
             Normaliser.fit(ens, {"image": "minmax"})
+        with pytest.raises(UsageError, match="'energy' is constant"):
+            ShardDataset(ens, normalise="standard")
+        some = ShardDataset(ens, ["gain", "history"], ["x"], normalise="standard")  # it does not matter here
+        assert set(some.normaliser.scalings) == {"fields/gain", "fields/history", "inputs/x"}
+        with pytest.raises(UsageError, match="'energy' is constant"):
+            ShardDataset(ens, ["gain"], normalise={"fields": "standard", "energy": "log"})
 
 
 def test_a_field_without_finite_values_is_named(tmp_path):
