@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from merlin.spec.checks.expressions import ExpressionChecker
-from merlin.spec.checks.fields import DTYPES, FieldChecker, check_level, is_true
+from merlin.spec.checks.fields import DTYPES, FieldChecker, check_compression, check_level, is_true
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import funnel_base
 from merlin.spec.findings import Findings, Source, allowed
@@ -26,15 +26,25 @@ def check_aggregates(source: Source, tree: Entry, graph: StepGraph, findings: Fi
         fields = block.get("fields")
         if isinstance(fields.content, dict) and not fields.content:
             findings.error(fields.key_place, f"aggregate of step {name!r} has no fields", code="empty")
-        checker = FieldChecker(collected, graph.kind(collected), findings)
+        checker = FieldChecker(collected, graph.kind(collected), findings, block.get("compression").text)
         for field_name, field in fields.mapping.items():
             checker.check(field_name, field)
         _check_taken_names(fields, findings)
         ExpressionChecker(source, findings, labels, parameters).check(block)
-        check_level(f"aggregate of step {name!r}", block, findings)
+        what = f"aggregate of step {name!r}"
+        if _compresses_some(fields):
+            check_level(what, block, findings)
+        else:
+            check_compression(what, block, "", findings)
         _check_splits(block.get("splits"), findings)
         if is_true(block.get("cleanup")):
             _check_cleanup(name, block.get("cleanup"), collected, graph, findings)
+
+
+def _compresses_some(fields: Entry) -> bool:
+    """Whether a field has a codec of its own, which takes shuffle and level from the aggregate."""
+    members = [m for field in fields.mapping.values() for m in field.get("members").mapping.values()]
+    return any(entry.get("compression").text for entry in (*fields.mapping.values(), *members))
 
 
 def _check_taken_names(fields: Entry, findings: Findings) -> None:

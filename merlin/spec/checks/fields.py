@@ -42,6 +42,7 @@ class FieldChecker:
     source: str  # the step that it collects from
     source_kind: str  # cmd, function, or "" if it is not known
     findings: Findings
+    codec: str = ""  # of the aggregate
 
     def check(self, name: str, field: Entry) -> None:
         if "/" in name or name in (".", "..", ""):
@@ -183,7 +184,9 @@ class FieldChecker:
 
     # ----------------------------------------------------------------- storage
 
-    def _storage(self, name: str, field: Entry, inherited_dtype: str = "float64") -> None:
+    def _storage(
+        self, name: str, field: Entry, inherited_dtype: str = "float64", inherited_codec: str = ""
+    ) -> None:
         bits, dtype = field.get("keep_bits"), field.get("dtype").text or inherited_dtype
         if not bits.is_null and dtype in DTYPES:
             num = _number(bits)
@@ -194,7 +197,10 @@ class FieldChecker:
             elif num is not None and num > MANTISSA_BITS[dtype]:
                 message = f"field {name}: {dtype} has {MANTISSA_BITS[dtype]} bits of mantissa, not {num}"
                 self._error(bits.place, message, bits.text, "leave keep_bits out to keep all", "keep-bits")
-        check_level(f"field {name}", field, self.findings)
+        if field.get("kind").text == "text":
+            _warn_of_no_compression(f"field {name}", field, "text is stored as it is", self.findings)
+            return
+        check_compression(f"field {name}", field, inherited_codec or self.codec, self.findings)
 
     # ------------------------------------------------------------------ graphs
 
@@ -233,7 +239,7 @@ class FieldChecker:
                 code="graph",
             )
         self._dtype(name, field)
-        check_level(f"graph {name}", field, self.findings)
+        check_compression(f"graph {name}", field, self.codec, self.findings)
         for role, member in members.mapping.items():
             if role in ROLES:  # the model refuses others
                 self._member(f"{name}.{role}", role, member, field)
@@ -242,7 +248,7 @@ class FieldChecker:
         self._origin(name, member, graph.get("file"))
         self._dtype(name, member)
         default = "int64" if role == "edges" else graph.get("dtype").text or "float64"
-        self._storage(name, member, default)
+        self._storage(name, member, default, graph.get("compression").text)
         self._member_form(name, role, member, member.get("dtype").text or default)
 
     def _member_form(self, name: str, role: str, member: Entry, dtype: str) -> None:
@@ -280,6 +286,22 @@ def shape_of(field: Entry) -> tuple[bool, int]:
     items = field.get("shape").items
     ragged = bool(items) and (items[0].is_null or items[0].text == "*")
     return ragged, len(items) - ragged
+
+
+def check_compression(what: str, block: Entry, inherited: str, findings: Findings) -> None:
+    """Whether shuffle and level have a codec to be for, and that codec this level."""
+    if (block.get("compression").text or inherited) in ("", "none"):
+        _warn_of_no_compression(what, block, "nothing compresses it", findings)
+    check_level(what, block, findings)
+
+
+def _warn_of_no_compression(what: str, block: Entry, why: str, findings: Findings) -> None:
+    for word in ("compression", "shuffle", "level"):
+        entry = block.get(word)
+        if entry.text not in ("", "none"):
+            hint = "" if word == "compression" else "e.g. compression: zstd"
+            message = f"{what}: {word} does nothing, as {why}"
+            findings.warning(entry.key_place, message, text=word, hint=hint, code="compression")
 
 
 def check_level(what: str, block: Entry, findings: Findings) -> None:

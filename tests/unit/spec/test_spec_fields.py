@@ -245,3 +245,29 @@ def test_axes_are_named_by_the_layout() -> None:
     assert axes_of("dhwc") == ("z", "y", "x", "channel")
     assert axes_of("hw", ragged=True) == ("item", "y", "x")
     assert axes_of("") == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "aggregate", "told"),
+    [
+        ("a: {file: a.npy, shuffle: bit}", "splits: {train: 1}", ["field a: shuffle"]),
+        ("a: {file: a.npy, level: 3, compression: none}", "compression: zstd", ["field a: level"]),
+        ("a: {file: a.npy, shuffle: bit, level: 3}", "compression: zstd", []),
+        ("a: {file: a.npy, shuffle: none}", "compression: none", []),
+        ("a: {file: a.txt, kind: text, compression: zstd}", "splits: {train: 1}", ["field a: compression"]),
+        ("a: {file: a.txt, kind: text}", "compression: zstd", []),
+        ("a: {file: a.npy}", "shuffle: bit\n      level: 3", ["step 'collect': shuffle", "step 'collect': level"]),
+        ("a: {file: a.npy, compression: gzip}", "shuffle: bit\n      level: 3", []),
+        (
+            'g: {kind: graph, file: g.npz, compression: zstd, members: {nodes: {shape: ["*"], shuffle: bit}}}',
+            "seed: 1", [],
+        ),
+        ('g: {kind: graph, file: g.npz, members: {nodes: {shape: ["*"], shuffle: bit}}}', "seed: 1", ["g.nodes"]),
+    ],
+)  # fmt: skip
+def test_settings_of_compression_that_do_nothing_are_warned_of(
+    tmp_path: Path, field: str, aggregate: str, told: list[str]
+) -> None:
+    found = findings(tmp_path, field, aggregate)
+    assert [d.severity for d in found] == ["warning"] * len(told), found
+    assert all(text in d.message for text, d in zip(told, found, strict=True))
