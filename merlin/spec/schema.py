@@ -67,7 +67,13 @@ def _refine(definitions: dict[str, Any]) -> None:
         value = definitions[block]["properties"][key]
         text = value.pop("description")
         definitions[block]["properties"][key] = {"anyOf": [value, {"type": "string"}], "description": text}
-    definitions["Run"]["oneOf"] = [{"required": [kind]} for kind in ("cmd", "function", "aggregate")]
+    of_cmd = {
+        key: {"type": "null"} for key in ("restart", "timeout")
+    }  # and shell, where it is not the study's own
+    definitions["Run"]["oneOf"] = [
+        {"required": ["cmd"]},
+        *({"required": [kind], "properties": of_cmd} for kind in ("function", "aggregate")),
+    ]
 
 
 def _loosen(node: Any) -> None:

@@ -68,6 +68,8 @@ def test_a_spec_with_everything_in_it_is_valid(validator: jsonschema.Draft202012
         HEAD,
         RUN % "dependz: [a]",
         RUN % "nodes: 0",
+        RUN.replace("cmd: echo", 'function: "m:f"') % "timeout: 3",
+        RUN.replace("cmd: echo", 'function: "m:f"') % "restart: echo",
         RUN % "on_failure: ignore",
         RUN % "function: 'a:b'",
         RUN % "max_retries: many",
