@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from merlin.execution.distributed.registry import Registry, WorkerInfo
     from merlin.spec.model import Document
 
+PATIENCE_S = 5.0  # for a server that has to answer; one that is only looked at has less
 LOCAL_HINT = "To run on this machine alone, add --local."
 
 
 def require_reachable(config: Config, *, hint: str = "") -> None:
-    """Raise ExecutionError within about two seconds if a server of `config` cannot be used.
+    """Raise ExecutionError within `PATIENCE_S` if a server of `config` cannot be used.
 
     The message names the server, says what is wrong and what to do; `hint` is added to it.
     """
     problems = [
         reach.detail + (f"\n  {reach.hint}" if reach.hint else "")
-        for _, reach in reach_all(config)
+        for _, reach in reach_all(config, PATIENCE_S)
         if not reach.ok
     ]
     if problems:
@@ -35,13 +36,15 @@ def require_reachable(config: Config, *, hint: str = "") -> None:
         raise ExecutionError("\n  ".join([*problems, where, *([hint] if hint else [])]))
 
 
-def reach_all(config: Config) -> list[tuple[Endpoint, Reach]]:
+def reach_all(config: Config, timeout_s: float | None = None) -> list[tuple[Endpoint, Reach]]:
     """The broker and the backend, asked at the same time; one entry if they are the same server."""
-    from merlin.config.reach import check_endpoint
+    from merlin.config.reach import TIMEOUT_S, check_endpoint
 
+    limit_s = TIMEOUT_S if timeout_s is None else timeout_s
     endpoints = [config.broker] if config.broker == config.backend else [config.broker, config.backend]
     with ThreadPoolExecutor(len(endpoints)) as pool:
-        return list(zip(endpoints, pool.map(check_endpoint, endpoints), strict=True))
+        reached = pool.map(lambda endpoint: check_endpoint(endpoint, limit_s), endpoints)
+        return list(zip(endpoints, reached, strict=True))
 
 
 def open_registry(config: Config) -> Registry:

@@ -29,7 +29,8 @@ class Reach:
 
 
 def check_endpoint(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
-    """Connect, log in, and ask for the version; never raises and never takes longer than `timeout_s`."""
+    """Connect, log in, and ask for the version; never raises, and the server has `timeout_s` for all of it."""
+    _load_client(endpoint)
     answers: queue.SimpleQueue[Reach] = queue.SimpleQueue()
     # a thread, because looking up a host name and a TLS handshake know no time limit
     thread = threading.Thread(
@@ -40,6 +41,16 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
         return answers.get(timeout=0.95 * timeout_s)
     except queue.Empty:
         return Reach(ok=False, detail=f"{_who(endpoint)} did not answer within {timeout_s:g} s", hint=_SILENT)
+
+
+def _load_client(endpoint: Endpoint) -> None:
+    """Before the clock starts: on a slow file system the modules may take longer than the server."""
+    if endpoint.is_redis:
+        import redis.backoff
+        import redis.retry  # noqa: F401
+    else:
+        import kombu.connection
+        import kombu.transport.pyamqp  # noqa: F401
 
 
 def _check(endpoint: Endpoint, timeout_s: float) -> Reach:

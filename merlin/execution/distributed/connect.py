@@ -23,9 +23,9 @@ def redis_client(config: Config) -> Redis:
     """A client of the backend that has answered.
 
     Raises:
-        ExecutionError: it does not answer within two seconds; names host and port.
+        ExecutionError: it does not answer within `ANSWER_S`; names host and port.
     """
-    reach = check_endpoint(config.backend)
+    reach = check_endpoint(config.backend, ANSWER_S)
     if not reach.ok:
         raise ExecutionError(f"{reach.detail}\n  {reach.hint}" if reach.hint else reach.detail)
     return make_client(config.backend)
