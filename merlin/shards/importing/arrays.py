@@ -55,13 +55,12 @@ class NpzFile(SourceFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            self._archive = zipfile.ZipFile(path)
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
         except (OSError, zipfile.BadZipFile) as e:
             raise ShardError(f"{path}: not a readable .npz file: {e}") from e
         self._members: dict[str, _Member] = {}
-        self._names = [
-            name.removesuffix(".npy") for name in self._archive.namelist() if name.endswith(".npy")
-        ]
+        self._names = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
 
     def names(self) -> list[str]:
         ragged = [name.removesuffix(".values") for name in self._names if name.endswith(".values")]
@@ -102,31 +101,32 @@ class NpzFile(SourceFile):
         if key not in self._members:
             if key not in self._names:
                 raise ShardError(f"{self.path} has no member '{key}'")
-            self._members[key] = _Member(self._archive, key, f"{self.path}: '{key}'")
+            self._members[key] = _Member(self.path, key)
         return self._members[key]
 
     def close(self) -> None:
         for member in self._members.values():
             member.close()
-        self._archive.close()
 
 
 class _Member:
     """An array inside an archive, read from streams that are unpacked forward.
 
-    There are two of them, as an import may look at samples before it copies them.
+    There are two of them, as an import may look at samples before it copies them. Each has a file handle of its own:
+    streams that share one seek forward from wherever another has left it, in some releases of Python 3.12 and 3.13.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, key: str, place: str) -> None:
-        self.place = place
-        self._archive, self._key = archive, key
+    def __init__(self, path: Path, key: str) -> None:
+        self.place = f"{path}: '{key}'"
+        self._path, self._key = path, key
         self._streams: list[tuple[int, Any]] = []  # (next row, stream)
         self._streams.append((0, self._open()))
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     def _open(self) -> Any:
         try:
-            stream = self._archive.open(f"{self._key}.npy")
+            with zipfile.ZipFile(self._path) as archive:
+                stream = archive.open(f"{self._key}.npy")  # keeps the file open
             version = np.lib.format.read_magic(stream)
             first = version == (1, 0)
             read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0

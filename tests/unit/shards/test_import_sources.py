@@ -44,6 +44,17 @@ def test_npz_is_read_in_any_order(tmp_path, save):
     source.close()
 
 
+def test_members_of_an_npz_are_read_in_turns(tmp_path):
+    names = ("a", "b", "c")
+    truth = {name: i + np.arange(60_000.0).reshape(300, 200) for i, name in enumerate(names)}
+    np.savez(tmp_path / "a.npz", **truth)
+    source = opened(tmp_path / "a.npz")
+    for row in range(5, 298, 7):
+        for name in names:
+            np.testing.assert_array_equal(read(source, name, row, row + 2), truth[name][row : row + 2])
+    source.close()
+
+
 def test_npz_ragged(tmp_path):
     np.savez(tmp_path / "a.npz", **{"h.values": np.arange(12.0).reshape(6, 2), "h.offsets": [0, 1, 1, 4, 6]})
     source = opened(tmp_path / "a.npz")
