@@ -158,6 +158,8 @@ def _tls_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] | 
         why = getattr(error, "verify_message", "") or "it is not trusted"
         if "ostname" in why or "IP address" in why:
             hint = "write as server the name that stands in the certificate"
+        elif "extension" in why:
+            hint = "Python 3.13 and later want it; let the authority be made anew with it"
         else:
             hint = "name the authority that signed it: ca_certs: FILE"
         return f"showed a certificate that cannot be trusted: {why}", hint
