@@ -18,10 +18,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+_UMASK = threading.Lock()  # reading it changes it for a moment, of all threads
 
 PRELOADED = (
     "asyncio", "celery", "duckdb", "h5py", "hdf5plugin", "kombu", "numpy", "redis", "rich.console", "rich.table",
@@ -35,7 +38,7 @@ PRELOADED = (
 
 
 def run_merlin(
-    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 120
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 200
 ) -> subprocess.CompletedProcess[str]:
     """Run `merlin …` to its end. Raises subprocess.TimeoutExpired, after it was killed."""
     argv = [str(word) for word in words]
@@ -65,7 +68,8 @@ def _wait(replies: socket.socket, argv: Sequence[str], timeout: float) -> int:
     while said.count(b"\n") < 2:
         if not select.select([replies], [], [], max(0.0, deadline - time.monotonic()))[0]:
             with suppress(ProcessLookupError):
-                os.kill(int(said), signal.SIGKILL)
+                if said:  # else it has not begun
+                    os.kill(int(said), signal.SIGKILL)
             raise subprocess.TimeoutExpired(["merlin", *argv], timeout)
         more = replies.recv(100)
         assert more, "the process that starts the commands has died"
@@ -74,8 +78,9 @@ def _wait(replies: socket.socket, argv: Sequence[str], timeout: float) -> int:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
+    with _UMASK:
+        mask = os.umask(0o077)
+        os.umask(mask)
     return mask
 
 

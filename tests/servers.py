@@ -21,6 +21,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ import pytest
 HOST = "127.0.0.1"
 PASSWORD = "a-Password-9f3c01ab"  # of every server here; unusual, so that a test can search logs for it
 USER = VHOST = "merlin"  # of RabbitMQ
-START_S = 60.0  # a loaded machine starts RabbitMQ in 20 s
+START_S = 120.0  # a loaded machine starts RabbitMQ in 20 s
+ANSWER_S = 60.0  # for clients: reached only when a server hangs
+PORTS = range(15_000, 32_000)  # below those that outgoing connections take theirs from
+MAX_PROCESSES = 8  # of one test run, that draw ports of their own
 STOP_S = 20.0
 
 
@@ -55,14 +59,21 @@ def program(*candidates: str) -> str:
 def free_port() -> int:
     """A port that nobody listens on, outside the range that outgoing connections take theirs from.
 
-    So a server that was killed finds its port free when it starts again.
+    It is given to nobody else: each process of a test run draws from ports of its own, and each of them once in a
+    long while. So a server finds its port free although it needs a while to start, or was killed and starts again.
     """
     draw = random.SystemRandom()
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MAX_PROCESSES
     while True:
-        port = draw.randrange(15_000, 32_000)
+        port = draw.choice(PORTS[number::MAX_PROCESSES])
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
-            return port
+            if port not in _given:
+                _given.append(port)
+                return port
+
+
+_given: deque[int] = deque(maxlen=500)
 
 
 def group_members(group: int) -> list[int]:
@@ -74,6 +85,17 @@ def group_members(group: int) -> list[int]:
                 fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
                 if fields[0] not in (b"Z", b"X") and int(fields[2]) == group:
                     found.append(int(entry.name))
+    return found
+
+
+def processes_inside(folder: Path) -> list[str]:
+    """Number and command line of the live processes that work inside a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").readlink().is_relative_to(folder):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found += [f"{entry.name} {line}"] if line else []
     return found
 
 
@@ -96,6 +118,7 @@ def throwaway_ca(folder: Path) -> Authority:
     folder.mkdir(parents=True, exist_ok=True)
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     authority = ["-subj", f"/CN=throwaway authority {folder.name}", "-keyout", "ca.key", "-out", "ca.pem"]
+    authority += ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]  # Python 3.13 wants it
     server = ["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.pem"]
     server += ["-addext", f"subjectAltName=DNS:localhost,IP:{HOST}", "-addext", "basicConstraints=CA:FALSE"]
     for names in (authority, [*server, "-CA", "ca.pem", "-CAkey", "ca.key"]):
@@ -228,11 +251,12 @@ class RedisServer(_Server):
         tls: Authority | None,
         maxmemory: str | None,
         port: int | None,
+        appendfsync: str,
     ) -> None:
         self._program = program("redis-server")
         super().__init__(folder, port, tls)
         self.password = password
-        self._appendonly, self._maxmemory = appendonly, maxmemory
+        self._appendonly, self._appendfsync, self._maxmemory = appendonly, appendfsync, maxmemory
         secret = f":{password}@" if password else ""
         self.url = f"{'rediss' if tls else 'redis'}://{secret}{HOST}:{self.port}/0"
         self.start_again()
@@ -245,7 +269,8 @@ class RedisServer(_Server):
 
     def _config(self) -> list[str]:
         yes = "yes" if self._appendonly else "no"
-        lines = [f"bind {HOST}", f"dir {self.folder}", f"appendonly {yes}", 'save ""', "loglevel notice"]
+        lines = [f"bind {HOST}", f"dir {self.folder}", 'save ""', "loglevel notice"]
+        lines += [f"appendonly {yes}", f"appendfsync {self._appendfsync}"]
         if self.password:
             lines.append(f"requirepass {self.password}")
         if self._maxmemory:
@@ -263,16 +288,17 @@ class RedisServer(_Server):
         ]
 
     def client(self, **more: Any) -> Any:
-        """A `redis.Redis` with short time limits that decodes to str."""
+        """A `redis.Redis` that decodes to str."""
         import redis
 
-        options: dict[str, Any] = {"decode_responses": True, "socket_timeout": 5, "socket_connect_timeout": 2}
+        options: dict[str, Any] = {"decode_responses": True}
+        options |= {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S}
         if self.tls is not None:
             options["ssl_ca_certs"] = str(self.tls.ca)
         return redis.Redis.from_url(self.url, **(options | more))
 
     def check(self) -> None:
-        with self.client() as client:
+        with self.client(socket_timeout=5, socket_connect_timeout=5) as client:  # it is asked again
             client.ping()
 
 
@@ -354,7 +380,7 @@ class RabbitServer(_Server):
 
         secure = self.tls and {"ca_certs": str(self.tls.ca), "cert_reqs": ssl.CERT_REQUIRED}
         options = {"confirm_publish": True}  # what is published is on the disk when `publish` returns
-        return Connection(self.url, connect_timeout=5, ssl=secure or False, transport_options=options)
+        return Connection(self.url, connect_timeout=ANSWER_S, ssl=secure or False, transport_options=options)
 
     def check(self) -> None:
         with self.connection() as connection:
@@ -376,13 +402,22 @@ def redis_server(
     tls: Authority | None = None,
     maxmemory: str | None = None,
     port: int | None = None,
+    appendfsync: str = "everysec",
 ) -> RedisServer:
     """Start one; it takes about 0.1 s. Without `appendonly` it forgets everything when it ends.
 
-    `maxmemory` is written as in redis.conf ("3mb"); a full server refuses writes and evicts nothing.
+    `maxmemory` is written as in redis.conf ("3mb"); a full server refuses writes and evicts nothing. With
+    `appendfsync` "everysec" a server that is killed may forget what it acknowledged: while a slow disk is at the sync
+    of before, Redis puts off the next write to its log by up to two seconds. With "always" it forgets nothing.
     """
     return RedisServer(
-        folder, appendonly=appendonly, password=password, tls=tls, maxmemory=maxmemory, port=port
+        folder,
+        appendonly=appendonly,
+        password=password,
+        tls=tls,
+        maxmemory=maxmemory,
+        port=port,
+        appendfsync=appendfsync,
     )
 
 

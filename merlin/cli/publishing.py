@@ -21,7 +21,7 @@ def broker_for(*, local: bool, num_workers: int | None) -> Config | None:
 
     Raises:
         ConfigError: the configuration is wrong.
-        ExecutionError: a server cannot be used; found out within five seconds.
+        ExecutionError: a server cannot be used; found out within ten seconds.
         UsageError: `num_workers` of a local run is given, and the run would not be local.
     """
     from merlin.cli.servers import LOCAL_HINT, require_reachable

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from merlin.execution.distributed.registry import Registry, WorkerInfo
     from merlin.spec.model import Document
 
-PATIENCE_S = 5.0  # for a server that has to answer; one that is only looked at has less
+PATIENCE_S = 10.0  # for a server that has to answer; one that is only looked at has less
 LOCAL_HINT = "To run on this machine alone, add --local."
 
 

@@ -20,6 +20,7 @@ from merlin.study.workspace import Workspace
 
 FLUSH_S = 1.0  # a kill loses at most this much finished work,
 FLUSH_TASKS = 5000  # or this many tasks
+LEAVE_S = 1.0  # how long the leave to commit counts; less than any lease
 
 Outputs = dict[str, NDArray[Any]]
 Progress = Callable[[int, int], None]
@@ -96,14 +97,28 @@ class ChunkJournal:
         """Collect and commit what has ended since the last time; `outputs`: a row per task of the chunk."""
         lo, hi = self._pending_lo, self._pending_hi
         if hi > lo:
-            if self._fence is not None:
-                self._fence()
+            asked = self._ask_leave()
             self._collect(lo, hi, outputs)
+            if time.monotonic() - asked > LEAVE_S:
+                self._ask_leave()
             self._commit(lo, hi)
         self._num_pending = 0
         self._flushed = time.perf_counter()
         if self._on_progress is not None and hi > lo:
             self._on_progress(self._ended, self._failed)
+
+    def _ask_leave(self) -> float:
+        """Ask for leave to commit until the answer is no older than that; returns when it was asked for (monotonic).
+
+        A process that stood still after its lease was found valid may go on when another has the chunk.
+        """
+        while True:
+            asked = time.monotonic()
+            if self._fence is None:
+                return asked
+            self._fence()
+            if time.monotonic() - asked <= LEAVE_S:
+                return asked
 
     def abandon(self) -> list[int]:
         """Forget what is not committed; the tasks that this leaves to be run."""

@@ -109,6 +109,7 @@ class WarmShell:
         """Start a shell on as many of the tasks as its program can hold."""
         program, taken = _program(rest)
         receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        began = time.time()  # before the shell, which may be far ahead when this process goes on
         try:
             os.set_blocking(sender, True)
             process = subprocess.Popen(
@@ -126,7 +127,7 @@ class WarmShell:
             raise machine_error(error) or error from error
         finally:
             os.close(sender)
-        return _Driver(process, receiver, taken, time.time())
+        return _Driver(process, receiver, taken, began)
 
     def _collect(self, driver: _Driver) -> Iterator[ShellExit]:
         """Yield the exits as the shell reports them, until all or the shell have ended or work is to stop."""

@@ -113,9 +113,12 @@ class _Worker:
         self._channel.send({"op": "ready"})
         try:
             while not self._channel.is_closed:
-                for message in self._channel.receive(wait=True):
+                messages = self._channel.receive(wait=True)
+                for at, message in enumerate(messages):
                     if message["op"] != "run":
                         return
+                    # what came along with the chunk can only be "stop", and the socket will not tell it again
+                    self._is_told_to_stop = at + 1 < len(messages)
                     self._run(message)
                     if self._is_told_to_stop:
                         return

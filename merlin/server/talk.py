@@ -10,7 +10,7 @@ from merlin.config.model import Endpoint
 if TYPE_CHECKING:
     import redis
 
-_TIMEOUT_S = 1.0
+_TIMEOUT_S = 5.0  # a slow disk may hold it up for a while
 
 
 def info(endpoint: Endpoint) -> dict[str, Any] | None:

@@ -180,7 +180,7 @@ class TestScheduler:
 few = settings(
     max_examples=repeats(12, 250),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -70,9 +70,11 @@ SCRIPTS = {
     "pipes into a loop": "echo a b | while read -r x y; do echo $y$x; done; echo ${x-unset}",
     "process group": 'python3 -c "import os; print(os.getpgid(0) == os.getppid(), os.getpgid(0) != os.getsid(0))"',
     "background children share the group": (
-        'sleep 5 & python3 -c "import os; print(os.getpgid($!) == os.getpgid(0))"; kill $!; wait $!; echo $?'
+        'sleep 600 & python3 -c "import os; print(os.getpgid($!) == os.getpgid(0))"; kill $!; wait $!; echo $?'
     ),
-    "waits for children": "(sleep 0.05; echo late) & echo early; wait; echo done",
+    "waits for children": (
+        "(until test -e said; do sleep 0.01; done; echo late) & echo early; touch said; wait; echo done"
+    ),
     "leaves a child behind": "sleep 0.05 & echo gone",
     "job number of a dead child": "true & wait $!; echo $?; wait; echo $?",
     "execs": "exec echo replaced\necho never",

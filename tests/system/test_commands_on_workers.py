@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -92,12 +93,13 @@ class Home:
 
     def close(self) -> None:
         """Every test ends by proving that no process is left."""
-        self.merlin("stop-workers", "--now", "--wait", "30", code=None)
+        self.merlin("stop-workers", "--now", "--wait", "100", code=None)
         try:
             wait_until(lambda: not self.processes(), self.processes)
         finally:
             for line in self.processes():
-                os.kill(int(line.split()[0]), signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(int(line.split()[0]), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -139,10 +141,10 @@ def test_a_study_from_run_to_stop_workers(home):
     ]
     assert len(home.ask("query-workers", "--spec", "two.yaml")) == 2
 
-    stopped = home.ask("stop-workers", "--queues", "cold", "--wait", "30")
+    stopped = home.ask("stop-workers", "--queues", "cold", "--wait", "100")
     assert (len(stopped["stopped"]), stopped["alive"]) == (1, [])
     assert [w["pid"] for w in home.workers()] == [alive["simw"]["pid"]]
-    assert "told to stop" in home.merlin("stop-workers", "--wait", "30").stdout
+    assert "told to stop" in home.merlin("stop-workers", "--wait", "100").stdout
     assert home.workers() == []
     assert "nothing to stop" in home.merlin("stop-workers").stderr
 
@@ -202,7 +204,7 @@ def test_cancel_kills_what_runs_shows_it_and_restart_goes_on(home):
     home.write("test -e $(SPECROOT)/quick || { sleep 600 & sleep 601; }")
     workspace = home.publish()
     home.merlin("run-workers", "two.yaml")
-    wait_until(lambda: any(w["running"] for w in home.workers()), home.workers)
+    wait_until(lambda: sum("sleep 60" in p for p in home.processes()) == 4, home.processes)
     done = home.merlin("cancel", str(workspace))
     assert "before: 2 chunks run" in done.stdout
     assert "after:  nothing runs" in done.stdout
@@ -321,7 +323,8 @@ def test_workers_in_the_foreground_end_when_they_are_told_to(home):
         if "1 worker started" in line:
             break
     command.terminate()
-    assert command.wait(timeout=60) == 0
+    command.communicate(timeout=120)
+    assert command.returncode == 0
     assert home.workers() == []
 
 

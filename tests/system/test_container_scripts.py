@@ -56,7 +56,7 @@ def test_redis_starts_with_its_password_and_its_log(container: Path) -> None:
             host=HOST,
             port=port,
             password=PASSWORD,
-            retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200),
+            retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 2400),  # until it has started
         )
         assert client.ping()
         assert client.config_get("appendonly") == {"appendonly": "yes"}

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from commands import run_merlin
 from effort import repeats
-from servers import RedisServer
+from servers import RedisServer, processes_inside
+from waiting import wait_until
 
 NUM = 40
 NUM_STORMS, NUM_KILLS = repeats(2, 8), repeats(4, 8)
@@ -281,7 +282,7 @@ def on_workers(made: Path, _shared_redis: RedisServer, tmp_path_factory: pytest.
         done = merlin("monitor", workspace, "--sleep", "0.1", cwd=folder, **env)
         assert done.returncode == 1, done.stdout + done.stderr  # sample 5 fails
     finally:
-        merlin("stop-workers", "--now", "--wait", "30", cwd=folder, **env)
+        merlin("stop-workers", "--now", "--wait", "100", cwd=folder, **env)
     return workspace
 
 
@@ -303,15 +304,18 @@ def test_workers_clean_up_what_a_local_run_cleans_up(on_workers: Path) -> None:
 # ------------------------------------------------------------------ storms
 
 
-def kill_all(run: subprocess.Popen[str]) -> None:
-    """The command and its workers, at once."""
+def kill_all(run: subprocess.Popen[str], folder: Path) -> None:
+    """The command and its workers, at once; all of them work inside the folder."""
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True
     ).stdout
-    for pid in [run.pid, *map(int, children.split())]:
+    for pid in map(int, children.split()):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    run.kill()
     run.communicate()
+    # a simulation that was begun ends by itself, before the next run may do the same
+    wait_until(lambda: not processes_inside(folder), lambda: processes_inside(folder))
 
 
 def shards_in(workspace: Path) -> int:
@@ -321,11 +325,9 @@ def shards_in(workspace: Path) -> int:
 def wait_for_more(run: subprocess.Popen[str], folder: Path, rng: random.Random) -> None:
     """Wait until a shard has been written (or the run has ended), and then a little."""
     before = {str(path) for path in folder.glob("*/files/shard_*.json")}
-    end = time.monotonic() + 60
-    while run.poll() is None and time.monotonic() < end:
-        if {str(path) for path in folder.glob("*/files/shard_*.json")} - before:
-            break
-        time.sleep(0.002)
+    wait_until(
+        lambda: run.poll() is not None or {str(p) for p in folder.glob("*/files/shard_*.json")} - before
+    )
     time.sleep(rng.random() * 0.05)
 
 
@@ -361,7 +363,7 @@ def test_killed_while_it_packs_and_cleans_up_it_ends_in_the_same_data_set(
             command(*argv), cwd=stormy, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         wait_for_more(run, stormy, rng)
-        kill_all(run)
+        kill_all(run, stormy)
         workspace = workspace_in(stormy)
         ran_before = Counter(map(int, (tmp_path / "ran").read_text().split()))
         there = directories(workspace)

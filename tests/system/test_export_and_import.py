@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,27 @@ from waiting import wait_until
 
 MERLIN = Path(sys.executable).with_name("merlin")
 NUM = 1200
+
+
+# For a Python that finds this as sitecustomize.py: as long as a file is there, whatever is about to get a name with a
+# certain end waits. So a command is killed in the middle of its work, however late the test comes to it.
+HOLD = """
+import os, sys, time
+def hold(event, arguments):
+    if event == "os.rename" and str(arguments[1]).endswith(os.environ["HOLD_AT"]):
+        while os.path.exists(os.environ["HOLD_WHILE"]):
+            time.sleep(0.01)
+sys.addaudithook(hold)
+"""
+
+
+def begin(folder: Path, hold_at: str, *words: object) -> subprocess.Popen[bytes]:
+    """A command that waits before it gives a file its name, until `folder`/hold is removed."""
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(HOLD)
+    (folder / "hold").touch()
+    env = {"PYTHONPATH": str(folder / "site"), "HOLD_AT": hold_at, "HOLD_WHILE": str(folder / "hold")}
+    return subprocess.Popen([MERLIN, "shards", *map(str, words)], env={**os.environ, **env})
 
 
 def merlin(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -48,20 +70,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("to", "last"), [("lbann", "bundles/000/bundle_00004.h5"), ("webdataset", "samples-000004.tar")]
-)
-def test_a_killed_export_goes_on(data: Path, tmp_path: Path, to: str, last: str) -> None:
+@pytest.mark.parametrize(("to", "held"), [("lbann", "bundle_00030.h5"), ("webdataset", "samples-000030.tar")])
+def test_a_killed_export_goes_on(data: Path, tmp_path: Path, to: str, held: str) -> None:
     command = ("export", data / "set", "--to", to, "--samples-per-file", 20, "--workers", 2)
-    process = subprocess.Popen([MERLIN, "shards", *map(str, command), "--out", tmp_path / "cut"])
-    wait_until((tmp_path / "cut" / last).exists, process)
+    process = begin(tmp_path, held, *command, "--out", tmp_path / "cut")
+    noted = tmp_path / "cut" / ".export" / "files.jsonl"
+    wait_until(lambda: noted.exists() and noted.read_bytes().count(b"\n") >= 5, process)
     workers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    (tmp_path / "hold").unlink()
     # each finishes the file it is writing, and finds nobody to tell
     wait_until(lambda: not any(map(is_alive, workers)), lambda: "for processes of the killed export to end")
     assert not (tmp_path / "cut" / "export.json").exists()
-    done = (tmp_path / "cut" / ".export" / "files.jsonl").read_text().splitlines()
+    done = noted.read_text().splitlines()
     assert 0 < len(done) < NUM // 20
     kept = {
         entry["file"]: (tmp_path / "cut" / entry["file"]).stat().st_mtime_ns
@@ -82,7 +104,7 @@ def test_a_killed_export_goes_on(data: Path, tmp_path: Path, to: str, last: str)
 
 def test_a_killed_import_goes_on(data: Path, tmp_path: Path) -> None:
     command = ("import", data / "a.npz", "--schema", data / "schema.yaml", "--out", tmp_path / "set")
-    process = subprocess.Popen([MERLIN, "shards", *map(str, command)])
+    process = begin(tmp_path, "shard_00005.h5", *command)
     wait_until((tmp_path / "set" / "shard_00001.json").exists, process)
     process.send_signal(signal.SIGKILL)
     process.wait()

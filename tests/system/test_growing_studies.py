@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import run_merlin
-from servers import RedisServer
+from servers import RedisServer, processes_inside
 from waiting import wait_until
 
 import merlin
@@ -98,6 +98,12 @@ class Home:
         return self.ask(
             "run", "grow.yaml", "--local", "--extend", study, "--vars", f"N={num}", *more, code=code
         )
+
+    def kill(self, run: subprocess.Popen[str]) -> None:
+        """SIGKILL it, and wait for the end of what it leaves behind, so that nothing of it runs on later."""
+        run.send_signal(signal.SIGKILL)
+        run.communicate(timeout=120)
+        wait_until(lambda: not processes_inside(self.folder), lambda: processes_inside(self.folder))
 
     def ran(self) -> list[int]:
         return sorted(int(line) for line in (self.folder / "ran").read_text().split())
@@ -204,8 +210,7 @@ def test_kill_9_leaves_the_old_data_set_and_restart_ends_the_extension(home: Hom
     wait_until(lambda: 17 in home.ran() and (study / "collect/shard_00002.h5").exists(), run)
     refused = home.merlin("run", "grow.yaml", "--local", "--extend", study, "--vars", "N=30", code=1)
     assert f"{study}/extensions/001 runs" in refused.stderr
-    run.send_signal(signal.SIGKILL)
-    run.communicate(timeout=120)
+    home.kill(run)
     home.merlin("shards", "verify", study / "collect")
     with merlin.open_shards(study / "collect") as ens:
         assert len(ens) == 10
@@ -231,8 +236,7 @@ def test_a_study_that_was_stopped_grows_and_is_finished_later(home: Home) -> Non
     (home.folder / "gate").touch()
     run = home.start("run", "grow.yaml", "--local", "--workers", "2", "--vars", "N=20")
     wait_until(lambda: (home.folder / "ran").exists() and 17 in home.ran(), run)
-    run.send_signal(signal.SIGKILL)
-    run.communicate(timeout=120)
+    home.kill(run)
     (home.folder / "gate").unlink()
     (study,) = home.folder.glob("grow_*")
     words = ("run", "grow.yaml", "--local", "--extend", study, "--vars")
@@ -284,9 +288,9 @@ def test_samples_from_a_file_alone(home: Home) -> None:
 
 @pytest.fixture
 def on_workers(tmp_path: Path, any_redis: RedisServer) -> Iterator[Home]:
-    home = Home(tmp_path, MERLIN_BROKER_URL=any_redis.url, MERLIN_LEASE_S="4")
+    home = Home(tmp_path, MERLIN_BROKER_URL=any_redis.url)
     yield home
-    home.start("stop-workers", "--now", "--wait", "30").communicate(timeout=120)
+    home.start("stop-workers", "--now", "--wait", "100").communicate(timeout=120)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ class Worker:
     def __init__(self, config: Config, workspace: Workspace) -> None:
         self.client = make_client(config.backend)
         self.registry = Registry(self.client, config)
-        self.progress = RedisProgress(self.client, config.namespace, workspace.plan, lease_s=0.3)
+        self.progress = RedisProgress(self.client, config.namespace, workspace.plan, lease_s=600.0)
         self.study = Study(workspace, plan_digest(workspace.plan), self.progress)
         self.num_published = 0
 
@@ -184,10 +184,13 @@ def test_a_lease_that_has_run_out_does_not_keep_a_study_from_being_restarted(
     config: Config, workspace: Workspace, worker: Worker
 ) -> None:
     open_study(workspace, config)
-    worker.progress.take(worker="w")
+    chunk = worker.progress.take(worker="w")
     worker.progress.stop("enough")
     with pytest.raises(ExecutionError, match="1 chunks"):
         open_study(workspace, config)
+    assert chunk is not None
+    short = RedisProgress(worker.client, config.namespace, workspace.plan, lease_s=0.2)
+    assert short.beat([chunk]) == []  # from now on it lasts no longer
     wait_until(lambda: worker.progress.holdings()[0].expires_s < 0)
     assert open_study(workspace, config).num_messages == 1
     assert worker.progress.num_running == 0
@@ -250,6 +253,7 @@ def test_a_study_may_be_closed_in_one_thread_while_others_write(
         worker.study.close()
     for thread in threads:
         thread.join()
+    worker.study.close()  # the last thread may have written since
     events = replay(workspace.ledger_dir, workspace.plan).events()
     assert sum(e.kind == "note" for e in events) == 200
     worker.client.connection_pool.disconnect()

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import signal
 import socket
 import stat
@@ -77,11 +78,23 @@ class Home:
         import redis
 
         config = require_config(self.env, cwd=self.path)
-        return redis.Redis(**config.backend.redis_options(), decode_responses=True, socket_timeout=5)
+        return redis.Redis(**config.backend.redis_options(), decode_responses=True, socket_timeout=60)
 
     @property
     def password(self) -> str:
         return (self.server / "redis.pass").read_text().strip()
+
+
+def kill_9(pid: int) -> None:
+    """SIGKILL, and wait for the end, which a slow disk can delay."""
+    gone = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([gone], [], [], 120)[0]
+    os.close(gone)
+
+
+def answers(home: Home) -> bool:
+    return check_endpoint(require_config(home.env, cwd=home.path).broker, timeout_s=60).ok
 
 
 @pytest.fixture
@@ -102,7 +115,7 @@ def test_a_server_from_start_to_stop(home):
     assert told["state"] == "running"
     config = require_config(home.env, cwd=home.path)
     assert config.origin == "private server here"
-    assert check_endpoint(config.broker).ok
+    assert answers(home)
     with home.client() as client:
         client.set("kept", "yes")
         assert client.config_get("appendonly")["appendonly"] == "yes"
@@ -190,7 +203,7 @@ def test_a_server_that_was_killed_starts_again_with_its_data(home):
     with home.client() as client:
         client.config_set("appendfsync", "always")
         client.set("kept", "yes")
-    os.kill(home.status()["pid"], signal.SIGKILL)
+    kill_9(home.status()["pid"])
     assert home.status(code=1)["state"] == "stopped"
     assert "is running" in home.merlin("server", "start").stdout
     with home.client() as client:
@@ -202,7 +215,7 @@ def test_a_reused_process_number_is_not_taken_for_the_server(home):
     record = home.server / "merlin_server.pf"
     data = json.loads(record.read_text())
     home.merlin("server", "stop")
-    bystander = subprocess.Popen(["sleep", "60"])
+    bystander = subprocess.Popen(["sleep", "600"])
     try:
         record.write_text(json.dumps({**data, "pid": bystander.pid}))
         assert home.status(code=1)["state"] == "stopped"
@@ -264,7 +277,7 @@ def test_a_port_that_was_taken_in_the_meantime_is_replaced_unless_it_was_chosen(
     with socket.create_server(("127.0.0.1", int(first.rpartition(":")[2]))):
         home.merlin("server", "start")
         assert home.status()["address"] != first
-        assert check_endpoint(require_config(home.env, cwd=home.path).broker).ok
+        assert answers(home)
         home.merlin("server", "stop")
         home.merlin("server", "config", "-p", first.rpartition(":")[2])
         refused = home.merlin("server", "start", code=2)
@@ -415,7 +428,7 @@ def test_container_engines_run_the_same_server(home, engine):
     home.merlin("server", "start")
     told = home.status(code=0)
     assert told["engine"] == engine
-    assert check_endpoint(require_config(home.env, cwd=home.path).broker).ok
+    assert answers(home)
     assert "running already" in home.merlin("server", "start").stdout
     home.merlin("server", "restart")
     assert home.merlin("server", "stop").stdout == "stopped\n"

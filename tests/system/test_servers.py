@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,10 @@ def listening(group: int) -> set[str]:
     """The addresses that processes of the group listen on, as /proc writes them."""
     inodes = set()
     for pid in group_members(group):
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            inodes.add(os.readlink(fd))
+        with suppress(OSError):  # a process that has ended meanwhile
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # or closed a file
+                    inodes.add(os.readlink(fd))
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -52,7 +55,7 @@ def publish(server: RabbitServer, text: str) -> None:
 def fetch(server: RabbitServer) -> str:
     with server.connection() as connection:
         queue = connection.SimpleQueue("kept")
-        message = queue.get(timeout=10)
+        message = queue.get(timeout=120)
         message.ack()
         queue.close()
         return str(message.payload)
@@ -70,7 +73,7 @@ def test_redis_wants_its_password_and_listens_on_loopback_alone(own_redis: Redis
 
 @pytest.mark.parametrize("appendonly", [True, False])
 def test_redis_keeps_its_keys_over_a_crash_if_it_has_a_log(tmp_path: Path, appendonly: bool) -> None:
-    with redis_server(tmp_path, appendonly=appendonly) as server:
+    with redis_server(tmp_path, appendonly=appendonly, appendfsync="always") as server:
         with server.client() as client:
             client.set("a", "1")
         server.kill9()
@@ -155,5 +158,5 @@ def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
     run.communicate()
     import select
 
-    assert select.select([gone], [], [], 20)[0], "the server outlived its test run"
+    assert select.select([gone], [], [], 120)[0], "the server outlived its test run"
     os.close(gone)

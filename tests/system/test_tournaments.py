@@ -8,6 +8,8 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ from merlin.train.run_directory import RunDirectory
 MODELS = Path(__file__).parents[1] / "unit" / "train"
 WORDS = (
     "training={steps: 120, batch_size: 32, validate_every: 40, checkpoint_every: 7, keep: 1, threads: 1}",
-    "tournament={trainers: 3, interval: 10, wait: 1000}",
+    "tournament={trainers: 3, interval: 10, wait: 100000}",
 )
 TOGETHER = "tournament.transport=process_group"
 
@@ -48,6 +50,26 @@ def play(run: RunDirectory, num: int = 3, **options) -> None:
         assert crew.finish() == {k: {0} for k in range(num)}, [
             run.trainer(k).log.read_text() for k in range(num)
         ]
+
+
+@contextmanager
+def standing_still(crew: Crew) -> Iterator[None]:
+    """What is done to all of them meanwhile happens to all at the same moment, as far as they can tell.
+
+    For one that sees another go plays on without it after a quarter of a second.
+    """
+
+    def signal_all(number: int) -> None:
+        for processes in crew.processes.values():
+            for process in processes:
+                if process.is_alive():
+                    os.kill(process.pid, number)
+
+    signal_all(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        signal_all(signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +105,8 @@ def test_a_tournament_that_was_killed_ends_bit_by_bit_as_one_that_was_not(
         with Crew(run, range(3), together=together) as crew:
             first = rng.randrange(3)
             wait_until(lambda: num_rounds(run, first) >= goal)  # noqa: B023
-            crew.kill()
+            with standing_still(crew):
+                crew.kill()
     play(run, together=together)
     assert [final_state(run, k) for k in range(3)] == [final_state(unbroken[transport], k) for k in range(3)]
     assert [rounds_of(run, k) for k in range(3)] == [rounds_of(unbroken[transport], k) for k in range(3)]
@@ -95,7 +118,8 @@ def test_a_tournament_that_was_stopped_goes_on_bit_by_bit(data, tmp_path, unbrok
     run = begin(data, tmp_path / "run", f"tournament.transport={transport}")
     with Crew(run, range(3), together=together, hold=dict.fromkeys(range(3), 45)) as crew:
         wait_until(lambda: num_rounds(run, 1) >= 4)
-        crew.stop()
+        with standing_still(crew):
+            crew.stop()
         assert crew.finish() == {k: {75} for k in range(3)}
     play(run, together=together)
     assert [final_state(run, k) for k in range(3)] == [final_state(unbroken[transport], k) for k in range(3)]
@@ -174,7 +198,8 @@ def test_widths_are_the_same_over_both_transports_and_over_a_kill(data, tmp_path
     runs = [begin(data, tmp_path / "files", *words), begin(data, tmp_path / "group", *words, TOGETHER)]
     with Crew(runs[0], range(3)) as crew:
         wait_until(lambda: num_rounds(runs[0], 2) >= 4)
-        crew.kill()
+        with standing_still(crew):
+            crew.kill()
     for run, together in zip(runs, (False, True), strict=True):
         play(run, together=together)
     assert [rounds_of(runs[0], k) for k in range(3)] == [rounds_of(runs[1], k) for k in range(3)]
@@ -189,7 +214,8 @@ def test_ranks_of_a_trainer_change_their_width_together(data, tmp_path) -> None:
     play(unbroken, 2, ranks=2)
     with Crew(broken, range(2), ranks=2) as crew:
         wait_until(lambda: num_rounds(broken, 1) >= 3)
-        crew.kill()
+        with standing_still(crew):
+            crew.kill()
     play(broken, 2, ranks=2)
     assert [final_state(broken, k) for k in range(2)] == [final_state(unbroken, k) for k in range(2)]
     assert any("capacity" in line for k in range(2) for line in rounds_of(broken, k))
@@ -208,7 +234,7 @@ def written(data: Path, folder: Path, **tournament: object) -> Path:
     config = {"data": str(data), "directory": str(folder / "run"), "fields": {"images": []}}
     config["model"] = {"name": "regressor", "width": 8}
     config["training"] = {"steps": 40, "batch_size": 32, "threads": 1}
-    config["tournament"] = {"trainers": 2, "interval": 10, **tournament}
+    config["tournament"] = {"trainers": 2, "interval": 10, "wait": 100000, **tournament}
     path = folder / "train.yaml"
     path.write_text(json.dumps(config))
     return path

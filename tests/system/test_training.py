@@ -165,7 +165,8 @@ def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_pa
 def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
     run = tmp_path / "run"
     process = start(config, f"directory={run}", "tournament.trainers=2", "training.steps=1000000")
-    wait_until(lambda: min(step_of(run, 0), step_of(run, 1)) >= 20, process)
+    # the line of a step is written before its checkpoint, and after the checkpoint of ten steps before
+    wait_until(lambda: min(step_of(run, 0), step_of(run, 1)) >= 30, process)
     trainers = children_of(process.pid)
     assert len(trainers) == 2
     process.kill()
@@ -267,7 +268,11 @@ def children_of(pid: int) -> list[int]:
 
 
 def arguments_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    """None of a process that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except OSError:
+        return []
 
 
 def is_alive(pid: int) -> bool:

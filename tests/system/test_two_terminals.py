@@ -54,7 +54,7 @@ def test_workers_make_the_same_shards_as_a_local_run(tmp_path: Path) -> None:
         merlin(distributed, "run-workers", spec)
         (workspace,) = (path.parent for path in distributed.glob("*/merlin_info"))
         merlin(distributed, "monitor", workspace, "--sleep", "0.5")
-        merlin(distributed, "stop-workers")
+        merlin(distributed, "stop-workers", "--wait", "100")  # before their server goes
         merlin(distributed, "shards", "verify", workspace)
     finally:
         merlin(distributed, "server", "stop")

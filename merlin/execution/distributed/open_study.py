@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.execution.distributed.engine import Engine
 
-LOCK_S = 3.0
+LOCK_S = 15.0
 POLL_S = 0.1
 FIRST_TICKETS = 1  # per step instance; the worker that takes it publishes more
 

@@ -78,7 +78,7 @@ def _redis(config: Config, command: str, full: str) -> list[int]:
 def _connection(config: Config) -> Any:
     from kombu.connection import Connection
 
-    return Connection(config.broker.url, ssl=config.broker.broker_use_ssl or False, connect_timeout=2)
+    return Connection(config.broker.url, ssl=config.broker.broker_use_ssl or False, connect_timeout=10)
 
 
 def _declare_passively(config: Config, full: str) -> QueueInfo | None:

@@ -36,7 +36,7 @@ class Scene:
     rng: random.Random
     num_workers: int = 2
     rabbit: RabbitServer | None = None
-    stall_s: float = 90.0  # without any task ending, the study hangs
+    stall_s: float = 150.0  # without any task ending, the study hangs
     num_injected: Counter[str] = field(default_factory=Counter)
     began: float = field(default_factory=time.monotonic)
     _due: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
@@ -192,9 +192,7 @@ def wipe_redis(scene: Scene) -> str:
     scene.redis.kill9()
     shutil.rmtree(scene.redis.folder / "appendonlydir")
     scene.redis.start_again()
-    done = scene.home.merlin("restart", scene.study.workspace.path, code=None)
-    # a study whose last task has ended meanwhile has nothing to publish
-    assert done.returncode == 0 or scene.study.num_ended == scene.study.planned, done.stdout + done.stderr
+    scene.home.restart(scene.study.workspace.path)
     return "and merlin restart"
 
 

@@ -67,6 +67,11 @@ class Worker:
                     found.append(pid)
         return found
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether its worker processes have processes of their own, which tasks run in."""
+        return any(_children(child) for child in self.children())
+
     def tree(self) -> list[int]:
         """Every process of it: its own session, and those of its worker processes with their tasks."""
         sessions = all_sessions()
@@ -132,13 +137,12 @@ class Worker:
 
 
 def _children(pid: int) -> list[str]:
-    with suppress(OSError):
-        return [
-            child
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
-    return []
+    found: list[str] = []
+    with suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # a thread of it has
+                found += (task / "children").read_text().split()
+    return found
 
 
 class Installation:
@@ -187,7 +191,7 @@ class Installation:
         )
 
     def merlin(
-        self, *argv: str | Path, code: int | None = 0, limit_s: float = 120
+        self, *argv: str | Path, code: int | None = 0, limit_s: float = 200
     ) -> subprocess.CompletedProcess[str]:
         """Run `merlin …` to its end; `code` is the exit code it must have, None for any."""
         done = run_merlin(*argv, cwd=self.folder, env=self.environment, timeout=limit_s)
@@ -195,6 +199,17 @@ class Installation:
             f"merlin {shlex.join(map(str, argv))} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
         )
         return done
+
+    def restart(self, workspace: Path, *words: str) -> None:
+        """`merlin restart`, again while a worker publishes the study itself, or does not know yet that it has ended."""
+
+        def accepted() -> bool:
+            done = self.merlin("restart", workspace, *words, code=None)
+            is_refused = any(text in done.stderr for text in ("in use by a live run", " still run; wait"))
+            assert is_refused or done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+            return done.returncode == 0
+
+        wait_until(accepted, self.describe)
 
     def start_worker(self, spec: Path, *, concurrency: int = 2, **more: str) -> Worker:
         """One Celery worker that serves all queues of the spec; `more` are environment variables."""

@@ -17,10 +17,11 @@ from merlin.ledger.replay import replay
 from merlin.study.tasks import NO_OUTCOME, Outcome
 from merlin.study.workspace import open_workspace
 
-# every run of a task, finished or not, leaves a line in `started`, so that repetitions can be counted
+# every run of a task, finished or not, leaves a line in `started`, so that repetitions can be counted; while there is
+# a file `hold`, copies from sample HOLD on do not end, so that a fault finds the study running however late it comes
 SPEC = """
 description: {name: lines, description: every task writes one line of its own}
-env: {variables: {OUTPUT_PATH: ., N: 2000, SLEEP: 0.02, SHARD: 250, FRESH: false}}
+env: {variables: {OUTPUT_PATH: ., N: 2000, SLEEP: 0.02, SHARD: 250, FRESH: false, HOLD: 40}}
 study:
   - name: write
     description: a line that no other run of any task writes
@@ -41,6 +42,7 @@ study:
       depends: [write]
       cmd: |
         echo "copy $(MERLIN_SAMPLE_ID)" >> $(SPECROOT)/started
+        while test $(MERLIN_SAMPLE_ID) -ge $(HOLD) -a -e $(SPECROOT)/hold; do sleep 0.1; done
         sleep $(SLEEP)
         read -r id nonce < $(write.workspace)/$(MERLIN_SAMPLE_PATH)/line.txt
         echo "{\\"id\\": $id, \\"nonce\\": $nonce, \\"copy\\": $SRANDOM}" > line.json
@@ -93,11 +95,19 @@ class LinesStudy:
         self.planned = sum(i.num_tasks for i in self.workspace.plan.instances)
 
     @classmethod
-    def publish(cls, home: Installation, *variables: str) -> LinesStudy:
-        """`merlin run` with these variables ("N=100"), which returns before anything has run."""
+    def publish(cls, home: Installation, *variables: str, held: bool = False) -> LinesStudy:
+        """`merlin run` with these variables ("N=100"), which returns before anything has run.
+
+        One that is held does not come to its end before `let_go`.
+        """
         spec = write_spec(home.folder)
+        if held:
+            (home.folder / "hold").touch()
         done = home.merlin("run", spec, "--json", *(["--vars", *variables] if variables else []))
         return cls(home, spec, Path(json.loads(done.stdout)["workspace"]))
+
+    def let_go(self) -> None:
+        (self.spec.parent / "hold").unlink()
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Tasks per outcome of each step, as the ledger has them now."""

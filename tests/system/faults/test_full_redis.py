@@ -21,11 +21,11 @@ def test_a_message_that_is_taken_from_a_full_redis_is_delivered(own_redis: Redis
         with Consumer(connection.channel(), queue, callbacks=[take]):
             # less than an empty server takes, so every write is refused
             client.config_set("maxmemory", "1mb")
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=120)
             client.config_set("maxmemory", "0")
         assert seen == [{"number": 1}]
         assert not client.exists("unacked") and not client.llen("work")
         connection.SimpleQueue(queue).put({"number": 2})
         with Consumer(connection.channel(), queue, callbacks=[take]):
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=120)
         assert seen[1:] == [{"number": 2}] and not client.exists("unacked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,18 @@ NUM_CUTS = repeats(3, 12)
 
 def publish_through(home: Installation, redis: RedisServer, folder: Path, trip_at: int | None) -> int:
     """Run `merlin run` behind a wire at which it is killed; returns how many bytes it sent."""
-    command = None
+    commands: list[subprocess.Popen[str]] = []
 
     def kill() -> None:
-        assert command is not None
-        command.kill()
+        wait_until(lambda: commands)  # it may speak before we know it
+        commands[0].kill()
 
     with Tripwire(redis.port, trip_at=trip_at, action=kill) as wire:
         url = redis.url.replace(f":{redis.port}/", f":{wire.port}/")
         spec = write_spec(folder)
         words = ["run", spec, "--vars", "N=40", "SLEEP=0", "SHARD=20", f"OUTPUT_PATH={folder}"]
         command = home.start_command(*words, MERLIN_BROKER_URL=url, MERLIN_BACKEND_URL=url)
+        commands.append(command)
         out, err = command.communicate(timeout=120)
         assert (command.returncode == -9) == wire.has_tripped, (command.returncode, out, err)
         return wire.num_bytes
@@ -40,7 +42,7 @@ def test_a_run_killed_while_it_publishes_is_finished_by_restart(
     tmp_path: Path, own_redis: RedisServer
 ) -> None:
     rng = random.Random(draw_seed())
-    with installation(tmp_path, own_redis) as home:
+    with installation(tmp_path, own_redis, lease_s=60.0) as home:
         publish_through(home, own_redis, tmp_path / "first", None)  # it also teaches Redis the scripts
         num_bytes = publish_through(home, own_redis, tmp_path / "other", None)
         cuts = [1, num_bytes - 20, *rng.sample(range(2, num_bytes - 20), NUM_CUTS)]

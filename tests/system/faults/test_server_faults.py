@@ -62,7 +62,7 @@ def test_redis_without_a_log_may_crash_and_the_study_is_published_again(tmp_path
         server.kill9()
         server.start_again()
         if command == "restart":
-            home.merlin("restart", study.workspace.path)
+            home.restart(study.workspace.path)
         else:
             watching = home.start_command("monitor", study.spec, "--sleep", "1")
             study.wait_for_end()

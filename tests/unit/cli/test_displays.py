@@ -84,8 +84,8 @@ def test_json_has_no_nan() -> None:
 def test_bars_are_drawn_for_every_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}.items():
+        monkeypatch.setenv(name, value)  # whatever terminal the tests run in, or none
     with LiveDisplay(clock=Clock()) as display:
         display.started(plan(), progress(simulate=counts(1000, 0), collect=counts(2, 0, running=0)))
         display.progress(progress(simulate=counts(1000, 480, 20), collect=counts(2, 0, running=0)))

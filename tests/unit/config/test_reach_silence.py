@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from merlin.config.model import Endpoint, Kind, Secret, Tls
-from merlin.config.reach import Reach, check_endpoint, explain
+from merlin.config.reach import TIMEOUT_S, Reach, check_endpoint, explain
 
 KINDS: tuple[Kind, ...] = ("redis", "rediss", "amqp", "amqps")
 PASSWORD = "hunter2"
+LONG_S = 100.0  # for answers that come at once, but for a machine that is busy or loads a client library
 
 
 def endpoint(kind: Kind, port: int, host: str = "127.0.0.1") -> Endpoint:
@@ -24,9 +25,9 @@ def endpoint(kind: Kind, port: int, host: str = "127.0.0.1") -> Endpoint:
     )
 
 
-def checked(target: Endpoint) -> Reach:
+def checked(target: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
     """The answer, which must come although nobody else gives one, name the place, and hold no secret."""
-    reach = check_endpoint(target)
+    reach = check_endpoint(target, timeout_s)
     assert target.address in reach.detail
     assert PASSWORD not in f"{reach.detail}{reach.hint}"
     return reach
@@ -61,15 +62,18 @@ def listener(answer: bytes | None, *, accept: bool = True) -> Iterator[int]:
             connection.close()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def deaf_port() -> Iterator[int]:
+    """A port where nobody listens, and where nobody else can begin to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_listens(kind):
-    reach = checked(endpoint(kind, free_port()))
+    with deaf_port() as port:
+        reach = checked(endpoint(kind, port), LONG_S)
     assert not reach.ok
     assert "nothing listens" in reach.detail
     assert reach.hint
@@ -129,7 +133,7 @@ def test_a_lookup_that_takes_forever_is_given_up(monkeypatch):
 
 
 def test_a_socket_that_is_not_there(tmp_path):
-    reach = check_endpoint(Endpoint(kind="redis+socket", socket_path=str(tmp_path / "r.sock")))
+    reach = check_endpoint(Endpoint(kind="redis+socket", socket_path=str(tmp_path / "r.sock")), LONG_S)
     assert "no such socket" in reach.detail
 
 
@@ -139,7 +143,7 @@ def test_a_certificate_file_that_is_none_is_said(tmp_path):
     with listener(b"") as port:
         for kind in ("rediss", "amqps"):
             target = Endpoint(kind=kind, host="127.0.0.1", port=port, tls=tls)  # type: ignore[arg-type]
-            reach = checked(target)
+            reach = checked(target, LONG_S)
             assert "certificate file" in reach.detail
 
 
@@ -159,3 +163,10 @@ def test_the_innermost_reason_is_the_one_that_is_told():
         detail, hint = explain(error, endpoint("rediss", 1))
     assert "cannot be trusted" in detail
     assert "ca_certs" in hint
+
+
+def test_an_authority_that_newer_pythons_refuse_is_explained():
+    error = ssl.SSLCertVerificationError(1, "verify failed")
+    error.verify_message = "CA cert does not include key usage extension"
+    detail, hint = explain(error, endpoint("rediss", 1))
+    assert "key usage extension" in detail and "Python 3.13" in hint

@@ -53,7 +53,8 @@ import json, sys
 from merlin.execution.embedded import RunOptions, run_embedded
 from merlin.execution.events import SilentObserver
 from merlin.study.workspace import open_workspace
-options = RunOptions(workers=int(sys.argv[2]), redo_failed=sys.argv[3] == "redo")
+# a worker that a busy machine keeps from stopping is not killed, which would cost what it has not written down yet
+options = RunOptions(workers=int(sys.argv[2]), redo_failed=sys.argv[3] == "redo", grace_s=100.0)
 summary = run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())
 names = ("planned", "ok", "failed", "skipped", "missing", "stop_reason")
 print(json.dumps({name: getattr(summary, name) for name in names}))

@@ -57,7 +57,7 @@ def test_a_run_inside_a_step_of_a_run_works(tmp_path: Path) -> None:
 def test_a_reused_process_id_is_not_killed(tmp_path: Path) -> None:
     """A segment from before the process that has its number now started."""
     workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
-    innocent = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    innocent = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         LedgerWriter(workspace.ledger_dir, "w0", pid=innocent.pid).close()
         (segment,) = workspace.ledger_dir.iterdir()
@@ -83,7 +83,7 @@ def _set_started(segment: Path, started: float) -> None:
 
 def test_the_live_leader_of_an_orphaned_session_is_killed(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
-    orphan = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    orphan = subprocess.Popen(["sleep", "600"], start_new_session=True)
     LedgerWriter(workspace.ledger_dir, "w0", pid=orphan.pid).close()
     LedgerWriter(workspace.ledger_dir, "controller", pid=os.getpid()).close()
     assert kill_orphans(workspace) == [orphan.pid]

@@ -224,6 +224,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(engine, "SLICE_S", 1000.0)  # one message leads to all chunks, on slow machines too
     monkeypatch.setattr(engine, "RETRY_S", 0.01)
     monkeypatch.setattr(engine, "ENDING_S", 0.2)
     monkeypatch.setattr(engine, "INTERRUPT_S", 0.2)
@@ -456,13 +457,14 @@ def info(study: Study) -> Any:
 def test_one_sick_study_does_not_keep_the_others_from_being_swept(
     bench: Bench, keeping: Maintenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = time.monotonic()
     sick, well = Study("sick"), Study("well")
     sick.trouble["flush"] = [LedgerError("the workspace is gone")] * 100
     studies = {s.id: s for s in (sick, well)}
     monkeypatch.setattr(bench.engine.studies, "get", lambda id, *_: studies[id])
     bench.registry.advertised = [info(sick), info(well)]
     for _ in range(3):
-        keeping._sweep_all(time.monotonic())
+        keeping._sweep_all(now)
     assert well.progress.names().count("tickets") == 3
     assert sick.progress.names().count("state") == 1  # and then it was left alone for a while
 
@@ -474,7 +476,7 @@ def test_leases_are_renewed_while_a_sweep_takes_its_time(
     thread = running(bench)
     is_read = threading.Event()
     slow: Any = Study("slow")
-    slow.flush = lambda: is_read.wait(60)
+    slow.flush = is_read.wait
     monkeypatch.setattr(bench.engine.studies, "get", lambda *_: slow)
     bench.registry.advertised = [info(slow)]
     keeping._beat_every = 0.0
@@ -489,15 +491,16 @@ def test_leases_are_renewed_while_a_sweep_takes_its_time(
 
 
 def test_nothing_is_taken_over_while_redis_cannot_have_been_asked(bench: Bench, keeping: Maintenance) -> None:
+    now = time.monotonic()
     bench.registry.advertised = [info(bench.study)]
-    keeping._answered = time.monotonic() - bench.engine.lease_s
-    keeping._sweep_all(time.monotonic())
+    keeping._answered = now - bench.engine.lease_s
+    keeping._sweep_all(now)
     assert "expired" not in bench.progress.names()
-    keeping._beat(time.monotonic())
+    keeping._beat(now)
     assert bench.registry.counted == ["outages"]
-    keeping._sweep_all(time.monotonic())
+    keeping._sweep_all(now)
     assert "expired" not in bench.progress.names()  # the others have had no time to renew theirs
-    keeping._sweep_all(time.monotonic() + bench.engine.lease_s)
+    keeping._sweep_all(now + bench.engine.lease_s)
     assert "expired" in bench.progress.names()
 
 

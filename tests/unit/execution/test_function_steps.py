@@ -154,8 +154,10 @@ def test_a_crash_in_an_isolated_chunk_costs_only_its_sample(make: Any) -> None:
     )
     pid = os.fork()
     if pid == 0:
-        calls.run(0, 5, isolate=True)
-        os._exit(0)
+        try:
+            calls.run(0, 5, isolate=True)
+        finally:
+            os._exit(0)  # whatever happens, the child does not go on with the tests
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     outcomes = replay(calls.workspace.ledger_dir, calls.workspace.plan).outcomes["s"]
     assert list(outcomes.runs()) == [(0, 2, OK), (2, 10, 255)]

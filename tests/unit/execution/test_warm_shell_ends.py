@@ -17,6 +17,8 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.study.tasks import Chunk, ChunkResult, Outcome, ReturnCode
 from merlin.study.workspace import Workspace
 
+TIMEOUT_S = 5.0  # of all tasks of a step, of which only one is meant to need it
+
 
 def run_chunk(workspace: Workspace, num: int) -> ChunkResult:
     with LedgerWriter(workspace.ledger_dir, "w0") as ledger:
@@ -38,11 +40,16 @@ def shells(workspace: Workspace) -> list[str]:
     return [p for p in processes_of(workspace) if "set -m" in p]
 
 
-def kill_the_shell_of_the_waiting_task(workspace: Workspace, log: Path, time: int) -> None:
-    wait_until(lambda: log.exists() and log.read_text().count("waits") == time, lambda: shells(workspace))
+def warm_shell(workspace: Workspace) -> int:
+    """The process that the tasks are children of."""
     ours = set(children(os.getpid()))
     (driver,) = [pid for pid in (int(p.split()[0]) for p in shells(workspace)) if pid in ours]
-    os.kill(driver, signal.SIGKILL)
+    return driver
+
+
+def kill_the_shell_of_the_waiting_task(workspace: Workspace, log: Path, time: int) -> None:
+    wait_until(lambda: log.exists() and log.read_text().count("waits") == time, lambda: shells(workspace))
+    os.kill(warm_shell(workspace), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("num_kills", [1, 2])
@@ -85,8 +92,8 @@ def test_no_task_begins_after_one_that_stops_the_study(tmp_path: Path, code: Ret
 
 
 def test_a_timeout_that_ends_with_a_stopping_code_costs_one_task(tmp_path: Path) -> None:
-    command = "if [ $(MERLIN_SAMPLE_ID) = 1 ]; then trap 'exit 105' TERM; sleep 60 & wait; fi\n"
-    workspace = make_workspace(tmp_path, step("s", 5, command=command, timeout_s=0.3))
+    command = "if [ $(MERLIN_SAMPLE_ID) = 1 ]; then trap 'exit 105' TERM; sleep 600 & wait; fi\n"
+    workspace = make_workspace(tmp_path, step("s", 5, command=command, timeout_s=TIMEOUT_S))
     result = run_chunk(workspace, 5)
     assert not result.stop
     assert result.runs == ((0, 1, Outcome.OK), (1, 2, Outcome.FAILED), (2, 5, Outcome.OK))
@@ -110,13 +117,15 @@ def test_a_task_that_is_suspended_is_waited_for(tmp_path: Path) -> None:
     running = threading.Thread(target=lambda: results.append(run_chunk(workspace, 4)))
     running.start()
     wait_until(lambda: log.exists() and "waits" in log.read_text(), lambda: shells(workspace))
-    _, task = sorted(int(process.split()[0]) for process in shells(workspace))
+    (task,) = children(warm_shell(workspace))
     os.killpg(task, signal.SIGSTOP)
     wait_until(lambda: is_suspended(task), lambda: shells(workspace))
     assert log.read_text() == "ends 0\nwaits\n"
+    pipe = os.open(go, os.O_RDWR)  # a line for each time that the task runs, of which one may be left
+    os.write(pipe, b"\n\n")
     os.killpg(task, signal.SIGCONT)
-    go.write_text("\n")
     running.join(120)
+    os.close(pipe)
     found = [outcome for lo, hi, outcome in results[0].runs for _ in range(lo, hi)]
     assert found == [Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.OK]
     ends = [line for line in log.read_text().splitlines() if "ends" in line]

@@ -70,6 +70,7 @@ class Gathering:
 @pytest.fixture
 def gathering(tmp_path, monkeypatch):
     monkeypatch.setattr(presence, "GRACE_S", 0.0)
+    monkeypatch.setattr(presence, "BEAT_S", LONG)  # records are touched by the tests alone
     with Gathering(tmp_path / "tournament", 3) as made:
         yield made
 

@@ -185,6 +185,7 @@ def test_updates_are_left_out_on_the_device_as_they_are_on_the_host(data, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a C++ compiler is called several times, on a machine that may be busy
 def test_a_compiled_model_trains_as_the_plain_one(data, tmp_path) -> None:
     words = ["model.name=regressor", "model.width=16", "model.depth=1", "training.steps=10"]
     losses = [

@@ -13,33 +13,31 @@ from torch import Tensor, nn
 
 from merlin.train.models.base import Shapes, Trainee
 
+_told: list[int] = []  # the signals that a process which is to wait has got since its first batch
+
 
 def hold(num_batches: int) -> None:
     """Wait until this process is told to stop, if HOLD_AFTER says that it does so after this many batches.
 
-    For tests that stop or kill a trainer in the middle of its work, however late they come to it. Of several
-    trainers of one command, only HOLD_TRAINER waits, if that is set.
+    For tests that stop or kill a trainer in the middle of its work, however early or late they come to it. Of
+    several trainers of one command, only HOLD_TRAINER waits, if that is set.
     """
-    if str(num_batches) != os.environ.get("HOLD_AFTER"):
+    after = int(os.environ.get("HOLD_AFTER", 0))
+    if not after or os.environ.get("HOLD_TRAINER", "") not in ("", *sys.argv[-1:]):
         return
-    if os.environ.get("HOLD_TRAINER", "") not in ("", *sys.argv[-1:]):
-        return
-    told: list[int] = []
-
-    def note(before):
-        def handle(number, frame):
-            told.append(number)
-            before(number, frame)
-
-        return handle
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number, before in handlers.items():
-        signal.signal(number, note(before))
-    while not told:
+    if num_batches == 1:  # and not where it waits: it may be told just before
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _noting(signal.getsignal(number)))
+    while num_batches == after and not _told:
         time.sleep(0.01)
-    for number, before in handlers.items():
-        signal.signal(number, before)
+
+
+def _noting(before):
+    def handle(number, frame):
+        _told.append(number)
+        before(number, frame)
+
+    return handle
 
 
 class Noisy(Trainee):

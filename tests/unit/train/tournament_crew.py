@@ -92,7 +92,7 @@ class Crew:
             for process in processes:
                 os.kill(process.pid, signal.SIGTERM)
 
-    def finish(self, limit_s: float = 120) -> dict[int, set[int]]:
+    def finish(self, limit_s: float = 250) -> dict[int, set[int]]:
         """Exit codes of the ranks of each trainer."""
         for processes in self.processes.values():
             for process in processes:
