@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
@@ -18,19 +19,28 @@ class ForkLock:
     """A reentrant lock. In a forked child it is free, whichever thread of the parent held it."""
 
     def __init__(self) -> None:
-        self._renew()
-
-    def _renew(self) -> None:
         self._lock = threading.RLock()
-        self._pid = os.getpid()
+        _locks.add(self)
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
-        if self._pid != os.getpid():
-            self._renew()
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+_locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for lock in _locks:
+        lock.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)  # where there is one thread yet
 
 
 class Cache:
@@ -59,7 +69,7 @@ class Cache:
             before = self._kept.pop(key, None)
             self.size += size - (before[1] if before else 0)
             self._kept[key] = values, size
-            while self.size > self.limit:
+            while self._kept and self.size > self.limit:  # a fork may come between two of these lines
                 self.size -= self._kept.popitem(last=False)[1][1]
 
     def clear(self) -> None:
