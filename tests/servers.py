@@ -88,17 +88,6 @@ def group_members(group: int) -> list[int]:
     return found
 
 
-def processes_inside(folder: Path) -> list[str]:
-    """Number and command line of the live processes that work inside a folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and (entry / "cwd").readlink().is_relative_to(folder):
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                found += [f"{entry.name} {line}"] if line else []
-    return found
-
-
 @dataclass(frozen=True)
 class Authority:
     """A certificate authority of this test alone, and a certificate it signed for localhost."""

@@ -67,9 +67,8 @@ def _refine(definitions: dict[str, Any]) -> None:
         value = definitions[block]["properties"][key]
         text = value.pop("description")
         definitions[block]["properties"][key] = {"anyOf": [value, {"type": "string"}], "description": text}
-    of_cmd = {
-        key: {"type": "null"} for key in ("restart", "timeout")
-    }  # and shell, where it is not the study's own
+    # as shell does, but for the study's own, which the schema does not know
+    of_cmd = {key: {"type": "null"} for key in ("restart", "timeout")}
     definitions["Run"]["oneOf"] = [
         {"required": ["cmd"]},
         *({"required": [kind], "properties": of_cmd} for kind in ("function", "aggregate")),

@@ -820,9 +820,7 @@ def work_through_outages(progress: RedisProgress, ledger: Ledger) -> None:
 
 
 def test_a_server_that_is_killed_again_and_again_costs_nothing_but_time(careful_redis: RedisServer) -> None:
-    lease_s = (
-        8.0  # nobody commits under a lease that has run out, unless this process stands still for so long
-    )
+    lease_s = 8.0  # for so long this process may stand still between looking at a lease and committing
     with careful_redis.client() as client:
         study = Study(client, plan(step("sim", 400), step("post", 400, same("sim"))), lease_s=lease_s)
         study.open()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import run_merlin
+from live_processes import processes_inside
 from servers import RedisServer, free_port
 from waiting import wait_until
 
@@ -81,15 +82,7 @@ class Home:
 
     def processes(self) -> list[str]:
         """Live processes that work inside the folder, but for the servers."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and (entry / "cwd").readlink().is_relative_to(self.folder):
-                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    found += [f"{entry.name} {line}"] if line and "redis-server" not in line else []
-            except OSError:
-                continue
-        return found
+        return [line for line in processes_inside(self.folder) if "redis-server" not in line]
 
     def close(self) -> None:
         """Every test ends by proving that no process is left."""

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from commands import run_merlin
 from effort import repeats
-from servers import RedisServer, processes_inside
+from live_processes import processes_inside
+from servers import RedisServer
 from waiting import wait_until
 
 NUM = 40

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import run_merlin
-from servers import RedisServer, processes_inside
+from live_processes import processes_inside
+from servers import RedisServer
 from waiting import wait_until
 
 import merlin

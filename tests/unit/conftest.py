@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
+usual = settings.get_profile(settings.get_current_profile_name())  # in CI it draws the same each time
 settings.register_profile(
-    "unhurried",
-    parent=settings.get_profile(
-        settings.get_current_profile_name()
-    ),  # in CI one that draws the same each time
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    "unhurried", parent=usual, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("unhurried")

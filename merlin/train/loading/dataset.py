@@ -289,6 +289,6 @@ def _members(ens: Ensemble, split: str | None, partition: Partition | None) -> A
 
 def _normaliser(ens: Ensemble, given: Any, chosen: list[Column]) -> Normaliser | None:
     """What is not read need not be fit for it: a constant field, for example."""
-    return (
-        given if given is None or isinstance(given, Normaliser) else Normaliser.fit(ens, given, among=chosen)
-    )
+    if given is None or isinstance(given, Normaliser):
+        return given
+    return Normaliser.fit(ens, given, among=chosen)

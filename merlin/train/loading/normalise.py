@@ -133,12 +133,12 @@ def _choose(columns: Columns, methods: Any, among: Collection[Column] | None) ->
     }
     if not isinstance(methods, Mapping) or "name" in methods:
         methods = {"inputs": methods, "fields": methods}
-    meant = {c.path for c in (*columns.fields.values(), *labels) if among is None or c in among}
+    meant = None if among is None else {column.path for column in among}
     chosen: dict[Column, Method | None] = {}
     for name in sorted(methods, key=lambda name: _RANKS.get(name, len(_RANKS))):
         method = None if methods[name] is None else Method.of(methods[name])
         if name in groups:
-            found = [c for c in groups[name] if c.is_real and c.path in meant]
+            found = [c for c in groups[name] if c.is_real and (meant is None or c.path in meant)]
         else:
             found = [columns.find(name)]
         refuse_text(found)

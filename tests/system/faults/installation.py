@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from commands import run_merlin
+from live_processes import live_processes
 from servers import RabbitServer, RedisServer, die_with_us
 from waiting import wait_until
 
@@ -245,17 +246,12 @@ class Installation:
     def processes(self) -> list[str]:
         """Command lines of live processes that work inside the folder, the servers left out."""
         servers = {self.broker.folder, self.redis.folder}
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if not entry.name.isdigit():
-                    continue
-                place = (entry / "cwd").readlink()
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                is_server = any(place.is_relative_to(folder) for folder in servers)
-                if line and place.is_relative_to(self.folder) and not is_server:
-                    found.append(f"{entry.name} {line}")
-        return found
+        return [
+            str(process)
+            for process in live_processes()
+            if process.folder.is_relative_to(self.folder)
+            and not any(process.folder.is_relative_to(folder) for folder in servers)
+        ]
 
     def tails(self) -> str:
         return "\n".join(worker.tail() for worker in self.workers)

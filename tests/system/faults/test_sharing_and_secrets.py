@@ -12,9 +12,7 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 VARIABLES = ("N=60", "SLEEP=0.02", "SHARD=30")
-LONG_S = (
-    60.0  # of a lease that does not run out, however slow the machine is, where every task is to run once
-)
+LONG_S = 60.0  # of leases that do not run out, however slow the machine is
 
 
 def test_users_share_a_broker_without_seeing_each_other(tmp_path: Path, any_redis: RedisServer) -> None:

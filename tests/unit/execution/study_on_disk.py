@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from live_processes import live_processes
 
 from merlin.study.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.study.plan_io import write_plan
@@ -82,18 +83,12 @@ def end_of(run: subprocess.Popen[str], limit_s: float = 120.0) -> dict[str, Any]
 
 def processes_of(workspace: Workspace) -> list[str]:
     """Command lines of live processes that name the workspace or work inside it."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            cwd = (entry / "cwd").readlink()
-        except OSError:
-            continue
-        if line and (str(workspace.path) in line or cwd.is_relative_to(workspace.path)):
-            found.append(f"{entry.name} {line}")
-    return found
+    return [
+        str(process)
+        for process in live_processes()
+        if process.pid != os.getpid()
+        and (str(workspace.path) in process.line or process.folder.is_relative_to(workspace.path))
+    ]
 
 
 def workers_of(workspace: Workspace) -> list[int]:
