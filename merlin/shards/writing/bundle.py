@@ -26,8 +26,10 @@ DIRECTORY = "bundles"
 
 Array = np.ndarray[Any, Any]
 
-_IN_MEMORY = 64 << 20  # bundles up to this size are put together in memory
-_MEMORY_STEP = 1 << 20  # by which that memory grows
+_IN_MEMORY = (
+    4 << 20
+)  # bundles up to this size are put together in memory; of larger ones the copies would be felt
+_MEMORY_STEP = 1 << 20  # room for what describes the columns; the memory grows by as much as all of it
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)-.*\.h5$")
 
@@ -101,7 +103,7 @@ def _new_file(path: Path, size: int) -> Iterator[Any]:
             with h5py.File(temporary, "w", libver="latest") as file:
                 yield file
             return
-        options = {"driver": "core", "backing_store": False, "block_size": _MEMORY_STEP}
+        options = {"driver": "core", "backing_store": False, "block_size": size + _MEMORY_STEP}
         with h5py.File(temporary, "w", libver="latest", **options) as file:
             yield file
             file.flush()
