@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 
 import h5py
 import numpy as np
@@ -32,8 +33,18 @@ def data(intact, tmp_path):
     return shutil.copytree(intact, tmp_path / "w" / "collect")
 
 
-def proven(data, shard=1):
-    return ProvenRows(data / f"shard_{shard:05d}.h5", read_info(data / f"shard_{shard:05d}.json"))
+@pytest.fixture
+def proven():
+    """Opens the proven rows of a shard, to be closed at the end of the test."""
+    with ExitStack() as stack:
+
+        def open_rows(data, shard=1):
+            name = f"shard_{shard:05d}"
+            rows = ProvenRows(data / f"{name}.h5", read_info(data / f"{name}.json"))
+            stack.callback(rows.close)
+            return rows
+
+        yield open_rows
 
 
 def assert_same(found, path, fields):
@@ -64,7 +75,7 @@ NAMES = ("energy", "history", "image", "note", "track", "hits", "mesh/nodes", "m
 
 
 @pytest.mark.parametrize("compression", ["none", "blosc2"])
-def test_an_intact_shard_has_all_rows_proven(tmp_path, compression):
+def test_an_intact_shard_has_all_rows_proven(tmp_path, compression, proven):
     data = make_reading_study(tmp_path / "w", compression=compression).finish()
     found = proven(data)
     assert found.rows.tolist() == found.given.tolist() == ROWS
@@ -72,7 +83,7 @@ def test_an_intact_shard_has_all_rows_proven(tmp_path, compression):
     assert_same(found, data / "shard_00001.h5", NAMES)
 
 
-def test_the_rows_around_damage_are_read_as_they_were(data, intact):
+def test_the_rows_around_damage_are_read_as_they_were(data, intact, proven):
     places = {name: offset for name, offset, _ in extents_of(data, 1)}
     flip(data / "shard_00001.h5", places["fields/energy"] + 8 * 4)
     flip(data / "shard_00001.h5", places["fields/mesh/nodes/offsets"] + 8 * 9)
@@ -81,7 +92,7 @@ def test_the_rows_around_damage_are_read_as_they_were(data, intact):
     assert_same(found, intact / "shard_00001.h5", NAMES)
 
 
-def test_rows_of_an_older_version_are_found_where_they_are(data, intact, tmp_path):
+def test_rows_of_an_older_version_are_found_where_they_are(data, intact, tmp_path, proven):
     study = make_reading_study(tmp_path / "older")
     study.failures |= {(0, 25): "not yet", (0, 33): "not yet"}
     shutil.copy(study.finish() / "shard_00001.h5", data / "shard_00001.h5")
@@ -90,7 +101,7 @@ def test_rows_of_an_older_version_are_found_where_they_are(data, intact, tmp_pat
     assert_same(found, intact / "shard_00001.h5", NAMES)
 
 
-def test_a_row_of_other_values_is_not_proven_although_its_file_is_whole(data, tmp_path):
+def test_a_row_of_other_values_is_not_proven_although_its_file_is_whole(data, tmp_path, proven):
     study = make_reading_study(tmp_path / "other")
     outputs = {name: values[:] for name, values in study_values(study, 20, 27).items()}
     outputs["energy"][3] += 1
@@ -153,6 +164,8 @@ def test_a_writer_may_be_killed_at_any_rename(tmp_path):
     assert (info.content_digest, following.exists()) == (digest, False)
     shutil.copy(sidecar, following)  # and killed before the shard got its name
     found, problems = previous_rows(directory, 0)
+    for source in found:
+        source.close()
     assert [source.rows.tolist() for source in found] == [list(range(20))] * 2
     assert problems == []
 

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -46,8 +46,11 @@ def epoch_of(loader: ShardLoader) -> list[list[int]]:
     return [ids_of(batch) for batch in loader]
 
 
-def reading_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "merlin-loader"]
+@pytest.fixture
+def reading_threads() -> Callable[[], list[threading.Thread]]:
+    """Lists the threads that read for the loaders of this test; what tests before it left is not its business."""
+    before = set(threading.enumerate())
+    return lambda: [t for t in threading.enumerate() if t.name == "merlin-loader" and t not in before]
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 5])
@@ -230,7 +233,7 @@ def test_arguments_that_contradict_each_other_are_refused(dataset):
 # ends
 
 
-def test_the_thread_ends_with_its_iterator(dataset):
+def test_the_thread_ends_with_its_iterator(dataset, reading_threads):
     loader = ShardLoader(dataset, 4)
     iterator = iter(loader)
     next(iterator)
@@ -264,7 +267,7 @@ def test_a_new_iterator_ends_the_one_before(dataset):
     assert [first, *(ids_of(batch) for batch in new)] == epoch_of(ShardLoader(dataset, 4, seed=1))
 
 
-def test_cycles_of_references_hold_no_thread(dataset):
+def test_cycles_of_references_hold_no_thread(dataset, reading_threads):
     class Trainer:
         pass
 
@@ -277,7 +280,7 @@ def test_cycles_of_references_hold_no_thread(dataset):
     assert not reading_threads()
 
 
-def test_interrupting_the_trainer_leaves_nothing_behind(dataset):
+def test_interrupting_the_trainer_leaves_nothing_behind(dataset, reading_threads):
     def interrupted() -> None:
         for number, _ in enumerate(ShardLoader(dataset, 4)):
             if number == 2:
@@ -310,7 +313,7 @@ def test_a_fork_cannot_continue_an_iterator_but_may_begin_its_own(dataset):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_damaged_shard_is_an_error_in_the_trainer(tmp_path, prefetch):
+def test_a_damaged_shard_is_an_error_in_the_trainer(tmp_path, prefetch, reading_threads):
     directory = make_data(tmp_path / "w")
     shard = directory / "shard_00001.h5"
     os.truncate(shard, shard.stat().st_size // 2)
