@@ -9,7 +9,7 @@ import csv
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +21,7 @@ from merlin.shards.export.npz import write_member
 from merlin.shards.export.parquet import load_pyarrow, tensor_array, tensor_type
 from merlin.shards.export.view import Array
 from merlin.shards.format.atomic import replacing
+from merlin.shards.format.hdf5_file import NewFile
 
 SUFFIXES = (".npz", ".csv", ".parquet", ".h5", ".hdf5")
 _PART_BYTES = 16 << 20
@@ -168,9 +169,8 @@ class _Hdf5(ColumnsFile):
 
     def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
         super().__init__(path, columns, num, facts)
-        import h5py
-
-        self._file = h5py.File(path, "w", libver=("v108", "v110"))
+        self._new = NewFile(path, libver=("v108", "v110"))
+        self._file = self._new.file
         self._file.attrs.update(self.facts)
         for column in self.columns:
             made = self._file.create_dataset(column.name, (num, *column.shape), column.dtype)
@@ -180,12 +180,14 @@ class _Hdf5(ColumnsFile):
         for column in self.columns:
             values = block[column.name]
             self._file[column.name][lo : lo + len(values)] = values
+        self._new.check()
 
     def finish(self) -> None:
-        self._file.close()
+        self._new.close()
 
     def abandon(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # the error that is on its way says more
+            self._new.close()
 
 
 def _known(column: OutColumn) -> dict[str, str]:

@@ -18,6 +18,7 @@ from merlin.shards.export import lbann_lists, lbann_schemas
 from merlin.shards.export.base import Exporter as Base
 from merlin.shards.export.base import Part
 from merlin.shards.export.view import Array, Block, Column
+from merlin.shards.format.hdf5_file import NewFile
 
 _COMPACT_BYTES = 1024  # what Conduit keeps beside an object's header
 _FOLDER = 1000  # bundles in one directory
@@ -60,16 +61,15 @@ class Exporter(Base):
             raise UsageError(f"LBANN's sample lists cannot hold a path with blanks: {directory.resolve()}")
 
     def write(self, path: Path, lo: int, hi: int) -> dict[str, Any]:
-        import h5py
-
         failed = self._failed.among(lo, hi)
-        with h5py.File(path, "w", libver=("v108", "v110")) as file:
-            bundle = _Bundle(file, self.compression)
+        with NewFile(path, libver=("v108", "v110")) as new:
+            bundle = _Bundle(new.file, self.compression)
             row_name = self.view.row.name
             for _, block in self.view.blocks(lo, hi):
                 stored = _flatten(self.view.columns, block)
                 for i, row in enumerate(np.asarray(block[row_name]).tolist()):
                     bundle.add(row, [(where, values[i : i + 1]) for where, values in stored])
+                new.check()
             for row in failed.tolist():
                 bundle.add(row, None)
         return {"num_failed": len(failed)}

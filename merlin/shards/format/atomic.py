@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
-_ERRNO = re.compile(r"errno = (\d+)")  # in the text of a RuntimeError of h5py
 
 
 @contextmanager
 def replacing(path: Path, *, durable_name: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it is flushed and renamed to `path`, else removed.
 
-    A process that is killed leaves only the temporary file, which every reader ignores. What HDF5 says of a system that
-    could not write is raised as OSError, as everybody else says it.
+    A process that is killed leaves only the temporary file, which every reader ignores.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
@@ -25,11 +22,8 @@ def replacing(path: Path, *, durable_name: bool = True) -> Iterator[Path]:
         yield temporary
         fsync_path(temporary)
         temporary.replace(path)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, RuntimeError) and (told := _ERRNO.search(str(error))):
-            number = int(told[1])
-            raise OSError(number, os.strerror(number), str(path)) from error
         raise
     if durable_name:
         fsync_path(path.parent)

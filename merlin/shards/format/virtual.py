@@ -10,6 +10,7 @@ import numpy as np
 
 from merlin.errors import ShardError
 from merlin.shards.format.atomic import replacing
+from merlin.shards.format.hdf5_file import NewFile
 
 Array = np.ndarray[Any, Any]
 
@@ -22,11 +23,10 @@ def write_virtual(path: Path, data: dict[str, Any]) -> None:
 
     The offsets of ragged fields count through all shards, so they are stored, shard by shard; all else is virtual.
     """
-    import h5py
-
     num_rows = sum(info["num_rows"] for info in data["shards"])
     shards = [(info["file"], info["num_rows"]) for info in data["shards"] if info["num_rows"]]
-    with replacing(path) as temporary, h5py.File(temporary, "w", libver=("earliest", "v110")) as file:
+    with replacing(path) as temporary, NewFile(temporary, libver=("earliest", "v110")) as new:
+        file = new.file
         file.attrs.update({"format": FORMAT, "version": VERSION, "num_rows": num_rows})
         ragged = [column["path"] for column in data["columns"] if column.get("ragged")]
         items = _write_offsets(

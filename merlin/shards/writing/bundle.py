@@ -8,8 +8,7 @@ good are in it. A row may be in several bundles: the highest attempt counts, the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from merlin.shards.format.atomic import replacing
+from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.segments import Column, Ragged
 from merlin.shards.writing.check import block_rows
 
@@ -25,11 +25,6 @@ VERSION = 1
 DIRECTORY = "bundles"
 
 Array = np.ndarray[Any, Any]
-
-_IN_MEMORY = (
-    4 << 20
-)  # bundles up to this size are put together in memory; of larger ones the copies would be felt
-_MEMORY_STEP = 1 << 20  # room for what describes the columns; the memory grows by as much as all of it
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)-.*\.h5$")
 
@@ -69,11 +64,8 @@ def free_path(directory: Path, lo: int, hi: int, attempt: int, worker: str) -> P
 
 def write_bundle(path: Path, content: Contribution, attributes: Mapping[str, str | int]) -> None:
     """Write the rows to be stored; columns are copied only if some rows are left out."""
-    size = sum(
-        values.items.nbytes if isinstance(values, Ragged) else values.nbytes
-        for values in content.columns.values()
-    )
-    with _new_file(path, size) as file:
+    with replacing(path, durable_name=False) as temporary, NewFile(temporary, libver="latest") as new:
+        file = new.file
         file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
         file.create_dataset("row", data=content.rows[content.keep].astype("<i8"))
         file.create_group("fields")
@@ -84,31 +76,10 @@ def write_bundle(path: Path, content: Contribution, attributes: Mapping[str, str
                 file.create_dataset(f"{name}/offsets", data=kept.offsets.astype("<i8"))
             else:
                 _write_dense(file, name, column, content.keep)
+            new.check()
         for number, (expression, rows) in enumerate(content.filtered.items()):
             dataset = file.create_dataset(f"filtered/{number}", data=rows.astype("<i8"))
             dataset.attrs["expression"] = expression
-
-
-@contextmanager
-def _new_file(path: Path, size: int) -> Iterator[Any]:
-    """A file to fill with about `size` bytes.
-
-    One of ordinary size is put together in memory and written in one go: where the disk is full, the library may end
-    the process when it closes a file that it could not write, or later, when the process ends.
-    """
-    import h5py
-
-    with replacing(path, durable_name=False) as temporary:
-        if size > _IN_MEMORY:
-            with h5py.File(temporary, "w", libver="latest") as file:
-                yield file
-            return
-        options = {"driver": "core", "backing_store": False, "block_size": size + _MEMORY_STEP}
-        with h5py.File(temporary, "w", libver="latest", **options) as file:
-            yield file
-            file.flush()
-            image = file.id.get_file_image()
-        temporary.write_bytes(image)
 
 
 def _write_dense(file: Any, name: str, values: Array, keep: Array) -> None:

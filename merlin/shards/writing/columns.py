@@ -29,6 +29,7 @@ from merlin.shards.format.digest import (
     is_wide,
     row_digests,
 )
+from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.row_check import RowChecks
 from merlin.shards.format.shard_info import DatasetInfo, Extent
 from merlin.shards.format.statistics import Accumulator, Statistics
@@ -100,7 +101,8 @@ def write_columns(
     results: dict[str, _Written] = {}
     offsets: dict[str, int] = {}
     with ThreadPoolExecutor(1) as storing:
-        with _open(path, "w", PAGE, PAGE) as file:
+        with _open(path, "w", PAGE, PAGE) as new:
+            file = new.file
             _set_attributes(file, around.attributes)
             for name, attributes in around.groups.items():
                 _set_attributes(file.create_group(name), attributes)
@@ -113,14 +115,14 @@ def write_columns(
                 if column.is_raw:
                     offsets[column.name] = dataset.id.get_offset() or 0
                 else:
-                    results[column.name] = _stream(column, _through_library(dataset), storing, checks)
+                    results[column.name] = _stream(column, _through_library(new, dataset), storing, checks)
                     if column.is_text and column.shape[0]:
                         offsets[column.name] = dataset.id.get_offset()
         large = [column for column in columns if column.is_large]
         if large:  # the library knows one alignment at a time
-            with _open(path, "r+", _LARGE_BYTES, LARGE_PAGE) as file:
+            with _open(path, "r+", _LARGE_BYTES, LARGE_PAGE) as new:
                 for column in large:
-                    offsets[column.name] = _create(file, column).id.get_offset()
+                    offsets[column.name] = _create(new.file, column).id.get_offset()
         raw = _RawFile(path)
         try:
             for column in columns:
@@ -134,11 +136,9 @@ def write_columns(
     return [_describe(column, results[column.name], offsets, extents) for column in columns]
 
 
-def _open(path: Path, mode: str, threshold: int, interval: int) -> Any:
+def _open(path: Path, mode: str, threshold: int, interval: int) -> NewFile:
     """The file; what is allocated in it from `threshold` bytes on begins at a multiple of `interval`."""
-    import h5py
-
-    return h5py.File(
+    return NewFile(
         path, mode, libver=("earliest", "v110"), alignment_threshold=threshold, alignment_interval=interval
     )
 
@@ -186,9 +186,10 @@ def _create_bare(file: Any, column: ColumnSpec) -> Any:
 Sink = Callable[[int, np.ndarray[Any, Any]], None]  # store a block that starts at a row
 
 
-def _through_library(dataset: Any) -> Sink:
+def _through_library(new: NewFile, dataset: Any) -> Sink:
     def write(row: int, block: np.ndarray[Any, Any]) -> None:
         dataset[row : row + len(block)] = block
+        new.check()
 
     return write
 
