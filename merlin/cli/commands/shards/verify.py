@@ -73,7 +73,7 @@ def verify(
         report = check(folder)
         document: dict[str, Any] = report.to_json()
         if not as_json:
-            _show(report)
+            _show(report, with_advice=not with_repair)
         if with_repair:
             from merlin.cli.repairing import repair, show_repair
 
@@ -90,7 +90,7 @@ def verify(
     sys.exit(code)
 
 
-def _show(report: Report) -> None:
+def _show(report: Report, *, with_advice: bool) -> None:
     from merlin.cli.output import count
     from merlin.cli.repairing import how_to_repair
 
@@ -103,7 +103,7 @@ def _show(report: Report) -> None:
         print("  its shards were not checked, as nothing but its study could tell what they have to hold")
     else:
         _show_size(report)
-    if not report.ok:
+    if with_advice and not report.ok:
         print(f"  {how_to_repair(report)}")
 
 
