@@ -161,3 +161,15 @@ def test_commands_import_no_layer_before_they_are_called() -> None:
 @pytest.mark.parametrize("name", ["utils", "helpers", "common_utils", "manager", "misc"])
 def test_no_file_is_a_drawer(name: str) -> None:
     assert not list(PACKAGE.rglob(f"{name}.py"))
+
+
+def test_hdf5_files_are_written_in_one_place() -> None:
+    """Elsewhere a full disk would end the process; files in memory meet no disk."""
+    wrong = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "h5py.File":
+                modes = {ast.unparse(argument) for argument in node.args[1:]}
+                if modes != {"'r'"} and not any(option.arg == "driver" for option in node.keywords):
+                    wrong.append(f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert not wrong, "\n".join(wrong)
