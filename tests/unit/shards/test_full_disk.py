@@ -44,9 +44,11 @@ def test_what_a_signal_raises_in_the_middle_of_a_write_comes_when_the_file_is_cl
         new.close()
 
 
-def test_a_file_is_written_and_opened_again(tmp_path: Path) -> None:
+def test_a_file_is_whole_whoever_still_holds_a_part_of_it(tmp_path: Path) -> None:
     with NewFile(tmp_path / "a.h5") as new:
-        new.file["x"] = np.arange(10.0)
+        held = new.file.create_dataset("x", data=np.arange(10.0), chunks=(4,))
+        new.check()
+    assert not held
     with NewFile(tmp_path / "a.h5", "r+") as new:
         new.file["y"] = new.file["x"][2:5]
     with h5py.File(tmp_path / "a.h5", "r") as file:
