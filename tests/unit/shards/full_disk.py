@@ -99,7 +99,7 @@ def main() -> None:
     size = max(path.stat().st_size for path in written)
     for path in written:
         path.unlink()
-    rooms = {0, 100, size - 1, *range(500, size, 1 + size // 24), *range(500, min(size, 20_000), 1000)}
+    rooms = {0, 100, size - 1, *range(500, size, 1 + size // 9), *range(500, min(size, 20_000), 3000)}
     print(json.dumps([[room, *attempt(case, room)] for room in sorted(rooms)]))
 
 
