@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+_HELD_BYTES = 1 << 20
+
 
 class NewFile:
     """An HDF5 file to be written: `with NewFile(path, "w") as new: new.file["x"] = …`.
@@ -57,7 +59,8 @@ class NewFile:
 class _Storage:
     """The bytes of a file, as the library's `fileobj` driver asks for them: it never fails.
 
-    After an error the library goes on as if everything were written, and reads zeros.
+    After an error the library goes on as if everything were written, and reads zeros. What it writes in pieces that
+    follow each other (compressed chunks, headers) is written together.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
@@ -66,6 +69,9 @@ class _Storage:
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         self._at = 0
         self._size = os.fstat(self._descriptor).st_size  # as the library knows it
+        self._held = memoryview(bytearray(_HELD_BYTES))
+        self._num_held = 0  # bytes that are not yet written
+        self._held_end = 0  # where they end in the file
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
@@ -75,17 +81,33 @@ class _Storage:
         return self._at
 
     def write(self, content: Any) -> int:
-        left, at = memoryview(content), self._at
-        self._at += len(left)
-        self._size = max(self._size, self._at)
+        at, num_bytes = self._at, len(content)
+        self._at = end = at + num_bytes
+        if end > self._size:
+            self._size = end
+        if at != self._held_end or self._num_held + num_bytes > _HELD_BYTES:
+            self.flush()
+            if num_bytes > _HELD_BYTES:
+                self._write(memoryview(content), at)
+                return num_bytes
+        self._held[self._num_held : self._num_held + num_bytes] = content
+        self._num_held += num_bytes
+        self._held_end = end
+        return num_bytes
+
+    def flush(self) -> None:
+        num_bytes, self._num_held = self._num_held, 0
+        self._write(self._held[:num_bytes], self._held_end - num_bytes)
+
+    def _write(self, left: memoryview, at: int) -> None:
         with self._keeping_errors():
             while left and self.error is None:
                 written = os.pwrite(self._descriptor, left, at)
                 left, at = left[written:], at + written
-        return len(content)
 
     def truncate(self, size: int) -> int:
         self._size = size
+        self.flush()
         with self._keeping_errors():
             if self.error is None:
                 os.ftruncate(self._descriptor, size)
@@ -93,25 +115,24 @@ class _Storage:
 
     def readinto(self, target: Any) -> int:
         content = b""
+        self.flush()
         with self._keeping_errors():
             content = os.pread(self._descriptor, len(target), self._at)
         memoryview(target)[:] = content.ljust(len(target), b"\0")
         self._at += len(target)
         return len(target)
 
-    def flush(self) -> None:
-        """Nothing is held here."""
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self.flush()
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     @contextmanager
     def _keeping_errors(self) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # noqa: BLE001 — what a handler of a signal raises waits, too
+        except BaseException as error:  # noqa: BLE001 - what a handler of a signal raises waits, too
             if isinstance(error, OSError):
                 error.filename = str(self._path)
             self.error = self.error or error
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
