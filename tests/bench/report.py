@@ -13,7 +13,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
-KEPT = Path(__file__).resolve().parents[2] / ".cache" / "bench.json"
+KEPT = Path(__file__).resolve().with_name("measured.json")  # what the table is drawn from
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,14 @@ def mb(timings: Sequence[Any]) -> str:
 
 def save(name: str, rows: Sequence[Row], rounds: int, order: Sequence[str]) -> None:
     """Keep the rows of one measurement, and draw the table anew from the newest of each."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
+    kept: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
     kept[name] = {
         "measured": str(date.today()),
         "machine": f"Python {platform.python_version()}, {os.cpu_count()} cores",
         "rounds": rounds,
         "rows": [asdict(r) for r in rows],
     }
-    KEPT.parent.mkdir(exist_ok=True)
-    KEPT.write_text(json.dumps(kept, indent=1))
+    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     text = DOCS.read_text()
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -88,3 +89,14 @@ def test_continuous_integration_calls_the_two_commands_and_nothing_else() -> Non
     assert "set -euo pipefail" in lines
     assert [line for line in lines if line.startswith("make")] == ["make check", "make test"]
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_the_table_of_benchmarks_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
+    import report
+
+    kept = json.loads(report.KEPT.read_text(encoding="utf-8"))
+    text = report.DOCS.read_text(encoding="utf-8")
+    shown = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    drawn = [line for line in report._table(list(kept.values())).splitlines() if line.startswith("| ")][2:]
+    assert sorted(shown) == sorted(drawn)
