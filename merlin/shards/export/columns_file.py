@@ -170,16 +170,15 @@ class _Hdf5(ColumnsFile):
     def __init__(self, path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]) -> None:
         super().__init__(path, columns, num, facts)
         self._new = NewFile(path, libver=("v108", "v110"))
-        self._file = self._new.file
-        self._file.attrs.update(self.facts)
+        self._new.file.attrs.update(self.facts)
         for column in self.columns:
-            made = self._file.create_dataset(column.name, (num, *column.shape), column.dtype)
+            made = self._new.file.create_dataset(column.name, (num, *column.shape), column.dtype)
             made.attrs.update(_known(column))
 
     def write(self, lo: int, block: Mapping[str, Array]) -> None:
         for column in self.columns:
             values = block[column.name]
-            self._file[column.name][lo : lo + len(values)] = values
+            self._new.file[column.name][lo : lo + len(values)] = values
         self._new.check()
 
     def finish(self) -> None:

@@ -10,14 +10,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 _HELD_BYTES = 1 << 20
 
 
 class NewFile:
-    """An HDF5 file to be written: `with NewFile(path, "w") as new: new.file["x"] = …`.
+    """An HDF5 file to be written: `with NewFile(path) as new: new.file["x"] = …`.
 
     Leaving the block closes the file, and raises what its storage could not do (OSError: no space, quota, file size).
     Ask `check` from time to time where much is written. After an error the file is of no use to anybody.
@@ -50,9 +49,7 @@ class NewFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 
