@@ -8,9 +8,14 @@ from __future__ import annotations
 import csv
 import sys
 
-import numpy as np
+try:
+    import numpy as np
 
-import merlin
+    import merlin
+except ImportError as e:
+    sys.exit(
+        f"{sys.executable}: {e}; name the Python that Merlin is installed in: --vars PYTHON=…/bin/python"
+    )
 
 
 def main() -> None:
