@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -45,6 +46,10 @@ STEP_VARIABLES = SAMPLE_TOKENS | {
 }
 RESERVED = STUDY_VARIABLES | STEP_VARIABLES | frozenset(RETURN_CODE_VARIABLES)
 
+# A task finds the value of the column LABEL in the environment variable MERLIN_VALUE_LABEL: text that no shell reads.
+VALUE_PREFIX = "MERLIN_VALUE_"
+_NOT_IN_VARIABLES = re.compile(r"[^A-Za-z0-9_]")
+
 # A user may assign it; without that, study/ fills in the current directory.
 OUTPUT_PATH = "OUTPUT_PATH"
 
@@ -55,6 +60,11 @@ class Resolved:
 
     values: dict[str, str]
     cycles: tuple[tuple[str, ...], ...]  # ("A", "B", "A")
+
+
+def value_variable(label: str) -> str:
+    """The environment variable that holds a task's value of a column: that of `inlet-U` is MERLIN_VALUE_inlet_U."""
+    return VALUE_PREFIX + _NOT_IN_VARIABLES.sub("_", label)
 
 
 def expand_home(text: str) -> str:
