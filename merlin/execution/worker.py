@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="merlin.execution.worker")
     parser.add_argument("--workspace", required=True)
+    parser.add_argument("--plan", required=True, help="digest of the plan that is to be run")
     parser.add_argument("--fd", type=int, required=True, help="the socket to the command, inherited")
     parser.add_argument("--name", required=True)
     parser.add_argument("--session", required=True, help="of the run, for the ledger")
@@ -88,13 +89,13 @@ class _Worker:
     def __init__(self, args: argparse.Namespace, channel: Channel) -> None:
         from merlin.execution.runner import ChunkRunner
         from merlin.ledger.writer import LedgerWriter
-        from merlin.study.workspace import open_workspace
+        from merlin.study.workspace import open_same
 
         self._channel = channel
         self._last_progress = 0.0
         self._is_told_to_stop = False  # while a chunk ran
         self._is_void = False  # its chunk was given to another worker
-        workspace = open_workspace(args.workspace)
+        workspace = open_same(args.workspace, args.plan)
         self._ledger = LedgerWriter(
             workspace.ledger_dir, args.name, session=args.session, study_id=workspace.plan.study_id
         )

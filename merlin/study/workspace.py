@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.errors import UsageError, WorkspaceError
+from merlin.errors import ExecutionError, UsageError, WorkspaceError
 from merlin.study.layout import SampleLayout
 from merlin.study.plan import Plan, StepInstance
-from merlin.study.plan_io import read_plan, relocate
+from merlin.study.plan_io import plan_digest, read_plan, relocate
 from merlin.study.same_samples import SameSamples
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class Workspace:
     @property
     def plan_path(self) -> Path:
         return self.info / PLAN_NAME
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the plan, as it was when this was opened; the same wherever the workspace lies."""
+        return plan_digest(self.plan)
 
     @cached_property
     def layout(self) -> SampleLayout:
@@ -152,6 +157,22 @@ def open_workspace(path: str | os.PathLike[str]) -> Workspace:
             )
         raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}")
     return Workspace(root, relocate(read_plan(plan_path), str(root)))
+
+
+def open_same(path: str | os.PathLike[str], digest: str) -> Workspace:
+    """Open a workspace whose plan somebody else has read before; `digest` is that of the plan.
+
+    Raises:
+        WorkspaceError: as `open_workspace`.
+        ExecutionError: the plan is another one now.
+    """
+    workspace = open_workspace(path)
+    if workspace.digest != digest:
+        raise ExecutionError(
+            f"the plan in {workspace.path} is not the one that was published: it was altered, and nothing of it is "
+            f"run; put {INFO_DIR}/{PLAN_NAME} back as it was, and restart the study"
+        )
+    return workspace
 
 
 def extension_name(number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -203,6 +204,19 @@ def test_a_restart_of_a_running_study_makes_sure_that_workers_look_after_it(
     worker.registry.withdraw("s1")
     assert open_study(workspace, config).resumed
     assert [s.study_id for s in worker.registry.studies()] == ["s1"]
+
+
+def test_a_plan_that_was_altered_does_not_take_the_place_of_one_that_runs(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    altered = tuple(replace(i, command="touch pwned") for i in workspace.plan.instances)
+    write_plan(workspace.plan_path, replace(workspace.plan, instances=altered))
+    with pytest.raises(ExecutionError, match=r"altered.*merlin cancel"):
+        open_study(open_workspace(workspace.path), config)
+    assert [s.plan for s in worker.registry.studies()] == [workspace.digest]
+    cancel(workspace, config)
+    assert open_study(open_workspace(workspace.path), config).num_messages == 1
 
 
 def test_a_restart_outranks_a_run_whose_clock_was_an_hour_ahead(config: Config, workspace: Workspace) -> None:

@@ -21,7 +21,6 @@ from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan_io import plan_digest
 from merlin.study.reopen import reopen_failed
 from merlin.study.workspace import Workspace, lock
 
@@ -77,12 +76,13 @@ class _Opener:
         self._workspace, self._config, self._client = workspace, config, client
         self._publisher = publisher
         self._registry = Registry(client, config)
-        self._digest = plan_digest(workspace.plan)
+        self._digest = workspace.digest
         progress = RedisProgress(client, config.namespace, workspace.plan)
         self._study = Study(workspace, self._digest, progress)
 
     def open(self, *, redo_failed: bool, steps: Collection[str] | None) -> Opened:
         study, progress = self._study, self._study.progress
+        self._refuse_another_plan()
         state = progress.state()
         if state.state == "running" and not redo_failed:
             self._registry.advertise(study.info(state.session, state.now))
@@ -102,6 +102,15 @@ class _Opener:
             return self._opened(self._send(), resumed=False)
         finally:
             study.close()
+
+    def _refuse_another_plan(self) -> None:
+        """While a study is not over, nobody else's plan takes the place of its own."""
+        own = (info.plan for info in self._registry.studies() if info.study_id == self._study.id)
+        if any(digest != self._digest for digest in own):
+            raise ExecutionError(
+                f"the plan in {self._workspace.path} is not the one that was published: it was altered; put it back "
+                f"as it was, or end the study first: {command_line('cancel', self._workspace.path)}"
+            )
 
     def _num_running(self, state: StudyState) -> int:
         """Chunks whose workers have not been silent for longer than a lease."""

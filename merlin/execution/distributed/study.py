@@ -15,10 +15,9 @@ from merlin.execution.distributed.registry import StudyInfo
 from merlin.ledger.records import EventRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan_io import plan_digest
 from merlin.study.schedule import LEASE_S
 from merlin.study.tasks import NO_OUTCOME, Chunk
-from merlin.study.workspace import Workspace, open_workspace
+from merlin.study.workspace import Workspace, open_same
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -141,13 +140,9 @@ class Studies:
         return made
 
     def _open(self, study_id: str, path: Path, digest: str) -> Study:
-        workspace = open_workspace(path)
+        workspace = open_same(path, digest)
         if workspace.plan.study_id != study_id:
             raise ExecutionError(f"{path} holds another study now ({workspace.plan.study_id})")
-        if plan_digest(workspace.plan) != digest:
-            raise ExecutionError(
-                f"the plan in {path} is not the one that was published: it was altered, and nothing of it is run"
-            )
         progress = RedisProgress(self._client, self._namespace, workspace.plan, lease_s=self._lease_s)
         return Study(workspace, digest, progress)
 

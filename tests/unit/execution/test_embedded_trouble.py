@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from study_on_disk import RUN, make_workspace, processes_of, step
+from study_on_disk import RUN, end_of, make_workspace, processes_of, start_run, step, workers_of
+from waiting import wait_until
 
 from merlin.errors import ExecutionError
 from merlin.execution.embedded import RunOptions, run_embedded
@@ -17,6 +20,7 @@ from merlin.execution.events import RecordingObserver, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
+from merlin.study.plan_io import write_plan
 
 
 def test_workers_that_cannot_start_end_the_run_with_their_last_words(
@@ -40,6 +44,28 @@ def test_a_worker_that_cannot_work_stops_the_study_with_its_reason(tmp_path: Pat
     assert "plan.json" in summary.stop_reason
     assert summary.missing == 5
     assert processes_of(workspace) == []
+
+
+def test_a_plan_that_is_altered_while_it_runs_is_not_run_by_new_workers(tmp_path: Path) -> None:
+    begun, gate, pwned = (tmp_path / name for name in ("begun", "gate", "pwned"))
+    command = f"touch {begun}; while [ ! -e {gate} ]; do sleep 0.05; done"
+    workspace = make_workspace(tmp_path, step("sim", 4, command=command))
+    run = start_run(workspace)
+    try:
+        wait_until(begun.exists)
+        altered = step("sim", 4, command=f"touch {pwned}")
+        write_plan(workspace.plan_path, replace(workspace.plan, instances=(altered,)))
+        for pid in workers_of(workspace):
+            os.kill(pid, signal.SIGKILL)
+        summary = end_of(run)
+    finally:
+        gate.touch()
+        run.kill()
+        run.wait()
+    assert "altered" in summary["stop_reason"] and str(workspace.path) in summary["stop_reason"]
+    assert summary["missing"] == 4 and not pwned.exists()
+    write_plan(workspace.plan_path, workspace.plan)
+    assert run_embedded(workspace, RunOptions(workers=2), SilentObserver()).is_success
 
 
 def test_a_run_inside_a_step_of_a_run_works(tmp_path: Path) -> None:
