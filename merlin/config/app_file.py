@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from merlin.config.block import Block, Surroundings
+from merlin.config.celery_settings import SETTINGS, new_name
 from merlin.config.model import DEFAULT_PORTS, Config, Endpoint, Kind, Tls
 from merlin.config.places import absolute, default_key_path
 from merlin.config.url import make_tls, parse_url
 from merlin.errors import ConfigError
-from merlin.spec.findings import Findings, Source, allowed
+from merlin.spec.findings import Findings, Source, allowed, did_you_mean
 from merlin.spec.scalars import Problem, typed
 from merlin.spec.tree import Entry, parse, to_data
 
 BLOCKS = ("broker", "results_backend", "celery")
 MAX_FILE_BYTES = 1 << 20
+SLIP = 0.9  # how like a setting of Celery a name must be to be taken for a slip; newer versions have more settings
 # upstream's names; `rabbitmq` has always meant the encrypted protocol
 KIND_OF_NAME: Mapping[str, Kind] = {
     "redis": "redis",
@@ -170,6 +172,10 @@ def _server(block: Block, env: Mapping[str, str]) -> Endpoint | None:
     if kind is None:
         _unknown_name(block, name)
         return None
+    if kind.startswith("redis") and block.has("vhost"):
+        block.warning(
+            "vhost", "means nothing to Redis", "db_num: 0 names its database; remove vhost", "unknown-key"
+        )
     if kind == "redis+socket":
         return _socket(block)
     server = block.text("server")
@@ -288,6 +294,7 @@ def _celery(block: Block) -> dict[str, Any]:
 
 def _check_setting(block: Block, name: str, value: object) -> None:
     """Nothing on the wire is ever unpickled, whatever the settings say, and servers are named in one place."""
+    _check_setting_name(block, name)
     given = value if isinstance(value, list) else [value]
     setting = name.lower().removeprefix("celery_")  # Celery takes its old names, too
     if setting in _SERIALIZERS + _CONTENT_TYPES and any(v not in ("json", "application/json") for v in given):
@@ -299,3 +306,19 @@ def _check_setting(block: Block, name: str, value: object) -> None:
             "remove this line",
             "two-places",
         )
+
+
+def _check_setting_name(block: Block, name: str) -> None:
+    """Celery passes over names that it does not know, and stops at old names beside new ones."""
+    if name in SETTINGS:
+        return
+    place = block.entry.mapping[name].key_place
+    message = f"{block.name}: {name!r} is not a setting of Celery"
+    if name.isupper():
+        new = new_name(name)
+        hint = f"did you mean {new!r}?" if new else "write the name that it has in Celery 4 and later"
+        block.findings.error(place, f"{message}: it is a name of Celery 3", hint=hint, code="unknown-key")
+        return
+    report = block.findings.error if did_you_mean(name, SETTINGS, cutoff=SLIP) else block.findings.warning
+    hint = did_you_mean(name, SETTINGS) or "https://docs.celeryq.dev/en/stable/userguide/configuration.html"
+    report(place, message, hint=hint, code="unknown-key")

@@ -16,6 +16,7 @@ from merlin.spec.scalars import Problem, to_int
 from merlin.spec.tree import Entry, to_data
 
 _PLACEHOLDER = re.compile(r"<[^<>]*>")
+_FILE_NAME = re.compile(r"^[~$]|/|\.(pass|passwd|password|pw|pwd|secret|key|txt)$")
 _MAX_PASSWORD_FILE_BYTES = 65536
 
 
@@ -105,7 +106,10 @@ class Block:
         return value
 
     def password(self, key: str = "password") -> Secret:
-        """The first line of the file that is named, or the value itself if there is no such file, as upstream does."""
+        """The first line of the file that is named; or the value itself, if it does not look like a file's name.
+
+        Upstream takes any value for the password where there is no such file.
+        """
         text = self.text(key)
         if not text:
             return NO_SECRET
@@ -114,11 +118,12 @@ class Block:
         for path in (absolute(text, around.env), *(folder / text for folder in folders)):
             if _exists(path):
                 return self._password_in(key, path)
-        if text.startswith(("/", "~", "./", "../", "$")):
+        if _FILE_NAME.search(text):
             self.error(
                 key,
                 "there is no such password file",
-                "name the file that holds the password, first line",
+                "name a file whose first line is the password: its path, or its name if it is in ~/.merlin; "
+                "a password that looks like a path must be in a file",
                 "missing-file",
             )
             return NO_SECRET

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -43,4 +44,6 @@ def absolute(text: str, env: Mapping[str, str], base: Path | None = None) -> Pat
     filled = _VARIABLE.sub(lambda match: env.get(match[1] or match[2], match[0]), text)
     if filled == "~" or filled.startswith("~/"):
         filled = str(home(env)) + filled[1:]
-    return Path(os.path.abspath((base or Path.cwd()) / Path(filled).expanduser()))  # noqa: PTH100 - keeps links
+    with contextlib.suppress(RuntimeError):  # ~NAME, where nobody is called so
+        filled = str(Path(filled).expanduser())
+    return Path(os.path.abspath((base or Path.cwd()) / filled))  # noqa: PTH100 - keeps links

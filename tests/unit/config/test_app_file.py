@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from merlin.config.celery_settings import SETTINGS
 from merlin.config.load import load_config
 from merlin.config.model import Config, Secret, Tls
 from merlin.errors import ConfigError, Diagnostic
@@ -181,6 +182,9 @@ brokr: {}
         ("broker: {name: redis+socket}", "absolute path"),
         ("broker: {name: redis, server: h, password: /no/such/file}", "no such password file"),
         ("broker: {name: redis, server: h, password: ~/no-such-file}", "no such password file"),
+        ("broker: {name: redis, server: h, password: no-such/file}", "no such password file"),
+        ("broker: {name: redis, server: h, password: $SECRETS}", "no such password file"),
+        ("broker: {name: redis, server: h, password: redis.passwd}", "no such password file"),
         ("broker: {name: rediss, server: h, ca_certs: no.pem}", "does not exist"),
         ("broker: {name: rediss, server: h, ssl_ca_certs: no.pem}", "does not exist"),
         ("broker: {name: redis, server: h, cert_reqs: required}", "not encrypted"),
@@ -231,6 +235,41 @@ def test_a_password_may_stand_in_the_file_if_nobody_else_can_read_it(home):
 def test_a_password_is_text_whatever_yaml_thinks(home, password):
     config = load(home, f"broker: {{name: redis, server: h, password: {password}}}")
     assert config.broker.password.reveal() == password
+
+
+@pytest.mark.parametrize("secret", ["~hunter2", "hun/ter2", "hunter2.pw"])
+def test_a_password_that_looks_like_a_file_is_refused_and_not_shown(home, secret):
+    (found,) = problems(home, f"broker: {{name: redis, server: h, password: {secret}}}")
+    assert (found.code, found.line) == ("missing-file", 1)
+    assert secret not in str(found)
+
+
+@pytest.mark.parametrize("block", ["name: redis, server: h", "name: redis+socket, path: /run/r.sock"])
+def test_a_vhost_of_redis_is_told(home, block):
+    config = load(home, f"broker: {{{block}, db_num: 2, vhost: 5}}")
+    (warning,) = config.warnings
+    assert "vhost: means nothing to Redis" in warning.message
+    assert config.broker.db == 2
+
+
+def test_settings_that_celery_does_not_know_are_told_with_their_place(home):
+    text = "broker: {name: redis, server: h}\ncelery:\n  overrides:\n    worker_prefetch_multiplier: 1\n"
+    (slip,) = problems(home, f"{text}    worker_prefetch_multiplyer: 4\n")
+    assert (slip.line, slip.col, slip.code) == (5, 5, "unknown-key")
+    assert slip.hint == "did you mean 'worker_prefetch_multiplier'?"
+    config = load(home, f"{text}    prefetch: 4\n    of_a_newer_celery: 1\n")
+    assert [(w.line, "not a setting of Celery" in w.message) for w in config.warnings] == [
+        (5, True),
+        (6, True),
+    ]
+    (old,) = problems(home, f"{text}    CELERYD_MAX_TASKS_PER_CHILD: 4\n")
+    assert old.hint == "did you mean 'worker_max_tasks_per_child'?"
+
+
+def test_the_settings_of_the_installed_celery_are_known():
+    from celery.app.defaults import SETTING_KEYS
+
+    assert set(SETTING_KEYS) <= SETTINGS
 
 
 def test_a_password_file_beside_app_yaml_or_in_the_certs_directory_is_found(home, tmp_path):

@@ -23,8 +23,8 @@ def test_the_template_is_right_but_for_its_placeholders(tmp_path, broker):
     assert all("placeholder" in d.message for d in caught.value.diagnostics)
     (tmp_path / "pw").write_text("x")
     (tmp_path / "pw").chmod(0o600)
-    values = {"password": str(tmp_path / "pw"), "server": "h", "username": "joe", "vhost": "v"}
-    update_block(path, "broker", values)
+    values = {"password": str(tmp_path / "pw"), "server": "h", "username": "joe"}
+    update_block(path, "broker", values | ({"vhost": "v"} if broker == "rabbitmq" else {}))
     update_block(path, "results_backend", values)
     config = load_config(path, {"HOME": str(tmp_path)})
     assert config.warnings == ()
