@@ -37,6 +37,7 @@ def check_study(
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """The plan of a spec without errors, and every finding about the spec and the samples it names."""
     from merlin.spec.load import check_spec
+    from merlin.study.local_launcher import launch_warnings
     from merlin.study.prepare import plan_only
     from merlin.study.spec_samples import unused_generate
 
@@ -57,6 +58,7 @@ def check_study(
         return None, _errors_first(
             [*found, *(d for d in error.diagnostics if (d.message, d.line) not in told)]
         )
+    found += launch_warnings(spec, plan)
     if plan.samples is not None:
         found += unused_generate(spec, plan.samples.num)
     return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec.expression import CONSTANTS, parse
+from merlin.spec.scalars import Problem
 from merlin.spec.tokens import find_tokens, substitute
 from merlin.study.cleanup import wait_before_cleanup
 from merlin.study.dependencies import Dependency, StepNeeds, analyse, sample_names
@@ -50,7 +51,7 @@ def make_plan(
     created: str,
     study_id: str,
     seed: int = 0,
-    mpirun: bool = False,
+    launcher: str = "",
     code_version: str = "",
     extending: Extends | None = None,
 ) -> Plan:
@@ -66,7 +67,7 @@ def make_plan(
         created: ISO 8601 with zone.
         study_id: Unique name of the study.
         seed: Of everything random in the study's functions.
-        mpirun: Whether $(LAUNCHER) may use mpirun.
+        launcher: What $(LAUNCHER) becomes, without the number of processes; "" starts one process each.
         code_version: Version of this program.
         extending: For an extension: the study that gets its samples. Steps that the new samples do not change are
             left out; their directories, and those of the data sets, are the study's.
@@ -75,7 +76,7 @@ def make_plan(
     samples = _samples_info(spec, num_samples, samples_file)
     if samples is not None and extending is not None:
         samples = replace(samples, first=extending.first_sample)
-    planner = _Planner(spec, workspace, variables, samples, tuple(combos), mpirun, extending)
+    planner = _Planner(spec, workspace, variables, samples, tuple(combos), launcher, extending)
     return Plan(
         name=spec.document.description.name,
         study_id=study_id,
@@ -164,7 +165,7 @@ class _Planner:
     variables: Mapping[str, str]
     samples: SamplesInfo | None
     combos: tuple[Combination, ...]
-    mpirun: bool
+    launcher: str
     extending: Extends | None = None
     settled: frozenset[str] = frozenset()  # steps that an extension leaves out
     needs: dict[str, StepNeeds] = field(default_factory=dict)
@@ -270,7 +271,11 @@ class _Planner:
 
         def script(text: str) -> str:
             text = declare_vlauncher(fill(text), common.resources, shell)
-            return fill_local_launchers("\n".join([*sources, text]), common.resources, mpirun=self.mpirun)
+            text = "\n".join([*sources, text])
+            try:
+                return fill_local_launchers(text, common.resources, launcher=self.launcher)
+            except Problem as problem:
+                raise SpecError([self._run_finding(needs, str(problem), problem.hint)]) from problem
 
         return replace(
             common,
@@ -278,6 +283,13 @@ class _Planner:
             restart=script(run.restart) if run.restart and run.restart.strip() else None,
             shell=fill(shell),
         )
+
+    def _run_finding(self, needs: StepNeeds, message: str, hint: str) -> Diagnostic:
+        line, col = self.spec.position(
+            "study", list(self.spec.document.study).index(needs.step), "run", "cmd"
+        )
+        message = f"step {needs.name!r}: {message}"
+        return Diagnostic(str(self.spec.path), line, col, message, hint=hint, code="launcher")
 
     def _source_line(self, entry: str) -> str:
         """A script line for an entry of env.sources: a lone file name is sourced, the rest are commands."""

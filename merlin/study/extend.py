@@ -15,6 +15,7 @@ from merlin.study.continuation import Continuation
 from merlin.study.differences import differences
 from merlin.study.expand import make_plan, runtime_variables
 from merlin.study.growing import Extends, extends
+from merlin.study.local_launcher import LAUNCHERS, local_launcher
 from merlin.study.new_samples import JoinedRows
 from merlin.study.parameters import Combination, combinations
 from merlin.study.plan import Plan, SamplesInfo
@@ -136,7 +137,7 @@ class _Extension:
             created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
             study_id=uuid.uuid4().hex,
             seed=self.study.plan.seed,
-            mpirun=shutil.which("mpirun") is not None,
+            launcher=local_launcher(self.spec).command,
             code_version=code_version(),
             extending=self.extending,
         )
@@ -146,7 +147,7 @@ class _Extension:
     def check_spec(self) -> None:
         """Compare what the spec would have planned at the time with what was planned."""
         _, old = self._samples()
-        tried = [self._plan_again(old, mpirun=mpirun) for mpirun in (False, True)]
+        tried = [self._plan_again(old, launcher) for launcher in LAUNCHERS]
         found = min((differences(self.study.plan, plan) for plan in tried), key=len)
         if found:
             names = [step.name for step in self.spec.document.study]
@@ -180,7 +181,7 @@ class _Extension:
             raise SpecError([finding(self.spec, where, message, "extend-differs")])
         return samples, old
 
-    def _plan_again(self, old: SamplesInfo, *, mpirun: bool) -> Plan:
+    def _plan_again(self, old: SamplesInfo, launcher: str) -> Plan:
         plan = self.study.plan
         return make_plan(
             self.spec,
@@ -191,7 +192,7 @@ class _Extension:
             created=plan.created,
             study_id=plan.study_id,
             seed=plan.seed,
-            mpirun=mpirun,
+            launcher=launcher,
             code_version=plan.code_version,
         )
 

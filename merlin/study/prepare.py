@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from merlin.errors import MerlinError, SpecError, UsageError, WorkspaceError
 from merlin.spec.tokens import substitute
 from merlin.study.expand import make_plan, provenance_stem, runtime_variables
+from merlin.study.local_launcher import local_launcher
 from merlin.study.parameters import combinations
 from merlin.study.plan import Plan
 from merlin.study.plan_io import write_plan, write_text_atomic
@@ -97,7 +98,7 @@ def prepare_study(
             created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
             study_id=uuid.uuid4().hex,
             seed=options.seed,
-            mpirun=shutil.which("mpirun") is not None,
+            launcher=local_launcher(spec).command,
             code_version=code_version(),
         )
         plan = with_samples_digest(plan, table)
@@ -158,7 +159,7 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
         created=now.isoformat(timespec="seconds"),
         study_id="",
         seed=options.seed,
-        mpirun=shutil.which("mpirun") is not None,
+        launcher=local_launcher(spec).command,
         code_version=code_version(),
     )
 

@@ -60,6 +60,7 @@ def run(
     from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for, publish
     from merlin.study.checking import load_checked
+    from merlin.study.local_launcher import launch_warnings
     from merlin.study.prepare import StudyOptions, prepare_study
     from merlin.study.spec_samples import unused_generate
 
@@ -81,6 +82,8 @@ def run(
         if workspace.plan.samples is not None:
             for warning in unused_generate(loaded, workspace.plan.samples.num):
                 print(warning.render(), file=sys.stderr)
+    for warning in launch_warnings(loaded, workspace.plan):
+        print(warning.render(), file=sys.stderr)
     if is_dry:
         from merlin.cli.dry import write_scripts
 

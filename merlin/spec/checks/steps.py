@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from merlin.spec.allocation import allocated_procs, allocations
 from merlin.spec.defaults import BATCH, funnel_base
 from merlin.spec.findings import Findings, allowed
-from merlin.spec.scalars import shown
+from merlin.spec.scalars import Problem, shown
 from merlin.spec.tokens import find_tokens
 from merlin.spec.tree import MISSING, Entry
 
@@ -159,8 +160,23 @@ def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
         entry = run.get(kind)
         if isinstance(entry.content, str) and not entry.content.strip():
             findings.error(entry.key_place, f"{kind} of step {name!r} is empty", text=kind, code="empty")
+        _check_allocations(entry, name, findings)
     if given and "cmd" not in given:
         _check_keys_of_cmd(name, given[0], run, study_shell, findings)
+
+
+def _check_allocations(entry: Entry, name: str, findings: Findings) -> None:
+    for allocation in allocations(entry.text):
+        try:
+            allocated_procs(allocation)
+        except Problem as problem:
+            findings.error(
+                entry.place,
+                f"step {name!r}: {problem}",
+                text=f"$(LAUNCHER)[{allocation}]",
+                hint=problem.hint,
+                code="launcher",
+            )
 
 
 def _check_keys_of_cmd(name: str, kind: str, run: Entry, study_shell: str, findings: Findings) -> None:

@@ -11,7 +11,7 @@ from merlin.errors import SpecError
 from merlin.spec.load import load_spec
 from merlin.study.dependencies import topological_order
 from merlin.study.expand import make_plan
-from merlin.study.launch import declare_vlauncher, fill_local_launchers
+from merlin.study.launch import asked_processes, declare_vlauncher, fill_local_launchers
 from merlin.study.parameters import combinations
 from merlin.study.plan import StepKind
 from merlin.study.plan_io import plan_to_json
@@ -27,7 +27,7 @@ global.parameters:
 
 @pytest.fixture
 def plan_of(tmp_path):
-    def make(*parts, num_samples=30, mpirun=False):
+    def make(*parts, num_samples=30, launcher=""):
         body = "\n".join(textwrap.dedent(part) for part in parts)
         path = tmp_path / "s.yaml"
         path.write_text(f"description: {{name: s, description: d}}\n{body}\n")
@@ -41,7 +41,7 @@ def plan_of(tmp_path):
             created="2026-01-02T03:04:05+00:00",
             study_id="1",
             seed=0,
-            mpirun=mpirun,
+            launcher=launcher,
         )
 
     return make
@@ -254,25 +254,45 @@ def test_resources_from_parameters_are_numbers_again(plan_of):
         study: [{name: a, description: d, run: {cmd: "$(LAUNCHER) x", procs: $(P), nodes: 2}}]
         global.parameters: {P: {values: [1, 4], label: P.%%}}
         """,
-        mpirun=True,
+        launcher="mpirun",
     )
     assert [i.resources for i in plan.instances] == [{"nodes": 2, "procs": 1}, {"nodes": 2, "procs": 4}]
     assert [i.command for i in plan.instances] == [" x", "mpirun -np 4 x"]
 
 
 @pytest.mark.parametrize(
-    ("text", "mpirun", "filled"),
+    ("text", "launcher", "filled"),
     [
-        ("$(LAUNCHER) x", True, "mpirun -np 8 x"),
-        ("$(LAUNCHER) x", False, " x"),
-        ("$(LAUNCHER)[1n, 2p] x; $(LAUNCHER)[1p] y", True, "mpirun -np 2 x;  y"),
-        ("MERLIN_PROCS=3\n$(VLAUNCHER) x", True, "MERLIN_PROCS=3\nmpirun -np ${MERLIN_PROCS} x"),
-        ("MERLIN_PROCS=1\n$(VLAUNCHER) x", True, "MERLIN_PROCS=1\n x"),
-        ("# MERLIN_PROCS=3\n$(VLAUNCHER) x", True, "# MERLIN_PROCS=3\n x"),
+        ("$(LAUNCHER) x", "mpirun", "mpirun -np 8 x"),
+        ("$(LAUNCHER) x", "mpirun --oversubscribe", "mpirun --oversubscribe -np 8 x"),
+        ("$(LAUNCHER) x", "", " x"),
+        ("$(LAUNCHER)[1n, 2p] x; $(LAUNCHER)[1p] y", "mpirun", "mpirun -np 2 x;  y"),
+        ("$(LAUNCHER)[4p,2n] x", "mpirun", "mpirun -np 4 x"),
+        ("$(LAUNCHER)[1,1] x; $(LAUNCHER)[2, 16] y", "mpirun", " x; mpirun -np 16 y"),
+        ("$(LAUNCHER)[1,2] x", "", " x"),
+        ("$(LAUNCHER)[$(X0)p] x", "mpirun", "mpirun -np $(X0) x"),
+        ("MERLIN_PROCS=3\n$(VLAUNCHER) x", "mpirun", "MERLIN_PROCS=3\nmpirun -np ${MERLIN_PROCS} x"),
+        ("MERLIN_PROCS=1\n$(VLAUNCHER) x", "mpirun", "MERLIN_PROCS=1\n x"),
+        ("# MERLIN_PROCS=3\n$(VLAUNCHER) x", "mpirun", "# MERLIN_PROCS=3\n x"),
     ],
 )
-def test_launchers_without_a_scheduler(text, mpirun, filled):
-    assert fill_local_launchers(text, {"procs": 8}, mpirun=mpirun) == filled
+def test_launchers_without_a_scheduler(text, launcher, filled):
+    assert fill_local_launchers(text, {"procs": 8}, launcher=launcher) == filled
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("x", 1),
+        ("$(LAUNCHER) x", 8),
+        ("$(LAUNCHER)[2p] x; $(LAUNCHER)[1,3] y", 3),
+        ("$(LAUNCHER)[$(X0)p] x", 1),
+        ("$(VLAUNCHER) x", 8),
+        ("MERLIN_PROCS=3\n$(VLAUNCHER) x\nMERLIN_PROCS=5\n$(VLAUNCHER) y", 5),
+    ],
+)
+def test_the_processes_that_launchers_ask_for(text, most):
+    assert asked_processes(text, {"procs": 8}) == most
 
 
 def test_the_plan_does_not_grow_with_the_samples(plan_of):
