@@ -20,7 +20,7 @@ from merlin.execution.shell import (
 from merlin.execution.waiting import Waiter
 
 STOP_GRACE_S = 1.0
-_OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class FreshShell:
@@ -79,7 +79,7 @@ class FreshShell:
                     stdout=out,
                     stderr=err,
                     cwd=task.directory,
-                    env=self._env,
+                    env={**self._env, **dict(task.variables)} if task.variables else self._env,
                     process_group=0,
                 )
             finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,15 @@ LEAVE_S = 1.0  # how long the leave to commit counts; less than any lease
 
 Outputs = dict[str, NDArray[Any]]
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a task has ended that is not in the ledger yet."""
+
+    started: float  # epoch seconds
+    seconds: float
+    code: int
 
 
 class ChunkJournal:
@@ -120,14 +129,27 @@ class ChunkJournal:
             if time.monotonic() - asked <= LEAVE_S:
                 return asked
 
-    def abandon(self) -> list[int]:
-        """Forget what is not committed; the tasks that this leaves to be run."""
+    def abandon(self) -> dict[int, Ended | None]:
+        """Forget what is not committed; the tasks that this leaves, and how those of them ended that did so ok."""
+        left = self._left()
         self._pending_lo = self._pending_hi = self._num_pending = 0
         self._failures.clear()
         self.outcomes[~self._committed] = NO_OUTCOME
+        return left
+
+    def _left(self) -> dict[int, Ended | None]:
         later = {task for tasks in self._again.values() for task in tasks}
         lo = self._chunk.lo
-        return [t for t in self._chunk.task_ids() if not (self._committed[t - lo] or t in later)]
+        return {
+            task: self._ended_ok(task - lo)
+            for task in self._chunk.task_ids()
+            if not (self._committed[task - lo] or task in later)
+        }
+
+    def _ended_ok(self, i: int) -> Ended | None:
+        if self.outcomes[i] != Outcome.OK or self._instance.kind is not StepKind.CMD:
+            return None
+        return Ended(float(self._starts[i]), float(self._seconds[i]), int(self._codes[i]))
 
     def result(self) -> ChunkResult:
         """Commit the rest, and report."""

@@ -19,7 +19,7 @@ import numpy as np
 from merlin.errors import ShardError, WorkspaceError
 from merlin.execution.embedded import INTERRUPTED, RunOptions, run_embedded
 from merlin.execution.events import Observer
-from merlin.execution.task_files import is_finished, unmark_finished
+from merlin.execution.task_files import is_finished
 from merlin.ledger.replay import replay
 from merlin.shards.format.manifest_file import DataSet, read_manifest
 from merlin.shards.format.rows import row_map, to_ranges
@@ -32,6 +32,8 @@ from merlin.shards.proving.repair import RepairPlan, plan_repair
 from merlin.shards.proving.verify import Report
 from merlin.shards.proving.whereabouts import has_manifest_outcome, manifest_instance
 from merlin.shards.writing import bundle
+from merlin.shards.writing.assembly import GATHERER
+from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.manifest import write_manifest
 from merlin.study.plan import StepInstance, StepKind
 from merlin.study.restrict import with_upstream
@@ -170,9 +172,9 @@ class Repair:
                 rows = np.union1d(rows, lost)
         if again:
             known = promised(self._directory)
-            executed = NO_ROWS if known is None else self._without_files(known, rows)
+            executed = NO_ROWS
             for name, tasks in again.items():
-                self._run_part(self._studies[name], tasks)
+                executed = np.union1d(executed, self._run_part(self._studies[name], tasks))
             if known is not None and not self.done.was_interrupted:
                 self._note_fates(read_manifest(self._directory), rows, executed)
             return
@@ -196,34 +198,15 @@ class Repair:
             if _touches(entry, rows):
                 info = None if entry.shard in plan.doubtful else _read(data, entry.shard)
                 self._original.setdefault(entry.shard, (entry.content_digest, info))
-        executed = self._without_files(data, rows)
         parts: dict[str, dict[str, list[Range]]] = {}
         for (member, source), tasks in tasks_of(data, rows).items():
             parts.setdefault(member, {})[source] = tasks
         for member, tasks_by_source in parts.items():
-            self._run_part(self._studies[member], tasks_by_source)
+            executed = self._run_part(self._studies[member], tasks_by_source)
             if self.done.was_interrupted:
                 return
-        self._executed = np.union1d(self._executed, executed)
+            self._executed = np.union1d(self._executed, executed)
         self._take_stock(data, rows)
-
-    def _without_files(self, data: DataSet, rows: Array) -> Array:
-        """Rows whose tasks have to be executed; the others left files that are collected again."""
-        found = [NO_ROWS]
-        for source in data.sources:
-            first, study = source.first_row, self._studies[source.workspace]
-            instance = study.instance(source.id)
-            mine = rows[(rows >= first) & (rows < first + source.num_tasks)]
-            if instance.kind is not StepKind.CMD:
-                found.append(mine)
-                continue
-            for row in mine.tolist():
-                directory = str(study.task_dir(instance, row - first))
-                if row in self._forced:
-                    unmark_finished(directory)
-                if not is_finished(directory):
-                    found.append(np.array([row]))
-        return np.unique(np.concatenate(found))
 
     def _take_stock(self, data: DataSet, rows: Array) -> None:
         """Compare the new shards with what the manifest said of the old ones."""
@@ -259,18 +242,62 @@ class Repair:
     def _note(self, name: str, data: DataSet, rows: Array) -> None:
         setattr(self.done, name, np.union1d(getattr(self.done, name), sample_ids(data, rows)))
 
-    def _run_part(self, study: Workspace, tasks: Mapping[str, list[Range]]) -> None:
-        """Run tasks of the aggregate's sources again, and what has to run before and after them."""
+    def _run_part(self, study: Workspace, tasks: Mapping[str, list[Range]]) -> Array:
+        """Bring back what tasks of the aggregate's sources gave: from the files that they have left, or by running them
+        again, with what has to run before them. Then write their shards; returns the rows that ran again."""
+        outcomes = replay(study.ledger_dir, study.plan).outcomes
 
         def has_files(instance: StepInstance, task: int) -> bool:
-            return is_finished(str(study.task_dir(instance, task)))
+            ended_ok = outcomes[instance.id][task] == Outcome.OK
+            return ended_ok and is_finished(str(study.task_dir(instance, task)))
 
-        again = with_upstream(study.plan, tasks, has_files)
+        rows = row_map(study, study.instance(self._aggregate))
+        lost: dict[str, list[Range]] = {}
+        shards, executed = set[int](), [NO_ROWS]
+        for id, ranges in tasks.items():
+            first = rows.first_row(id)
+            gone = [self._collect(study, study.instance(id), lo, hi, has_files) for lo, hi in ranges]
+            lost[id] = to_ranges(np.concatenate(gone))
+            executed += [first + part for part in gone]
+            shards |= {shard for lo, hi in ranges for shard, _, _ in rows.pieces(first + lo, first + hi)}
+        again = with_upstream(study.plan, lost, has_files)
+        again[self._aggregate] = to_ranges(np.array(sorted(shards)) - rows.shards.start)
         self._embedded(study, again, {*again, *self._of_aggregate(study)})
         for id in again:  # what other data sets, which are finished, got for a second time
             for target in study.instance(id).feeds:
                 if target != self._aggregate and has_manifest_outcome(study, study.instance(target)):
                     shutil.rmtree(study.path / target / bundle.DIRECTORY, ignore_errors=True)
+        return np.unique(np.concatenate(executed))
+
+    def _collect(
+        self,
+        study: Workspace,
+        source: StepInstance,
+        lo: int,
+        hi: int,
+        has_files: Callable[[StepInstance, int], bool],
+    ) -> Array:
+        """Put what tasks [lo, hi) have left into bundles; the tasks for which that cannot be done."""
+        if source.kind is not StepKind.CMD:
+            return np.arange(lo, hi)
+        aggregate = study.instance(self._aggregate)
+        first = row_map(study, aggregate).first_row(source.id)
+        forced = np.isin(np.arange(first + lo, first + hi), self._forced)
+        ok = ~forced & np.array([has_files(source, task) for task in range(lo, hi)])
+        request = CollectRequest(
+            workspace=study,
+            aggregate=aggregate,
+            source=source,
+            lo=lo,
+            hi=hi,
+            ok=ok,
+            outputs=None,
+            attempt=0,
+            worker=GATHERER,
+        )
+        for task in collect_chunk(request) if ok.any() else ():
+            ok[task - lo] = False
+        return lo + np.flatnonzero(~ok)
 
     def _embedded(self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]) -> None:
         options = RunOptions(workers=self._workers, again=again, only=tuple(sorted(only)))

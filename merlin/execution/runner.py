@@ -12,7 +12,7 @@ from itertools import chain, islice
 from merlin.errors import ExecutionError, MerlinError, ShardError
 from merlin.execution.fresh_shell import FreshShell
 from merlin.execution.functions import TAIL_CHARS, FunctionRunner
-from merlin.execution.journal import ChunkJournal, Progress
+from merlin.execution.journal import ChunkJournal, Ended, Progress
 from merlin.execution.scripts import Script, ScriptTemplate
 from merlin.execution.shell import (
     Shell,
@@ -26,9 +26,10 @@ from merlin.execution.shell import (
     task_environment,
 )
 from merlin.execution.task_files import (
-    is_finished,
+    file_size,
     make_directory,
     mark_finished,
+    set_aside,
     unmark_finished,
     write_script,
 )
@@ -124,18 +125,21 @@ class ChunkRunner:
         """Run what the chunk has left, each task alone."""
         left = journal.abandon()
         results = [journal.result()]
-        for task in left:
+        for task, ended in left.items():
             if self._waiter.stopped or results[-1].stop:
                 break
-            results.append(self._run_alone(instance, replace(chunk, lo=task, hi=task + 1, holes=())))
+            results.append(self._run_alone(instance, replace(chunk, lo=task, hi=task + 1, holes=()), ended))
         return _together(chunk, results)
 
-    def _run_alone(self, instance: StepInstance, chunk: Chunk) -> ChunkResult:
-        """Run a chunk of one task; it has failed if that is what raises the error."""
+    def _run_alone(self, instance: StepInstance, chunk: Chunk, ended: Ended | None) -> ChunkResult:
+        """Run a chunk of one task, or only commit it if it `ended` ok; it has failed if that raises the error."""
         journal = self._journal(instance, chunk, is_told=False)
         started, clock = time.time(), time.perf_counter()
         try:
-            return self._run(instance, chunk, journal)
+            if ended is None:
+                return self._run(instance, chunk, journal)
+            journal.end(chunk.lo, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code)
+            return journal.result()
         except (*_NOT_A_TASKS_FAULT, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - see `run`
@@ -201,15 +205,16 @@ class ChunkRunner:
             shell.close()
 
     def _step(self, instance: StepInstance, use_restart: bool) -> _ShellStep:
-        key = (instance.id, use_restart and instance.restart is not None)
+        key = (instance.id, use_restart)
         if key not in self._steps:
-            self._steps[key] = _ShellStep(self._workspace, instance, self._env, restart=key[1])
+            self._steps[key] = _ShellStep(self._workspace, instance, self._env, is_restart=use_restart)
         return self._steps[key]
 
     def _settle(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit) -> None:
         """Judge one exit and write it down."""
         task = ended.task
         if ended.interrupted:
+            unmark_finished(task.directory)
             journal.end(
                 task.task, Outcome.INTERRUPTED, started=ended.started, seconds=ended.seconds, code=ended.code
             )
@@ -219,13 +224,19 @@ class ChunkRunner:
         if verdict.outcome is Outcome.OK:
             mark_finished(task.directory)
             journal.end(task.task, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code)
-        elif verdict.outcome is None:
+            journal.flush_if_due()
+            return
+        unmark_finished(task.directory)  # its script may have copied one
+        if verdict.outcome is None:
             journal.defer(task.task, use_restart=verdict.use_restart)
         else:
             if disk_is_full(task.directory):
                 raise full_disk(task.directory)
             failure = Failure(
-                task=task.task, cause=verdict.cause, exit_code=ended.code, tail=read_tail(task.err)
+                task=task.task,
+                cause=verdict.cause,
+                exit_code=ended.code,
+                tail=read_tail(task.err, task.err_at),
             )
             journal.fail(failure, started=ended.started, seconds=ended.seconds)
         journal.flush_if_due()
@@ -279,11 +290,14 @@ class _ShellStep:
     """What the chunks of one step instance share: its script template and how it is run."""
 
     def __init__(
-        self, workspace: Workspace, instance: StepInstance, env: dict[str, str], *, restart: bool
+        self, workspace: Workspace, instance: StepInstance, env: dict[str, str], *, is_restart: bool
     ) -> None:
         self.instance = instance
-        self.stem = f"{instance.script_name}.restart" if restart else instance.script_name
-        command = instance.restart if restart and instance.restart is not None else instance.command
+        self.is_restart = is_restart  # the tasks have asked to go on where they were
+        restart = instance.restart if is_restart else None
+        self.stem = instance.script_name if restart is None else f"{instance.script_name}.restart"
+        command = instance.command if restart is None else restart
+        self._leftovers = _leftovers(workspace, instance)
         self.template = ScriptTemplate(workspace, instance, command)
         self.batch_size = _FIRST_BATCH
         self._task_s: float | None = None
@@ -296,8 +310,21 @@ class _ShellStep:
     def shell(self, *, warm: bool, waiter: Waiter) -> Shell:
         timeout_s = self.instance.timeout_s
         if warm:
-            return WarmShell(self._argv, self._env, waiter, timeout_s, self._home)
+            return WarmShell(self._argv, self._env, waiter, timeout_s, self._home, self.begin_again)
         return FreshShell(self._argv, self._env, waiter, timeout_s)
+
+    def begin_again(self, task: ShellTask) -> None:
+        """Make the directory of a task that has been tried before ready for another try."""
+        if not self.is_restart:
+            set_aside(task.directory, self._leftovers)
+
+    def task(self, script: Script, *, is_new: bool) -> ShellTask:
+        """The task of a script; `is_new` if its directory is, so that no try can have left anything."""
+        task = ShellTask(script.task, script.directory, self.stem, script.variables)
+        if is_new:
+            return task
+        self.begin_again(task)
+        return replace(task, err_at=file_size(task.err)) if self.is_restart else task
 
     def can_be_warm(self, script: Script) -> bool:
         """Whether the step may run in a warm shell, as far as its first script shows."""
@@ -320,6 +347,15 @@ class _ShellStep:
         """Size the next batch from how long tasks take."""
         self._task_s = seconds if self._task_s is None else 0.9 * self._task_s + 0.1 * seconds
         self.batch_size = max(1, min(int(_BATCH_S / max(self._task_s, 1e-6)), _LARGEST_BATCH))
+
+
+def _leftovers(workspace: Workspace, instance: StepInstance) -> tuple[str, ...]:
+    """What a try leaves that another one must not be credited with: what it said, and what data sets collect."""
+    name = instance.script_name
+    said = [f"{stem}{suffix}" for stem in (name, f"{name}.restart") for suffix in (".out", ".err")]
+    aggregates = (workspace.instance(target).aggregate for target in instance.feeds)
+    collected = (field.file for aggregate in aggregates if aggregate for field in aggregate.fields)
+    return tuple(dict.fromkeys([*said, *(file for file in collected if file)]))
 
 
 class _Batches:
@@ -346,13 +382,12 @@ class _Batches:
                 yield batch
 
     def _prepare(self, scripts: list[Script]) -> list[ShellTask]:
-        """Create directories and scripts; tasks that have finished before are written down at once."""
+        """Create directories and scripts."""
         batch: list[ShellTask] = []
         for script in scripts:
             try:
-                if not make_directory(script.directory) and is_finished(script.directory):
-                    self._journal.end(script.task, Outcome.OK, started=time.time(), seconds=0.0)
-                    continue
+                is_new = make_directory(script.directory)
+                task = self._step.task(script, is_new=is_new)
                 write_script(script, self._step.stem)
             except OSError as error:
                 self.error = machine_error(error)
@@ -360,7 +395,6 @@ class _Batches:
                     break
                 self._cannot_prepare(script, error)
                 continue
-            task = ShellTask(script.task, script.directory, self._step.stem)
             (self.unsafe if self.warm and self._step.is_unsafe(script) else batch).append(task)
         return batch
 

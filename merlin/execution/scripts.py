@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
 
+from merlin.spec.variables import value_variable
 from merlin.study.plan import StepInstance
 from merlin.study.workspace import Workspace
 
@@ -28,6 +29,7 @@ class Script:
     directory: str  # absolute
     text: str
     values: tuple[str, ...]  # the sample's columns that the script may contain; () if it contains none
+    variables: tuple[tuple[str, str], ...] = ()  # of the environment: name, value of the sample
 
 
 class ScriptTemplate:
@@ -42,6 +44,8 @@ class ScriptTemplate:
         source = f"#!{instance.shell}\n\n{command}\n"
         names = [name for name in _TOKEN.findall(source) if name in self._known()]
         self.uses_columns = any(n in self._labels or n == "MERLIN_SAMPLE_VECTOR" for n in names)
+        named = ((value_variable(label), column) for column, label in enumerate(self._labels))
+        self._variables = [(name, column) for name, column in named if name in source]
         self._format = self._compile(source)
         self._pick = _picker([self._slot(name) for name in names])
 
@@ -51,7 +55,7 @@ class ScriptTemplate:
             yield from self._range(lo, hi)
 
     def _range(self, lo: int, hi: int) -> Iterator[Script]:
-        format, pick, root = self._format, self._pick, self._root
+        format, pick, root, named = self._format, self._pick, self._root, self._variables
         same = [str(self._workspace.path / i) for i in self._instance.same_workspaces.values()]
         first = self._workspace.first_sample
         for at in range(lo, hi, _BLOCK):
@@ -60,18 +64,20 @@ class ScriptTemplate:
                 range(at, end), self._paths(at, end), self._rows(at, end), strict=True
             ):
                 directory = f"{root}/{path}" if path else root
+                variables = tuple([(name, row[at]) for name, at in named]) if named else ()
                 if not pick:
-                    yield Script(task, directory, format % (), ())
+                    yield Script(task, directory, format % (), (), variables)
                     continue
                 others = [f"{base}/{path}" if path else base for base in same]
                 slots = (str(first + task), path, " ".join(row), directory, *others, *row)
-                yield Script(task, directory, format % pick(slots), row)
+                values = row if self.uses_columns else ()
+                yield Script(task, directory, format % pick(slots), values, variables)
 
     def _paths(self, lo: int, hi: int) -> Iterator[str]:
         return self._workspace.layout.iter_paths(lo, hi) if self._instance.per_sample else repeat("", hi - lo)
 
     def _rows(self, lo: int, hi: int) -> Iterator[tuple[str, ...]]:
-        if not self.uses_columns:
+        if not (self.uses_columns or self._variables):
             return repeat((), hi - lo)
         return iter(self._workspace.samples().text_rows(lo, hi))
 

@@ -44,6 +44,8 @@ class ShellTask:
     task: int
     directory: str  # absolute
     stem: str  # of the files: <stem>.sh, .out, .err
+    variables: tuple[tuple[str, str], ...] = ()  # of the environment of this task alone: name, value
+    err_at: int = 0  # bytes that earlier tries have left in its .err
 
     @property
     def script(self) -> str:
@@ -134,14 +136,14 @@ def disk_is_full(path: str) -> bool:
     return stats.f_blocks > 0 and stats.f_bavail == 0
 
 
-def read_tail(path: str, size: int = TAIL_BYTES) -> str:
-    """The last `size` bytes of a text file, "" if it cannot be read."""
+def read_tail(path: str, start: int = 0, size: int = TAIL_BYTES) -> str:
+    """The last `size` bytes of a text file, but nothing before byte `start`; "" if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
         end = os.fstat(fd).st_size
-        return os.pread(fd, size, max(0, end - size)).decode("utf-8", "replace")
+        return os.pread(fd, size, max(0, start if start <= end else 0, end - size)).decode("utf-8", "replace")
     finally:
         os.close(fd)

@@ -1,14 +1,18 @@
-"""The files of shell tasks: their directories, scripts and finish marks."""
+"""The files of shell tasks: their directories, scripts, finish marks, and what earlier tries have left."""
 
 from __future__ import annotations
 
 import errno
+import glob
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from merlin.execution.scripts import Script
 from merlin.study.layout import FINISHED
 
+_TRY = ".try"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
@@ -21,6 +25,14 @@ def make_directory(path: str) -> bool:
     except FileNotFoundError:
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
     return True
+
+
+def file_size(path: str) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except FileNotFoundError:
+        return 0
 
 
 def write_script(script: Script, stem: str) -> None:
@@ -36,13 +48,59 @@ def write_script(script: Script, stem: str) -> None:
 
 
 def is_finished(directory: str) -> bool:
+    """Whether the mark is there. That alone proves nothing, as anybody may have copied it: ask the ledger first."""
     return os.access(f"{directory}/{FINISHED}", os.F_OK)
 
 
 def mark_finished(directory: str) -> None:
-    os.close(os.open(f"{directory}/{FINISHED}", _WRITE, 0o644))
+    """Say to people, and to scripts that wait for it, that the task has ended ok."""
+    with suppress(IsADirectoryError):
+        os.close(os.open(f"{directory}/{FINISHED}", _WRITE, 0o644))
 
 
 def unmark_finished(directory: str) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, IsADirectoryError):
         os.unlink(f"{directory}/{FINISHED}")  # noqa: PTH108
+
+
+def set_aside(directory: str, names: Sequence[str]) -> None:
+    """Move what an earlier try has left into `.try1`, `.try2` … inside the directory, and remove its finish mark.
+
+    `names` are those files, or patterns of them, whose content a later try must not be credited with. Everything else
+    stays where it is, because a simulation may go on from it.
+    """
+    unmark_finished(directory)
+    found = [name for pattern in names for name in _matches(directory, pattern)]
+    if not found:
+        return
+    target = _new_directory(directory)
+    for name in dict.fromkeys(found):
+        os.makedirs(os.path.dirname(f"{target}/{name}"), exist_ok=True)  # noqa: PTH103, PTH120
+        with suppress(FileNotFoundError):  # it was inside of something that has moved already
+            os.rename(f"{directory}/{name}", f"{target}/{name}")  # noqa: PTH104
+
+
+def _matches(directory: str, pattern: str) -> Iterator[str]:
+    """Names below the directory that the pattern matches; nothing outside of it."""
+    if os.path.isabs(pattern) or ".." in pattern.split("/"):  # noqa: PTH117
+        return
+    if not glob.has_magic(pattern):
+        if os.path.lexists(f"{directory}/{pattern}"):
+            yield pattern
+        return
+    for path in Path(directory).glob(pattern):
+        name = str(path.relative_to(directory))
+        if not name.startswith(_TRY):
+            yield name
+
+
+def _new_directory(directory: str) -> str:
+    number = 1
+    while True:
+        path = f"{directory}/{_TRY}{number}"
+        try:
+            os.mkdir(path)  # noqa: PTH102
+        except FileExistsError:
+            number += 1
+        else:
+            return path

@@ -65,4 +65,4 @@ def _again(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
             f"asked to be {what} (exit code {code}) after {chunk.retries} retries; "
             f"max_retries is {instance.max_retries}",
         )
-    return Verdict(None, use_restart=restart and instance.restart is not None)
+    return Verdict(None, use_restart=restart)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,11 +69,14 @@ class WarmShell:
         waiter: Waiter,
         timeout_s: float | None,
         home: str,
+        begin_again: Callable[[ShellTask], None],
     ) -> None:
+        """`begin_again` is called before a task runs for a second time."""
         self._argv = list(argv)
         self._env = env
         self._waiter = waiter
         self._timeout_s = timeout_s
+        self._begin_again = begin_again
         self._home = home  # the shell's own directory; whoever looks for orphans finds it there
         self._own_session = _has_terminal()
         self._driver: _Driver | None = None
@@ -221,6 +224,7 @@ class WarmShell:
         task = driver.waiting[0].task
         if (left or code in _SUSPENDED) and task not in self._bereaved:
             self._bereaved.add(task)
+            self._begin_again(driver.waiting[0])
             return
         yield self._exit(driver, signalled(code) if code else 1, time.time())
 
@@ -307,9 +311,10 @@ def _line(task: ShellTask) -> str:
     """
     folder = quote(task.directory)
     script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")
+    values = "".join(f"export {name}={quote(value)};" for name, value in task.variables)
     return (
-        f"(set +m;cd -P -- {folder}||exit 126;unset OLDPWD;export OLDPWD;BASH_ARGV0={script};. {script})"
-        f">{stem}.out 2>{stem}.err\n"
+        f"(set +m;cd -P -- {folder}||exit 126;unset OLDPWD;export OLDPWD;{values}BASH_ARGV0={script};. {script})"
+        f">>{stem}.out 2>>{stem}.err\n"
         f"case $? in {_SUSPENDED_PATTERN})set -- $?;wait -f %%;set -- $1 $?;"
         f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;"
         f"echo $2 $EPOCHREALTIME;case $2 in {_STOP_PATTERN})exit 0;esac;set --;;"

@@ -223,7 +223,7 @@ def both(tmp_path: Path, env: dict[str, str], scripts: dict[str, str]) -> Iterat
     root = tmp_path / "run"
     waiter = Waiter(lambda: False, None)
     fresh = observe(FreshShell(BASH, env, waiter, None), root, scripts)
-    warm = observe(WarmShell(BASH, env, waiter, None, str(tmp_path)), root, scripts)
+    warm = observe(WarmShell(BASH, env, waiter, None, str(tmp_path), lambda task: None), root, scripts)
     for name in scripts:
         yield name, fresh, warm
 

@@ -171,7 +171,7 @@ class Assembly:
             why = "".join(f"\n  {problem}" for problem in self._problems[:_MAX_PROBLEMS])
             raise ShardError(
                 f"shard {self._shard} of '{self._instance.id}': nothing holds row {what}, though the tasks ended ok; "
-                f"delete their MERLIN_FINISHED or run them again{why}"
+                f"merlin shards verify --repair runs them again{why}"
             )
 
     def _keep_those_to_store(self) -> None:

@@ -5,73 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from study_on_disk import make_workspace, step
+from study_on_disk import step
 from waiting import wait_until
 
 from merlin.errors import ExecutionError
 from merlin.execution.processes import group_members
-from merlin.execution.runner import ChunkRunner
-from merlin.ledger.replay import replay
-from merlin.ledger.writer import LedgerWriter
 from merlin.study.plan import Aggregate, Field, StepInstance, StepKind
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
-from merlin.study.workspace import Workspace
+from merlin.study.tasks import Outcome
 
 OK, FAILED, INTERRUPTED = Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED
-
-
-class Bench:
-    """One workspace, its ledger and a runner."""
-
-    def __init__(self, root: Path, *instances: StepInstance, **runner: Any) -> None:
-        self.workspace: Workspace = make_workspace(root, *instances)
-        self.ledger = LedgerWriter(self.workspace.ledger_dir, "w0")
-        self.runner = ChunkRunner(self.workspace, "w0", self.ledger, **runner)
-
-    def run(self, lo: int, hi: int, instance: str = "s", **more: Any) -> ChunkResult:
-        return self.runner.run(Chunk(instance=instance, lo=lo, hi=hi, **more))
-
-    def outcomes(self, instance: str = "s") -> list[tuple[int, int, int]]:
-        return list(replay(self.workspace.ledger_dir, self.workspace.plan).outcomes[instance].runs())
-
-    def failures(self) -> dict[int, Any]:
-        found = replay(self.workspace.ledger_dir, self.workspace.plan).failures()
-        return {f.task: f for f in (getattr(x, "failure", x) for x in found)}
-
-    def folder(self, task: int, instance: str = "s") -> Path:
-        return self.workspace.task_dir(self.workspace.instance(instance), task)
-
-    def close(self) -> None:
-        self.runner.close()
-        self.ledger.close()
-
-
-@pytest.fixture(params=["warm", "fresh"])
-def fresh(request: pytest.FixtureRequest) -> bool:
-    return request.param == "fresh"
-
-
-@pytest.fixture
-def benches() -> Iterator[list[Bench]]:
-    made: list[Bench] = []
-    yield made
-    for bench in made:
-        bench.close()
-
-
-@pytest.fixture
-def make(tmp_path: Path, benches: list[Bench]) -> Any:
-    def make(*instances: StepInstance, **runner: Any) -> Bench:
-        benches.append(Bench(tmp_path, *instances, **runner))
-        return benches[-1]
-
-    return make
 
 
 # ------------------------------------------------------------------ files and codes
@@ -195,14 +142,6 @@ def test_no_descriptor_of_the_worker_reaches_a_task(make: Any, fresh: bool) -> N
 
 
 # ------------------------------------------------------------------ not twice, not lost
-
-
-def test_a_finished_task_is_not_run_again(make: Any, fresh: bool) -> None:
-    bench = make(step("s", 4, command="echo x >> count\n", fresh_shell=fresh))
-    bench.run(1, 3)
-    assert bench.run(0, 4).runs == ((0, 4, OK),)
-    assert [(bench.folder(i) / "count").read_text() for i in range(4)] == ["x\n"] * 4
-    assert bench.outcomes() == [(0, 4, OK)]
 
 
 def test_holes_are_left_alone(make: Any, fresh: bool) -> None:
