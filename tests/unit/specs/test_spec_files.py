@@ -58,3 +58,7 @@ def test_what_is_trained_on_icf_is_selected_and_normalised_alike(path: Path) -> 
         *icf.simulate({label: np.array([0.01]) for label in config.fields.inputs}, None),
         *config.fields.inputs,
     }
+
+
+def test_no_example_needs_a_launcher() -> None:
+    assert not [path for path in SPECS.rglob("*.yaml") if "LAUNCHER)" in path.read_text(encoding="utf-8")]
