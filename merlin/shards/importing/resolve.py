@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ import numpy as np
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.importing.fit import check_fit
+from merlin.shards.importing.matrix import MAX_COLUMNS, MatrixFile, column_names
 from merlin.shards.importing.sources import Facts, SourceFile, list_some
 from merlin.shards.importing.streams import Part, Stream
 from merlin.shards.writing import check
@@ -40,7 +42,9 @@ def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[St
             streams.append(_field_stream(name, field, sources))
     check_fit(schema, [stream.field for stream in streams])
     for group, columns in (("inputs", schema.inputs), ("parameters", schema.parameters)):
-        streams += [_plain_stream(group, name, column, sources) for name, column in columns.items()]
+        for name, column in columns.items():
+            streams += _plain_streams(group, name, column, sources)
+    _refuse_clashes(schema, streams)
     other = next((stream for stream in streams if stream.num != streams[0].num), None)
     if other is not None:
         raise UsageError(
@@ -92,16 +96,59 @@ def _keys(column: ImportColumn, name: str, *groups: str) -> list[str]:
     return [column.key] if column.key else [name, *(f"{group}/{name}" for group in groups)]
 
 
-def _plain_stream(group: str, name: str, column: ImportColumn, sources: Sequence[SourceFile]) -> Stream:
-    """An input or a parameter: float64 or text; whole numbers stay so in parameters."""
+def _plain_streams(
+    group: str, name: str, column: ImportColumn, sources: Sequence[SourceFile]
+) -> list[Stream]:
+    """An input or a parameter, or those that the columns of a matrix are: float64 or text; whole numbers stay so
+    in parameters."""
     what = f"{group}.{name}"
     parts = find_parts(what, _keys(column, name, group), column, sources)
-    if any(part.facts.shape or part.facts.ragged for part in parts):
-        raise UsageError(f"{what}: expected a value for each sample, found shape {parts[0].facts.shape}")
+    first = parts[0].facts
+    if any(part.facts.ragged or len(part.facts.shape) > 1 for part in parts):
+        raise UsageError(
+            f"{what}: expected a number or a row of numbers for each sample, found "
+            f"{'any number of them' if first.ragged else f'shape {first.shape}'}; name it among the fields, "
+            "of which a model may have inputs, too"
+        )
+    if any(part.facts.shape for part in parts):
+        return _matrix_streams(group, name, parts)
+    return [_plain_stream(group, name, parts)]
+
+
+def _plain_stream(group: str, name: str, parts: Sequence[Part]) -> Stream:
     if any(part.facts.is_text for part in parts):
         return Stream(f"{group}/{name}", Field(name=name, kind="text"), parts)
     whole = group == "parameters" and all(part.facts.dtype.kind in "iu" for part in parts)
     return Stream(f"{group}/{name}", Field(name=name, dtype="int64" if whole else "float64"), parts)
+
+
+def _matrix_streams(group: str, name: str, parts: Sequence[Part]) -> list[Stream]:
+    """z0, z1, … of z (n, k)."""
+    facts = _agree(f"{group}.{name}", parts)
+    (num,) = facts.shape
+    if facts.is_text or not 0 < num <= MAX_COLUMNS:
+        found = "texts" if facts.is_text else f"{num:,} numbers"
+        raise UsageError(
+            f"{group}.{name}: a sample has {found}, and 1 to {MAX_COLUMNS:,} numbers become columns; "
+            "name it among the fields"
+        )
+    files = [MatrixFile(part.source, part.key, part.facts) for part in parts]
+    return [
+        _plain_stream(group, column, [Part(file, str(i), None, file.facts(str(i))) for file in files])
+        for i, column in enumerate(column_names(name, num))
+    ]
+
+
+def _refuse_clashes(schema: ImportSchema, streams: Sequence[Stream]) -> None:
+    """UsageError if a column of a matrix is called as another input or parameter."""
+    paths = [stream.path for stream in streams if not stream.path.startswith("fields/")]
+    for name, num in Counter(path.partition("/")[2] for path in paths).items():
+        is_said = name in schema.inputs and name in schema.parameters
+        if num > 1 + is_said:
+            raise UsageError(
+                f"two columns would be called '{name}': the columns of a matrix z are z0, z1, …; "
+                "give one of them another name: inputs: {new_name: {key: its name in the files}}"
+            )
 
 
 def _field_stream(
@@ -110,7 +157,7 @@ def _field_stream(
     path = f"fields/{graph}/{role}" if graph else f"fields/{name}"
     keys = [*_keys(field, name, "fields"), *([] if field.key else [path, f"{graph}/{role}"])]
     parts = find_parts(f"fields.{name}", keys, field, sources)
-    facts = _agree(name, parts)
+    facts = _agree(f"fields.{name}", parts)
     shape, ragged = _shape(name, field, facts)
     about = parts[0].source.about(parts[0].key)
     known = replace(facts, dtype=np.dtype(field.dtype)) if field.dtype else facts
@@ -138,7 +185,7 @@ def _field_stream(
     return Stream(path, made, parts)
 
 
-def _agree(name: str, parts: Sequence[Part]) -> Facts:
+def _agree(what: str, parts: Sequence[Part]) -> Facts:
     """What the files say of a column: the same, but for the width of numbers."""
     first = parts[0].facts
     for part in parts[1:]:
@@ -148,7 +195,7 @@ def _agree(name: str, parts: Sequence[Part]) -> Facts:
             first.is_text,
         ):
             raise UsageError(
-                f"fields.{name}: samples have shape {first.shape} in {parts[0].source.path}, "
+                f"{what}: samples have shape {first.shape} in {parts[0].source.path}, "
                 f"and {part.facts.shape} in {part.source.path}"
             )
     if first.is_text:

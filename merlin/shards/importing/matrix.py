@@ -1,0 +1,66 @@
+"""The columns of a matrix (n, k) that a schema names as one input: z0, z1, …, each a column of a file of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.export.view import Array, Values
+from merlin.shards.importing.sources import Facts, SourceFile
+
+MAX_COLUMNS = 1000  # a data set has an array, statistics and a line in its tables for each of them
+
+
+def column_names(name: str, num: int) -> list[str]:
+    """What the columns of a matrix are called as inputs of a data set."""
+    return [f"{name}{i}" for i in range(num)]
+
+
+class MatrixFile(SourceFile):
+    """A file's column of k numbers as k columns "0", "1", …; the rows of a shard are read once for all of them."""
+
+    def __init__(self, source: SourceFile, key: str, facts: Facts) -> None:
+        super().__init__(source.path)
+        self._source, self._key, self._facts = source, key, facts
+        self._range = (0, 0)  # the rows that are read next, by every column
+        self._kept: tuple[Facts, Array] | None = None
+
+    def names(self) -> list[str]:
+        return [str(i) for i in range(self._facts.shape[0])]
+
+    def has(self, key: str) -> bool:
+        return key in self.names()
+
+    def facts(self, key: str, offsets: str | None = None) -> Facts:
+        return replace(self._facts, shape=())
+
+    def expect(self, lo: int, hi: int) -> None:
+        self._source.expect(lo, hi)
+        if (lo, hi) != self._range:
+            self._range, self._kept = (lo, hi), None
+
+    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+        whole = replace(self._facts, dtype=facts.dtype)
+        first, last = self._range
+        if not first <= lo <= hi <= last:
+            return self._rows(lo, hi, whole)[:, int(key)]
+        if self._kept is None or self._kept[0] != whole:
+            self._kept = whole, self._rows(first, last, whole)
+        return self._kept[1][lo - first : hi - first, int(key)]
+
+    def _rows(self, lo: int, hi: int, facts: Facts) -> Array:
+        found = self._source.read(self._key, lo, hi, facts)
+        if not isinstance(found, np.ndarray) or found.shape != (hi - lo, *facts.shape):
+            raise ShardError(f"{self.path}: '{self._key}' has not {facts.shape[0]} numbers in every sample")
+        return found
+
+    def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
+        return self._source.problems(self._key, lo, hi, replace(self._facts, dtype=facts.dtype))
+
+    def failures(self, lo: int, hi: int) -> dict[int, str]:
+        return self._source.failures(lo, hi)
+
+    def place(self, key: str, row: int) -> str:
+        return f"{self._source.place(self._key, row)}, number {key}"
