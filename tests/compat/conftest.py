@@ -49,38 +49,50 @@ def _fetch_wheel(cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def upstream_workflows() -> Path:
+def upstream_examples() -> Path:
+    """`dev_workflows` and `workflows` of upstream's wheel."""
     for module in NEEDED_MODULES:
         try:
             __import__(module)
         except ImportError:
             _unavailable(f"the example scripts need {module}: pip install -e '.[compat]'")
-    return _fetch_wheel(PROJECT / ".cache") / "merlin" / "examples" / "workflows"
+    return _fetch_wheel(PROJECT / ".cache") / "merlin" / "examples"
+
+
+@pytest.fixture(scope="session")
+def upstream_workflows(upstream_examples: Path) -> Path:
+    return upstream_examples / "workflows"
 
 
 @dataclass
 class Example:
-    """A private copy of one example folder, with our `merlin` first on the PATH."""
+    """A private copy of one folder of specs, with our `merlin` first on the PATH."""
 
     folder: Path
 
+    @classmethod
+    def copy_of(cls, source: Path, target: Path) -> Example:
+        shutil.copytree(source, target)
+        (target / "home").mkdir()
+        return cls(target)
+
     def run(self, spec: str, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`merlin run --local`, to the end."""
-        return self._merlin("run", "--local", spec, *args, check=check)
+        return self.merlin("run", "--local", spec, *args, check=check)
 
     def run_on_workers(
         self, spec: str, broker_url: str, *args: str, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """`merlin run` and the workers that the spec asks for; returns the end of `merlin monitor`."""
         env = {"MERLIN_BROKER_URL": broker_url}
-        self._merlin("run", spec, *args, **env)
-        self._merlin("run-workers", spec, **env)
+        self.merlin("run", spec, *args, **env)
+        self.merlin("run-workers", spec, **env)
         try:
-            return self._merlin("monitor", spec, "--sleep", "1", check=check, **env)
+            return self.merlin("monitor", spec, "--sleep", "1", check=check, **env)
         finally:
-            self._merlin("stop-workers", "--spec", spec, check=False, **env)
+            self.merlin("stop-workers", "--spec", spec, check=False, **env)
 
-    def _merlin(self, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+    def merlin(self, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
         env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
         env["HOME"] = str(self.folder / "home")  # no configuration of the developer's
@@ -105,9 +117,6 @@ class Example:
 @pytest.fixture
 def example(upstream_workflows: Path, tmp_path: Path) -> Iterator[type]:
     def copy(name: str) -> Example:
-        folder = tmp_path / name
-        shutil.copytree(upstream_workflows / name, folder)
-        (folder / "home").mkdir()
-        return Example(folder)
+        return Example.copy_of(upstream_workflows / name, tmp_path / name)
 
     yield copy  # type: ignore[misc]
