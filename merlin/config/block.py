@@ -20,6 +20,11 @@ _FILE_NAME = re.compile(r"^[~$]|/|\.(pass|passwd|password|pw|pwd|secret|key|txt)
 _MAX_PASSWORD_FILE_BYTES = 65536
 
 
+def looks_like_a_file(text: str) -> bool:
+    """Whether a password is rather the name of a file that holds one."""
+    return _FILE_NAME.search(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What paths in the file are relative to, and where secrets may lie."""
@@ -118,7 +123,7 @@ class Block:
         for path in (absolute(text, around.env), *(folder / text for folder in folders)):
             if _exists(path):
                 return self._password_in(key, path)
-        if _FILE_NAME.search(text):
+        if looks_like_a_file(text):
             self.error(
                 key,
                 "there is no such password file",

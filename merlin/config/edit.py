@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from merlin.config.places import pointer_path
+from merlin.config.places import POINTER_FILE, pointer_path
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError, command_line
 from merlin.spec.findings import Findings, Source
@@ -55,9 +55,12 @@ def template(broker: str) -> str:
     return _TEMPLATE.format(broker=_RABBITMQ if broker == "rabbitmq" else _REDIS, backend=_REDIS)
 
 
-def use(path: Path, env: Mapping[str, str]) -> Path:
-    """Make `path` the configuration that is used from now on; returns the file that says so."""
-    pointer = pointer_path(env)
+def use(path: Path, env: Mapping[str, str], *, beside: bool = False) -> Path:
+    """Make `path` the configuration that is used from now on; returns the file that says so.
+
+    With `beside`, that file is written beside `path`, where nobody reads it (upstream's `config --test`).
+    """
+    pointer = path.parent / POINTER_FILE if beside else pointer_path(env)
     try:
         pointer.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -43,6 +43,11 @@ class Folder:
         return self.path / "redis.conf"
 
     @property
+    def users_file(self) -> Path:
+        """The part of redis.conf with the users; upstream calls its own so."""
+        return self.path / "redis.users"
+
+    @property
     def own_conf(self) -> Path:
         """Lines that the owner adds; they win."""
         return self.path / "redis.extra.conf"

@@ -25,10 +25,10 @@ from merlin.server.record import (
     wait_until_gone,
     write_record,
 )
-from merlin.server.redis_conf import render
+from merlin.server.redis_conf import render, render_users
 from merlin.server.settings import Settings, write_settings
 from merlin.server.status import Status, status
-from merlin.server.talk import info, shut_down
+from merlin.server.talk import info, set_users, shut_down
 
 START_S = 60.0  # how long `start` waits for a server that reads its data back
 STOP_S = 10.0
@@ -51,12 +51,22 @@ def init(folder: Folder, changes: Mapping[str, Any]) -> bool:
     return True
 
 
-def configure(folder: Folder, changes: Mapping[str, Any]) -> Settings:
-    """Change what is decided about the server; it counts from the next start."""
+def configure(folder: Folder, changes: Mapping[str, Any], *, password: str = "") -> Settings:
+    """Change what is decided about the server; users count at once, all else from the next start.
+
+    `password` is written into the server's own file of it.
+    """
     with locked(_existing(folder)):
-        settings = folder.settings().with_changes(dict(changes))
+        before = folder.settings()
+        settings = before.with_changes(dict(changes))
+        if settings.users != before.users:
+            set_users(folder.endpoint(before), settings.users, gone=set(before.users) - set(settings.users))
+        if password:
+            write_private(folder.password_file(settings), password + "\n")
+        make_password(folder, settings)
         folder.password(settings)
         write_settings(settings, folder.settings_file)
+        write_private(folder.users_file, render_users(settings))
         return settings
 
 
@@ -138,6 +148,7 @@ def _start(folder: Folder, settings: Settings, wait_s: float) -> None:
     for tries_left in reversed(range(_PORT_TRIES)):
         settings = _with_free_port(settings)
         write_settings(settings, folder.settings_file)
+        write_private(folder.users_file, render_users(settings))
         write_private(folder.redis_conf, render(folder, settings))
         write_app_file(folder, settings)
         try:
@@ -204,7 +215,7 @@ def _run_process(how: Launch, folder: Folder, settings: Settings) -> Record:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd=folder.data_dir(settings),
+            cwd=folder.path.parent,  # from which `dir` counts
             env=_environment(),
             start_new_session=True,
             umask=0o077,

@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
+import re
+
 from merlin.server.folder import Folder
 from merlin.server.settings import Settings
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:-]+")
 
 
 def render(folder: Folder, settings: Settings) -> str:
     """The text of redis.conf."""
     lines = [
         "# Written by `merlin server start`, anew each time; your own lines go into redis.extra.conf.",
-        f"bind {quoted(settings.host)}",
+        f"bind {word(settings.host)}",
         f"port {settings.port}",
         "protected-mode yes",
-        f"requirepass {quoted(folder.password(settings).reveal())}",
+        f"requirepass {word(folder.password(settings).reveal())}",
         "daemonize no",
-        f"dir {quoted(str(folder.data_dir(settings)))}",
+        f"dir {word(_data_dir(folder, settings))}",
         f"logfile {quoted(str(folder.log_file))}",
         "appendonly yes",
         f"appendfsync {settings.append_sync}",
         f"appendfilename {quoted(settings.append_file)}",
         f"save {settings.snapshot_seconds} {settings.snapshot_changes}",
-        f"dbfilename {quoted(settings.snapshot_file)}",
+        f"dbfilename {word(settings.snapshot_file)}",
         "maxmemory-policy noeviction",  # a full server must refuse, never forget
         "tcp-keepalive 60",
         "timeout 0",
     ]
-    lines += [f"user {name} on #{digest} ~* &* +@all" for name, digest in sorted(settings.users.items())]
+    lines.append(f"include {quoted(str(folder.users_file))}")
     if folder.own_conf.exists():
         lines.append(f"include {quoted(str(folder.own_conf))}")
     return "\n".join(lines) + "\n"
+
+
+def render_users(settings: Settings) -> str:
+    """The text of redis.users, which redis.conf includes; of passwords it holds SHA-256 sums."""
+    users = [f"user {name} {rules(digest)}" for name, digest in sorted(settings.users.items())]
+    return "\n".join(["# Written by `merlin server`; change it with `merlin server config`.", *users, ""])
+
+
+def rules(digest: str) -> str:
+    """What a user may do: everything."""
+    return f"on #{digest} ~* &* +@all"
+
+
+def _data_dir(folder: Folder, settings: Settings) -> str:
+    """As seen from the directory in which Redis is started; of a container that is any directory."""
+    path, start = folder.data_dir(settings), folder.path.parent
+    is_container = settings.engine not in ("auto", "system", "wheel")
+    return str(path) if is_container or not path.is_relative_to(start) else f"./{path.relative_to(start)}"
+
+
+def word(text: str) -> str:
+    """A word as Redis reads it, quoted if it has to be."""
+    return text if _PLAIN.fullmatch(text) else quoted(text)
 
 
 def quoted(text: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from merlin.config.model import Endpoint
+from merlin.server.redis_conf import rules
 
 if TYPE_CHECKING:
     import redis
@@ -26,15 +28,31 @@ def info(endpoint: Endpoint) -> dict[str, Any] | None:
         client.close()
 
 
+def set_users(endpoint: Endpoint, users: Mapping[str, str], *, gone: Collection[str]) -> None:
+    """Tell a server its users (name -> SHA-256 of the password) at once, if it runs; else it reads them later."""
+    import redis
+
+    client = _client(endpoint)
+    with suppress(redis.RedisError, OSError):
+        for name, digest in users.items():
+            client.execute_command("ACL", "SETUSER", name, "reset", *rules(digest).split())
+        for name in gone:
+            client.execute_command("ACL", "DELUSER", name)
+    client.close()
+
+
 def shut_down(endpoint: Endpoint) -> None:
     """Ask Redis to end; the append-only file is written first. Whether it does is for the caller to see."""
     import redis
 
     client = _client(endpoint)
     with suppress(redis.RedisError, OSError):
-        client.shutdown(
-            nosave=True
-        )  # the append-only file has everything: a snapshot could fail on a full disk
+        try:
+            client.shutdown()  # with a snapshot
+        except redis.TimeoutError:
+            pass  # it is at it
+        except redis.RedisError:  # a full disk; the append-only file has everything
+            client.shutdown(nosave=True)
     client.close()
 
 

@@ -128,7 +128,7 @@ def test_a_server_from_start_to_stop(home):
     assert home.status()["pid"] != told["pid"]
     with home.client() as client:
         assert client.get("kept") == "yes"
-    assert home.merlin("server", "stop").stdout == "stopped\n"
+    assert home.merlin("server", "stop").stdout == "Merlin server terminated.\n"
     assert home.status(code=1)["state"] == "stopped"
     assert home.merlin("server", "stop").stdout == "it was not running\n"
 
@@ -233,7 +233,7 @@ def test_a_server_that_hangs_is_told_apart_and_stopped_by_force(home):
     assert home.status(code=1)["state"] == "hanging"
     refused = home.merlin("server", "start", code=1)
     assert "merlin server stop" in refused.stderr
-    assert home.merlin("server", "stop").stdout == "stopped\n"
+    assert home.merlin("server", "stop").stdout == "Merlin server terminated.\n"
     assert home.status(code=1)["state"] == "stopped"
 
 
@@ -267,7 +267,7 @@ def test_a_lost_record_does_not_lose_the_server(home):
     (home.server / "merlin_server.pf").unlink()
     assert home.status(code=0)["state"] == "running"
     assert "running already" in home.merlin("server", "start").stdout
-    assert home.merlin("server", "stop").stdout == "stopped\n"
+    assert home.merlin("server", "stop").stdout == "Merlin server terminated.\n"
 
 
 def test_a_port_that_was_taken_in_the_meantime_is_replaced_unless_it_was_chosen(home):
@@ -307,7 +307,7 @@ def test_what_upstream_can_configure_reaches_redis(home):
         client.auth("joes", "joe")
         assert client.acl_whoami() == "joe"
     assert "joes" not in "".join(p.read_text() for p in home.server.glob("*.[cy]*"))
-    changed = home.merlin("server", "config", "--remove-user", "joe").stdout
+    changed = home.merlin("server", "config", "--remove-user", "joe", "-ss", "78").stdout
     assert "merlin server restart" in changed
     home.merlin("server", "restart")
     with home.client() as client:
@@ -334,11 +334,11 @@ def test_a_configuration_that_redis_refuses_is_shown_with_its_own_words(home):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["config", "--add-user", "joe", "hunter2"], "a file with the password"),
+        (["config", "--add-user", "joe", "gone/joe.pw"], "there is no file"),
         (["config", "--add-user", "a b", "pw"], "cannot be the name of a user"),
         (["config", "--add-user", "default", "pw"], "cannot be the name of a user"),
         (["config", "--remove-user", "joe"], "no user 'joe'"),
-        (["config", "-pwd", "gone"], "cannot be read"),
+        (["config", "-pwd", "gone.pass"], "there is no file"),
         (["config", "-pwd", "open"], "chmod 600"),
         (["config", "-sf", "../x"], "plain name"),
         (["config", "--host", "192.0.2.1"], ""),
@@ -354,7 +354,53 @@ def test_what_cannot_be_is_refused(home, words, message):
     home.merlin("server", "init")
     done = home.merlin("server", *words, code=0 if not message else 2)
     assert message in done.stderr
-    assert "hunter2" not in done.stdout + done.stderr
+
+
+def test_upstreams_form_with_the_password_itself_works_and_says_who_can_read_it(home):
+    home.merlin("server", "init")
+    said = home.merlin("server", "config", "-pwd", "hunter2", "--add-user", "joe", "hunter3")
+    assert "can read on your command line" in said.stderr
+    assert "hunter" not in said.stdout + said.stderr
+    home.merlin("server", "start")
+    assert (home.server / "redis.pass").read_text() == "hunter2\n"
+    assert "\nrequirepass hunter2\n" in (home.server / "redis.conf").read_text()
+    with home.client() as client:
+        client.auth("hunter3", "joe")
+        assert client.acl_whoami() == "joe"
+    assert "hunter3" not in "".join(p.read_text() for p in home.server.glob("*.[cyu]*"))
+
+
+def test_users_of_a_running_server_come_and_go_at_once(home):
+    (home.path / "ann.pw").write_text("anns\n")
+    home.merlin("server", "start")
+    changed = home.merlin("server", "config", "--add-user", "ann", "ann.pw").stdout
+    assert "restart" not in changed
+    assert "user ann " in (home.server / "redis.users").read_text()
+    with home.client() as client:
+        client.auth("anns", "ann")
+        assert client.acl_whoami() == "ann"
+    home.merlin("server", "config", "--remove-user", "ann")
+    assert "ann" not in (home.server / "redis.users").read_text()
+    with home.client() as client:
+        assert client.acl_users() == ["default"]
+
+
+def test_it_speaks_the_words_that_scripts_for_upstream_wait_for(home):
+    """And its redis.conf has the lines that they look for."""
+    assert "successful" in home.merlin("server", "init").stdout
+    assert "successful" in home.merlin("server", "init").stdout
+    home.merlin(
+        "server", "config", "-d", "./data_dir", "-ss", "80", "-sc", "8", "-sf", "snap", "-af", "log.aof"
+    )
+    started = home.merlin("server", "start").stdout
+    assert re.search(r"Server started with PID [0-9]+", started)
+    assert "Merlin server is running" in home.merlin("server", "status").stdout
+    assert re.search(r"Server started with PID [0-9]+", home.merlin("server", "restart").stdout)
+    lines = (home.server / "redis.conf").read_text().splitlines()
+    assert {"dir ./data_dir", "save 80 8", "dbfilename snap", 'appendfilename "log.aof"'} <= set(lines)
+    assert "Merlin server terminated" in home.merlin("server", "stop").stdout
+    assert (home.path / "data_dir" / "snap").is_file()
+    assert "Merlin server is not running" in home.merlin("server", "status", code=1).stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -431,7 +477,7 @@ def test_container_engines_run_the_same_server(home, engine):
     assert answers(home)
     assert "running already" in home.merlin("server", "start").stdout
     home.merlin("server", "restart")
-    assert home.merlin("server", "stop").stdout == "stopped\n"
+    assert home.merlin("server", "stop").stdout == "Merlin server terminated.\n"
     calls = [json.loads(line) for line in (bin_dir / "calls.jsonl").read_text().splitlines()]
     (run, *_) = [call for call in calls if call[0] in ("run", "exec")]
     assert str(home.server) in " ".join(run)

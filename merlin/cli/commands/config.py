@@ -22,8 +22,11 @@ _file = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def config() -> None:
+@click.option("-t", "--test", "for_test", is_flag=True, hidden=True)
+@click.pass_context
+def config(context: click.Context, for_test: bool) -> None:
     """Make, change, choose, show and check the configuration (app.yaml)."""
+    context.obj = for_test  # upstream's --test: `create` and `use` leave ~/.merlin as it is
 
 
 @config.command()
@@ -43,7 +46,8 @@ def config() -> None:
     show_default=True,
     help="What carries the messages; progress is always kept in Redis.",
 )
-def create(task_server: str, path: Path | None, broker: str) -> None:
+@click.pass_obj
+def create(for_test: bool, task_server: str, path: Path | None, broker: str) -> None:
     """Write a template to fill in, and use it from now on. A file that exists is kept."""
     import os
 
@@ -61,8 +65,9 @@ def create(task_server: str, path: Path | None, broker: str) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, template(broker))
         print(f"{path} is written; fill in what stands in < >, then: merlin config check")
-    use(path, os.environ)
-    make_key(default_key_path(os.environ))
+    use(path, os.environ, beside=for_test)
+    if not for_test:
+        make_key(default_key_path(os.environ))
 
 
 def _server_options(command: F) -> F:
@@ -158,9 +163,13 @@ def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
             continue
         if option in ("password_file", "ca_certs", "certfile", "keyfile"):
             file = Path(value).expanduser().absolute()
-            if not file.is_file():  # a value that is no file may be a password: it is not repeated
+            if file.is_file():
+                value = str(file)
+            elif option == "password_file":  # the value may be a password: it is not repeated
+                print("--password-file names a file that does not exist; write the password into it (mode 0600), or "
+                      "Merlin takes this word for the password itself", file=sys.stderr)  # fmt: skip
+            else:
                 raise UsageError(f"--{option.replace('_', '-')} names a file that does not exist")
-            value = str(file)
         values["password" if option == "password_file" else option] = value
     if kind == "redis":
         values.setdefault("username", "")  # the user of a RabbitMQ broker may still stand there
@@ -169,7 +178,8 @@ def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
 
 @config.command()
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
-def use(path: Path) -> None:
+@click.pass_obj
+def use(for_test: bool, path: Path) -> None:
     """Use another app.yaml from now on (a file, or a directory with one in it)."""
     import os
 
@@ -177,8 +187,9 @@ def use(path: Path) -> None:
     from merlin.config.load import load_config
 
     path = (path / "app.yaml" if path.is_dir() else path).absolute()
-    load_config(path)
-    point_at(path, os.environ)
+    if not for_test:
+        load_config(path)
+    point_at(path, os.environ, beside=for_test)
     print(f"from now on: {path}")
     for name in ("MERLIN_BROKER_URL", "MERLIN_CONFIG"):
         if os.environ.get(name):

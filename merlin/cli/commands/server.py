@@ -81,6 +81,7 @@ def init(folder: Path, host: str | None, port: int | None, engine: str | None, i
 
     place = _folder(folder)
     made = make(place, _changes(host=host, port=port, engine=engine, image=image))
+    print("Merlin server initialization successful.")  # upstream's words, for scripts that wait for them
     print(f"{place.path} is {'ready' if made else 'there already'}; next: merlin server start")
 
 
@@ -100,8 +101,15 @@ def start(folder: Path, host: str | None, port: int | None, engine: str | None, 
     if as_json:
         print_json({**_facts(found), "started": started})
         return
+    if started:
+        _say_started(found)
     print(_headline(found) if started else f"{_headline(found)} (it was running already)")
     _say_how_to_use(place)
+
+
+def _say_started(found: Status) -> None:
+    if found.pid:
+        print(f"Server started with PID {found.pid}.")
 
 
 def _say_how_to_use(place: Folder) -> None:
@@ -139,6 +147,7 @@ def status(folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(_facts(found))
     else:
+        print(_SAID.get(found.state, "Merlin server is not running."))
         print(_headline(found))
         if found.uptime_s is not None:
             print(
@@ -148,6 +157,15 @@ def status(folder: Path, as_json: bool) -> None:
             print(f"  {found.detail}")
     flush()
     sys.exit(0 if found.state == "running" else 1)
+
+
+# upstream's words, for scripts that look for them
+_SAID = {
+    "running": "Merlin server is running.",
+    "loading": "Merlin server is running.",
+    "hanging": "Merlin server does not answer.",
+    "elsewhere": "Merlin server does not answer.",
+}
 
 
 def _facts(found: Status) -> dict[str, Any]:
@@ -171,7 +189,7 @@ def stop(folder: Path) -> None:
     """Stop the server; its data stay on the disk."""
     from merlin.server.lifecycle import stop as end
 
-    print("stopped" if end(_folder(folder)) else "it was not running")
+    print("Merlin server terminated." if end(_folder(folder)) else "it was not running")
 
 
 @server.command()
@@ -186,6 +204,7 @@ def restart(folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(_facts(found))
     else:
+        _say_started(found)
         print(_headline(found))
 
 
@@ -199,17 +218,17 @@ def _config_options(command: F) -> F:
             click.option(
                 "-pwd",
                 "--password",
-                "password_file",
+                "password",
                 metavar="FILE",
-                help="A file with the password (mode 0600).",
+                help="A file with the password (mode 0600); - asks for it.",
             ),
             click.option(
                 "--add-user",
                 nargs=2,
                 metavar="NAME FILE",
-                help="Add a user, whose password is in a file; - asks for it.",
+                help="Add a user, whose password is in a file; - asks for it. Counts at once.",
             ),
-            click.option("--remove-user", metavar="NAME", help="Remove a user."),
+            click.option("--remove-user", metavar="NAME", help="Remove a user. Counts at once."),
             click.option("-d", "--directory", "data_dir", metavar="DIR", help="Where Redis keeps its data."),
             click.option(
                 "-ss", "--snapshot-seconds", type=click.IntRange(min=1), help="Seconds between snapshots."
@@ -235,51 +254,72 @@ def _config_options(command: F) -> F:
 @server.command("config")
 @folder_option
 @_config_options
-def configure(folder: Path, add_user: tuple[str, str] | None, remove_user: str | None, **given: Any) -> None:
-    """Change what is decided about the server; it counts from the next start."""
+def configure(
+    folder: Path,
+    add_user: tuple[str, str] | None,
+    remove_user: str | None,
+    password: str | None,
+    data_dir: str | None,
+    **given: Any,
+) -> None:
+    """Change what is decided about the server; all but users counts from the next start.
+
+    In place of the file with a password, the password itself may stand, as in upstream's Merlin.
+    """
     from merlin.server.lifecycle import configure as change
     from merlin.server.status import status as look
 
     place = _folder(folder)
-    for name in ("password_file", "data_dir"):
-        if given[name] is not None:
-            given[name] = str(Path(given[name]).expanduser().absolute())
     changes = _changes(**given)
+    new_password = ""
+    if data_dir is not None:
+        changes["data_dir"] = str(Path(data_dir).expanduser().absolute())
+    if password is not None and Path(password).expanduser().is_file():
+        changes["password_file"] = str(Path(password).expanduser().absolute())
+    elif password is not None:
+        new_password, changes["password_file"] = _password("--password", password), ""
     if add_user or remove_user:
         users = dict(place.settings().users)
         if remove_user and users.pop(remove_user, None) is None:
             known = ", ".join(users) or "none"
             raise UsageError(f"--remove-user: there is no user {remove_user!r}; there are: {known}")
         if add_user:
-            users[add_user[0]] = _password_digest(add_user[1])
+            users[add_user[0]] = _digest(_password("--add-user", add_user[1]))
         changes["users"] = users
     if not changes:
         raise UsageError("nothing to change; see: merlin server config --help")
-    change(place, changes)
     running = look(place).state in ("running", "loading", "hanging")
+    change(place, changes, password=new_password)
+    later = running and set(changes) != {"users"}
     print(
         f"changed: {', '.join(sorted(changes))}"
-        + ("; it counts after: merlin server restart" if running else "")
+        + ("; it counts after: merlin server restart" if later else "")
     )
 
 
-def _password_digest(source: str) -> str:
-    """What Redis keeps of a password that a file holds, or that is typed in.
+def _password(option: str, word: str) -> str:
+    """The password that a file holds, that is typed in (-), or, as upstream takes it, `word` itself."""
+    from merlin.config.block import looks_like_a_file
 
-    Raises UsageError for a password on the command line: everybody on this machine could read it there.
-    """
+    file = Path(word).expanduser()
+    if word == "-":
+        password: str = click.prompt("password", hide_input=True, confirmation_prompt=True)
+    elif file.is_file():
+        lines = file.read_text(encoding="utf-8").splitlines()
+        password = lines[0].strip() if lines else ""
+    elif looks_like_a_file(word):
+        raise UsageError(f"{option}: there is no file {word}; make it, with the password in its first line")
+    else:
+        print(f"{option}: there is no file of this name, so it is the password itself, which everybody on this machine "
+              "can read on your command line; a file, or - to type it, is safer", file=sys.stderr)  # fmt: skip
+        password = word
+    if not password:
+        raise UsageError(f"{option}: the password is empty")
+    return password
+
+
+def _digest(password: str) -> str:
+    """What Redis keeps of a password."""
     import hashlib
 
-    if source == "-":
-        password = click.prompt("password", hide_input=True, confirmation_prompt=True)
-    elif Path(source).is_file():
-        lines = Path(source).read_text(encoding="utf-8").splitlines()
-        password = lines[0].strip() if lines else ""
-    else:
-        raise UsageError(
-            "--add-user takes a name and a file with the password (or - to type it): "
-            "everybody on this machine can read what stands on a command line"
-        )
-    if not password:
-        raise UsageError("--add-user: the password is empty")
     return hashlib.sha256(password.encode()).hexdigest()

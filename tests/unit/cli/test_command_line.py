@@ -26,8 +26,10 @@ def test_every_command_of_the_table_can_be_loaded_and_has_help(capsys: pytest.Ca
         assert "Usage: merlin" in capsys.readouterr().out
 
 
-def test_no_arguments_show_the_help_with_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code() == 0
+def test_no_arguments_show_the_help_with_every_command_and_exit_with_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_code() == 1
     out = capsys.readouterr().out
     assert all(f"  {name} " in out for name in command_line.COMMANDS)
 
