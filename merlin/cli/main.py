@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "evaluate": ("evaluate", "evaluate", "Measure a trained model on held-out samples, and write a report."),
     "predict": ("predict", "predict", "Predict a file of samples with a trained model."),
     "export-model": ("export_model", "export_model", "Write a trained model as ONNX or TorchScript."),
+    "example": ("example", "example", "List the studies that come with Merlin, or copy one of them."),
     "schema": ("schema", "schema", "Print the JSON Schema of specs, for editors."),
     "config": ("config", "config", "Make, choose, show and check the configuration of the servers."),
     "server": ("server", "server", "Run a private Redis: start, stop, status."),
@@ -80,7 +81,8 @@ def cli(ctx: click.Context, level: str) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; never returns."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if not args and "_MERLIN_COMPLETE" not in os.environ:
+    has_no_words = not args and "_MERLIN_COMPLETE" not in os.environ
+    if has_no_words:
         args = ["--help"]
     debug = _wants_debug(args)
     _prepare_streams()
@@ -90,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = cli.main(args=args, prog_name="merlin", standalone_mode=False)
         if sys.stdout is not None:  # None: closed by the caller, as by `>&-`
             sys.stdout.flush()
+        if has_no_words:
+            code = 1  # nothing was asked for; upstream's scripts look at it
     except click.ClickException as error:
         error.show()
         code = error.exit_code
