@@ -1,0 +1,136 @@
+"""Steps that copy the directory of the step before, with its finish mark, as is usual in CFD.
+
+Whatever happens to such a task, what it had written before it was killed or failed is not in the data set.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import run_merlin
+from installation import installation
+from servers import RedisServer
+from waiting import wait_until
+
+import merlin
+
+SPEC = """
+description: {name: marks, description: a step that copies the directory of the one before}
+env: {variables: {OUTPUT_PATH: ., N: 4}}
+study:
+  - name: mesh
+    run: {cmd: echo $(MERLIN_SAMPLE_ID) > mesh.txt}
+  - name: simulate
+    run:
+      depends: [mesh]
+      crash_limit: 1000
+      cmd: |
+        cp -r $(mesh.workspace)/$(MERLIN_SAMPLE_PATH)/. .
+        echo '{"y": -1}' > out.json
+        echo $(MERLIN_SAMPLE_ID) >> $(SPECROOT)/begun
+        while [ -e $(SPECROOT)/hold ]; do sleep 0.1; done
+        [ ! -e $(SPECROOT)/broken ] || exit 1
+        echo '{"y": $(MERLIN_SAMPLE_ID)}' > out.json
+  - name: collect
+    run:
+      depends: [simulate_*]
+      aggregate: {from: simulate, fields: {y: {file: out.json, key: y}}}
+merlin:
+  samples:
+    generate: {method: uniform, num: $(N), bounds: {X: [0, 1]}}
+    column_labels: [X]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "marks.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def workspace_of(spec: Path) -> Path:
+    (workspace,) = (path.parent for path in spec.parent.glob("marks_*/merlin_info"))
+    return workspace
+
+
+def num_begun(spec: Path) -> int:
+    path = spec.parent / "begun"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def has_copied_a_mark(spec: Path) -> bool:
+    return any(workspace_of(spec).glob("**/simulate/*/MERLIN_FINISHED"))
+
+
+def values(spec: Path) -> list[float]:
+    with merlin.open_shards(workspace_of(spec) / "collect") as ens:
+        return list(ens["y"][:].tolist())
+
+
+def killed_while_held(spec: Path, *words: str | Path) -> None:
+    """Run a command until its tasks hang behind what they have copied; then kill it and all its workers."""
+    (spec.parent / "hold").touch()
+    before = num_begun(spec)
+    command = [sys.executable, "-m", "merlin.cli", *map(str, words), "--local"]
+    run = subprocess.Popen(
+        command, cwd=spec.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
+    )
+    wait_until(lambda: num_begun(spec) > before and has_copied_a_mark(spec))
+    run.kill()
+    run.wait()
+    (spec.parent / "hold").unlink()
+
+
+def local(spec: Path, *words: str | Path, code: int = 0) -> None:
+    done = run_merlin(*words, "--local", cwd=spec.parent)
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def after_a_kill(spec: Path) -> None:
+    killed_while_held(spec, "run", spec)
+    local(spec, "restart", workspace_of(spec))
+
+
+def after_failures(spec: Path) -> None:
+    (spec.parent / "broken").touch()
+    local(spec, "run", spec, code=1)
+    (spec.parent / "broken").unlink()
+    local(spec, "restart", workspace_of(spec), "--failed")
+
+
+def in_an_extension(spec: Path) -> None:
+    local(spec, "run", spec, "--vars", "N=2")
+    killed_while_held(spec, "run", spec, "--extend", workspace_of(spec))
+    local(spec, "restart", workspace_of(spec))
+
+
+@pytest.mark.parametrize("story", [after_a_kill, after_failures, in_an_extension])
+def test_a_copied_mark_does_not_make_a_task_ok(spec: Path, story: Callable[[Path], None]) -> None:
+    story(spec)
+    assert values(spec) == [0, 1, 2, 3]
+    local_verify = run_merlin("shards", "verify", workspace_of(spec))
+    assert local_verify.returncode == 0, local_verify.stdout
+
+
+@pytest.mark.slow
+def test_a_worker_that_takes_over_does_not_believe_a_copied_mark(
+    tmp_path: Path, own_redis: RedisServer
+) -> None:
+    with installation(tmp_path, own_redis) as home:
+        (home.folder / "hold").touch()
+        path = home.folder / "marks.yaml"
+        path.write_text(SPEC)
+        home.merlin("run", path)
+        home.replace_workers(path, 1)
+        wait_until(lambda: num_begun(path) > 0 and has_copied_a_mark(path), home.describe)
+        home.workers.pop().kill(whole=True)
+        (home.folder / "hold").unlink()
+        home.replace_workers(path, 1)
+        wait_until(lambda: (workspace_of(path) / "collect/manifest.json").exists(), home.describe)
+        assert values(path) == [0, 1, 2, 3]
+        home.stop_workers()
