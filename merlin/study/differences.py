@@ -10,6 +10,7 @@ from typing import Any
 from merlin.study.plan import Plan, StepInstance, StepKind
 from merlin.study.plan_io import relocate
 
+_WORKSPACE = "$(MERLIN_WORKSPACE)"  # in what is shown
 MAX_LINES = 8  # of a difference that are shown
 
 # what says who runs a step, how often it is tried, and what is told about it
@@ -34,8 +35,8 @@ def differences(old: Plan, new: Plan) -> list[Difference]:
 
     Steps that run once, after the samples, may differ if no row depends on them.
     """
-    ours = _texts(relocate(old, "/"), old.spec_root)
-    theirs = _texts(relocate(new, "/"), new.spec_root)
+    ours = _texts(relocate(old, _WORKSPACE), old.spec_root)
+    theirs = _texts(relocate(new, _WORKSPACE), new.spec_root)
     found = []
     for id in dict.fromkeys((*ours, *theirs)):
         if id not in theirs:

@@ -112,8 +112,9 @@ class Meeting:
             if world.job and world.rank == 0:
                 _meeting_file(world, meeting_place).unlink(missing_ok=True)
         except (RuntimeError, OSError) as error:
+            why = str(error).rstrip(".")
             raise TrainingError(
-                f"rank {world.rank} of {world.size} could not meet the others within {JOIN_S:.0f} s: {error}; "
+                f"rank {world.rank} of {world.size} could not meet the others within {JOIN_S:.0f} s: {why}; "
                 "did all of them start, with the same configuration?"
             ) from error
         return Meeting(world, store)

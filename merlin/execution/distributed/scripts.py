@@ -43,8 +43,9 @@ class Scripts:
         try:
             return action()
         except (errors.ConnectionError, errors.TimeoutError) as error:
+            why = str(error).rstrip(".")
             raise ProgressUnreachableError(
-                f"Redis at {self.place} does not answer: {error}. Is it running, and may this host reach it?"
+                f"Redis at {self.place} does not answer: {why}. Is it running, and may this host reach it?"
             ) from error
         except errors.RedisError as error:
             raise _translated(self.place, error) from error

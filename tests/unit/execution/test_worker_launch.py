@@ -142,8 +142,9 @@ def test_a_line_has_our_defaults_and_the_namespace(config):
     line = worker_command(config, spec_worker(), num_cores=4, python="python")
     queues = ",".join(f"[merlin]_{name}@{config.namespace}" for name in ("simq", "postq"))
     assert line == [
-        *("python", "-P", "-m", "celery", "-A", "merlin.execution.distributed.app", "worker"),
+        *("python", "-P", "-m", "celery", "-A", "merlin", "worker"),
         *("-n", "simw.%h", "-Q", queues, "--pool", "threads", "--concurrency", "4", "-l", "INFO"),
+        *("--without-mingle", "--without-gossip"),
     ]
     assert "geheim" not in words(line)
 

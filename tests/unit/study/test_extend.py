@@ -131,6 +131,10 @@ def test_the_plan_moves_with_the_study(spec_of, tmp_path):
             "'make mesh', now 'make finer",
         ),
         ({"change": lambda text: text.replace("$(X) $(Y)", "$(Y)")}, r"command of sim"),
+        (
+            {"change": lambda text: text.replace("load $(mesh.workspace)", "load -f $(mesh.workspace)")},
+            r"- load \$\(MERLIN_WORKSPACE\)/mesh/mesh",
+        ),
         ({"change": lambda text: text.replace("[X, Y]", "[Y, X]")}, "columns are Y, X"),
         (
             {
