@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from merlin.errors import ShardError
+from merlin.shards.format.counts import Counts
 from merlin.shards.format.manifest_file import (
     ColumnInfo,
-    Counts,
     DataSet,
     FieldInfo,
     PartInfo,

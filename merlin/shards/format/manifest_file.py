@@ -8,40 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from merlin.errors import NotADataSetError, ShardError
+from merlin.shards.format.counts import MANIFEST_NAME, Counts
 from merlin.shards.format.digest import combine
 from merlin.shards.format.statistics import Statistics
 
 FORMAT = "merlin-dataset"
 VERSION = 2
-NAME = "manifest.json"
+NAME = MANIFEST_NAME
 VIRTUAL_NAME = "ensemble.h5"
 
-OUTCOMES = ("ok", "failed", "filtered", "skipped", "missing")
-
 Ranges = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """planned = ok + failed + filtered + skipped + missing.
-
-    `ok` are the rows in the data set: tasks that ended ok, less those that the filters rejected.
-    """
-
-    planned: int
-    ok: int
-    failed: int
-    skipped: int
-    missing: int
-    filtered: int = 0
-
-    @property
-    def reconciled(self) -> bool:
-        return self.planned == self.ok + self.failed + self.filtered + self.skipped + self.missing
-
-    def __str__(self) -> str:
-        parts = " + ".join(f"{name} {getattr(self, name):,}" for name in OUTCOMES)
-        return f"planned {self.planned:,} {'=' if self.reconciled else '≠'} {parts}"
 
 
 @dataclass(frozen=True, slots=True)

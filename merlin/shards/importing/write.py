@@ -16,8 +16,8 @@ import numpy as np
 from merlin import __version__
 from merlin.errors import ShardError
 from merlin.shards.export.view import Array, Values
+from merlin.shards.format.counts import OUTCOMES, Counts
 from merlin.shards.format.digest import ALGORITHM
-from merlin.shards.format.manifest_file import OUTCOMES, Counts
 from merlin.shards.format.rows import to_ranges
 from merlin.shards.format.segments import Ragged
 from merlin.shards.format.shard_info import (

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import NotADataSetError, ShardError
+from merlin.shards.format.counts import Counts
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.manifest_file import (
     FORMAT,
     NAME,
     VERSION,
     VIRTUAL_NAME,
-    Counts,
     DataSet,
     manifest_path,
     read_manifest,

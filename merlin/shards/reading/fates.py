@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.format.manifest_file import OUTCOMES, DataSet, Ranges
+from merlin.shards.format.counts import OUTCOMES
+from merlin.shards.format.manifest_file import DataSet, Ranges
 
 Array = np.ndarray[Any, Any]
 

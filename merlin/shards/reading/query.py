@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from merlin.errors import MissingExtraError, UsageError
-from merlin.shards.format.manifest_file import OUTCOMES
+from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.reading.absent import absent_values
 from merlin.shards.reading.fates import NO_CAUSE, fates_of
 from merlin.shards.reading.sql_text import mentioned, quote, quote_dotted, quote_keywords, with_from

@@ -14,8 +14,8 @@ import numpy as np
 from merlin.errors import ShardError
 from merlin.shards.format import splits
 from merlin.shards.format.atomic import TEMPORARY_SUFFIX
+from merlin.shards.format.counts import OUTCOMES, Counts
 from merlin.shards.format.digest import ALGORITHM, TEXT_DTYPE, block_rows, combine, digest_array
-from merlin.shards.format.manifest_file import OUTCOMES, Counts
 from merlin.shards.format.rows import RowMap, row_map, to_ranges
 from merlin.shards.format.shard_info import (
     DatasetInfo,
@@ -33,7 +33,7 @@ from merlin.shards.writing.gather import codec_of, write_shard
 from merlin.shards.writing.growing import publish
 from merlin.study.plan import Aggregate, Field, StepInstance
 from merlin.study.runs import RunMap
-from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.study.tasks import FAILURES, NO_OUTCOME, Outcome
 
 if TYPE_CHECKING:
     from merlin.ledger.replay import Replay
@@ -271,7 +271,7 @@ def _fates(
     """What became of every planned task: counts, and the ranges of those that are not in the data set."""
     sources: list[dict[str, Any]] = []
     for name, runs in zip(rows.aggregate.sources, outcomes, strict=True):
-        failed, skipped = runs.ranges([Outcome.FAILED]), runs.ranges([Outcome.SKIPPED])
+        failed, skipped = runs.ranges(FAILURES), runs.ranges([Outcome.SKIPPED])
         missing = runs.ranges(_MISSING)
         first = rows.first_row(name)
         mine = filtered_rows[(filtered_rows >= first) & (filtered_rows < first + rows.num_tasks)]

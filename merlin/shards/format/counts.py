@@ -1,0 +1,41 @@
+"""What became of the samples of a data set, by outcome. Light to import: `merlin status` shows it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+MANIFEST_NAME = "manifest.json"
+OUTCOMES = ("ok", "failed", "filtered", "skipped", "missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """planned = ok + failed + filtered + skipped + missing.
+
+    `ok` are the rows in the data set: tasks that ended ok, less those that the filters rejected.
+    """
+
+    planned: int
+    ok: int
+    failed: int
+    skipped: int
+    missing: int
+    filtered: int = 0
+
+    @property
+    def reconciled(self) -> bool:
+        return self.planned == self.ok + self.failed + self.filtered + self.skipped + self.missing
+
+    def __str__(self) -> str:
+        parts = " + ".join(f"{name} {getattr(self, name):,}" for name in OUTCOMES)
+        return f"planned {self.planned:,} {'=' if self.reconciled else '≠'} {parts}"
+
+
+def counts_of(directory: Path) -> Counts | None:
+    """As the manifest of a finished data set says, which is not proven here; None if there is none to be read."""
+    try:
+        return Counts(**json.loads((directory / MANIFEST_NAME).read_bytes())["counts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
