@@ -1,4 +1,4 @@
-"""The Celery application: ``celery -A merlin.execution.distributed.app worker -Q …``.
+"""The Celery application: ``celery -A merlin worker -Q …``, through `merlin/celery.py`.
 
 Celery carries sealed tickets to threads of the worker; what a ticket leads to is the engine's. Messages are
 acknowledged when they arrive, because losing one loses nothing, and no result is stored.
@@ -7,6 +7,7 @@ acknowledged when they arrive, because losing one loses nothing, and no result i
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from celery import Celery, signals
@@ -16,13 +17,19 @@ from merlin.config.load import require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import names
 from merlin.execution.distributed.engine import Engine
-from merlin.execution.distributed.transport import use_for_redis
+from merlin.execution.distributed.refusals import Refusals
 
 ANSWER_S = 15.0  # for one command to Redis as a broker; a poll of the queues takes one
 QUIET = ("celery.worker.strategy", "celery.app.trace")
 VISIBILITY_S = (
     7 * 24 * 3600
 )  # before Redis hands an unacknowledged message out again; tickets never wait that long
+NOT_TO_WEAKEN = {  # by settings of the user: nothing but JSON is read, and nobody commands a worker through the broker
+    "task_serializer": "json",
+    "accept_content": ["json"],
+    "worker_enable_remote_control": False,
+    "worker_send_task_events": False,
+}
 
 
 def make_app(config: Config) -> Celery:
@@ -30,14 +37,10 @@ def make_app(config: Config) -> Celery:
     app = Celery("merlin", broker=config.broker.url, set_as_current=False)
     transport = names.transport(config.broker.kind)
     settings: dict[str, Any] = {
-        "task_serializer": "json",
-        "accept_content": ["json"],
         "task_ignore_result": True,
         "task_store_errors_even_if_ignored": False,
         "task_acks_late": False,
         "task_track_started": False,
-        "worker_send_task_events": False,
-        "worker_enable_remote_control": False,
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": transport == "redis",
         "worker_pool": "threads",
@@ -65,7 +68,7 @@ def make_app(config: Config) -> Celery:
         settings["broker_use_ssl"] = config.broker.broker_use_ssl
     app.conf.update(settings)
     app.conf.update(config.celery)
-    app.conf.update(task_serializer="json", accept_content=["json"])  # not for the user to weaken
+    app.conf.update(NOT_TO_WEAKEN)
     return app
 
 
@@ -82,9 +85,14 @@ class WorkerApp:
     """The application of a worker process and its one engine."""
 
     def __init__(self) -> None:
+        from merlin.execution.distributed.consumer import Consumer
+        from merlin.execution.distributed.transport import use_guarded
+
         self.config = config = require_config()
-        use_for_redis()
+        self.refusals = Refusals()
+        use_guarded(self.refusals)
         self.celery = make_app(config)
+        self.celery.conf.worker_consumer = partial(Consumer, config=config, refusals=self.refusals)
         self.engine: Engine | None = None
         self.celery.task(name=names.TASK, ignore_result=True)(self.chunk)
         signals.celeryd_after_setup.connect(self._after_setup, weak=False)
@@ -109,7 +117,12 @@ class WorkerApp:
             )  # a message says nothing; the engine tells of chunks
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
         self.engine = Engine(
-            self.config, self.celery, name=sender, concurrency=int(instance.concurrency or 1), queues=queues
+            self.config,
+            self.celery,
+            name=sender,
+            concurrency=int(instance.concurrency or 1),
+            queues=queues,
+            refusals=self.refusals,
         )
 
     def _ready(self, sender: Any, **_: Any) -> None:

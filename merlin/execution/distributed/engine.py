@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from merlin import __version__
-from merlin.config.seal import unseal
 from merlin.errors import (
     ExecutionError,
     ForgedMessageError,
@@ -27,7 +26,9 @@ from merlin.errors import (
 )
 from merlin.execution.distributed.connect import make_client, server_time
 from merlin.execution.distributed.crew import REAP_S, Crew, Run, dismiss, reap
-from merlin.execution.distributed.publish import VERSION, Publisher
+from merlin.execution.distributed.incoming import open_ticket
+from merlin.execution.distributed.publish import Publisher
+from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.registry import Registry, RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Studies, Study
 from merlin.execution.wire import Message, result_from_json
@@ -75,7 +76,14 @@ class Engine:
     """The work of one Celery worker; its threads call `handle`."""
 
     def __init__(
-        self, config: Config, app: Celery, *, name: str, concurrency: int, queues: Sequence[str]
+        self,
+        config: Config,
+        app: Celery,
+        *,
+        name: str,
+        concurrency: int,
+        queues: Sequence[str],
+        refusals: Refusals | None = None,
     ) -> None:
         from merlin.execution.distributed.maintenance import Maintenance
 
@@ -83,6 +91,7 @@ class Engine:
         self.client = make_client(config.backend)
         self.registry = Registry(self.client, config)
         self.publisher = Publisher(config, app)
+        self.refusals = refusals or Refusals()
         self.lease_s = lease_s()
         self.studies = Studies(self.client, config.namespace, lease_s=self.lease_s)
         self.is_leaving = False  # takes nothing more
@@ -160,6 +169,7 @@ class Engine:
         self.studies.close()
         try:
             self.registry.leave(self.name)
+            self.count_refused()
         except ExecutionError as error:
             log.warning("%s", error)
 
@@ -228,25 +238,19 @@ class Engine:
 
     def _open(self, envelope: object) -> dict[str, Any] | None:
         try:
-            body = unseal(envelope, self.config.key)
-            if body.get("v") != VERSION:
-                raise ForgedMessageError(
-                    f"a message of version {body.get('v')!r}; this worker knows {VERSION}"
-                )
-            for name in ("study", "workspace", "plan", "instance", "ticket"):
-                if not isinstance(body.get(name), str):
-                    raise ForgedMessageError(f"a message without {name}")
+            return open_ticket(envelope, self.config.key)
         except ForgedMessageError as error:
-            log.error("refused: %s", error)
-            self._count_refused()
+            self.refusals.note(str(error))
             return None
-        return body
 
-    def _count_refused(self) -> None:
-        try:
-            self.registry.count("refused")
-        except ExecutionError as error:
-            log.warning("%s", error)
+    def count_refused(self) -> None:
+        """Let `merlin doctor` know what was refused. Raises ExecutionError, and it is counted later."""
+        if num := self.refusals.take():
+            try:
+                self.registry.count("refused", num)
+            except ExecutionError:
+                self.refusals.put_back(num)
+                raise
 
     def publish(self, study: Study) -> int:
         """Publish tickets for whatever is ready and has none."""

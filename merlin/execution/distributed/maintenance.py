@@ -92,6 +92,7 @@ class Maintenance:
             self._beat_leases(now)
             self._beaten = now
         self._obey()
+        self._engine.count_refused()
         self._answered = time.monotonic()
         if is_watched or now - self._registered >= BEAT_S:
             self._engine.report()

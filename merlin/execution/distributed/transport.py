@@ -1,14 +1,23 @@
-"""Redis as Kombu's transport, in which a worker outlives whatever else lies in its queues."""
+"""Kombu's transports, in which a worker outlives whatever else lies in its queues."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from kombu.transport import redis, virtual
+from amqp.method_framing import frame_handler
+from amqp.serialization import PROPERTY_CLASSES
+from kombu.transport import pyamqp, redis, virtual
 from redis.exceptions import ResponseError
 
+from merlin.errors import ForgedMessageError
+from merlin.execution.distributed.incoming import MAX_MESSAGE_BYTES, check_wrapping, clean_redis_message
+from merlin.execution.distributed.refusals import Refusals
+
 log = logging.getLogger("merlin.worker")
+
+# ------------------------------------------------------------------------ Redis
 
 
 class QoS(redis.QoS):
@@ -49,26 +58,120 @@ class QoS(redis.QoS):
             log.warning("messages that were not acknowledged wait: %s", error)
             return None
 
+    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
+        try:
+            super().restore_by_tag(tag, client, leftmost)  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            self.channel.connection.refusals.note("a message that was taken by nobody of ours")
+            self._remove_from_indices(tag).execute()  # type: ignore[no-untyped-call]
+
 
 class Channel(redis.Channel):
     """Drops what is no message; Kombu's own lets it end the worker, and anybody can write into a queue."""
 
     QoS = QoS
 
-    def _brpop_read(self, **options: Any) -> Any:
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
+        client.parse_response = self._guarded(client.parse_response)
+        return client
+
+    def _guarded(self, parse_response: Callable[..., Any]) -> Callable[..., Any]:
+        """What Redis says, but that no message comes from a queue if it is none of ours."""
+
+        def parse(connection: Any, command: str, **options: Any) -> Any:
+            reply = parse_response(connection, command, **options)
+            return self._cleaned(*reply) if command == "BRPOP" and reply else reply
+
+        return parse
+
+    def _cleaned(self, key: bytes, raw: bytes) -> tuple[bytes, bytes] | None:
+        """None stands for an empty queue."""
+        queue = key.decode("utf-8", "replace").rsplit(self.sep, 1)[0]
         try:
-            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            log.error("refused: what is no message at all (%s)", type(error).__name__)
-            return True
+            return key, clean_redis_message(raw, queue)
+        except ForgedMessageError as error:
+            self.connection.refusals.note(str(error), raw)
+            return None
 
 
 class Transport(redis.Transport):
     Channel = Channel
+    refusals: Refusals
 
 
-def use_for_redis() -> None:
-    """Let every connection to Redis that this process opens from now on use it. For worker processes alone."""
+# --------------------------------------------------------------------- RabbitMQ
+
+_METHOD, _HEADER, _BODY = 1, 2, 3  # frames
+_FIXED = 12  # bytes of a header before its properties: class, weight, size of the body
+Frame = tuple[int, int, bytes]
+
+
+def guarded_frames(connection: Any, callback: Callable[..., None]) -> Callable[[Frame], bool]:
+    """Py-amqp's reader of frames, which gets an empty message in place of one that it must not read.
+
+    Properties that cannot be parsed would end the worker, and the next one to which the message is given. The body
+    of a message that is refused already is not kept.
+    """
+    read: Callable[[Frame], bool] = frame_handler(connection, callback)
+    left: dict[int, int] = {}  # channel -> bytes of a body that are still to come, and are of no use
+
+    def on_frame(frame: Frame) -> bool:
+        kind, channel, payload = frame
+        if kind == _BODY and channel in left:
+            connection.bytes_recv += 1
+            left[channel] -= len(payload)
+            if left[channel] <= 0:
+                del left[channel]
+            return False
+        if kind != _HEADER or not (reason := _why_refused(payload)):
+            return read(frame)
+        if size := int.from_bytes(payload[4:_FIXED]):
+            left[channel] = size
+        connection.refused = reason
+        try:
+            return read((kind, channel, payload[:4] + bytes(8) + b"\0\0"))  # no body, no properties
+        finally:
+            connection.refused = ""
+
+    return on_frame
+
+
+def _why_refused(payload: bytes) -> str:
+    """ "" for the header of a message that may be read."""
+    try:
+        if int.from_bytes(payload[4:_FIXED]) > MAX_MESSAGE_BYTES:
+            return "a message that is too long"
+        found, _ = PROPERTY_CLASSES[int.from_bytes(payload[:2])](payload, _FIXED)
+        check_wrapping(
+            found.get("content_type"), found.get("content_encoding"), found.get("application_headers")
+        )
+    except ForgedMessageError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001  whatever the bytes lead to
+        return f"a message whose properties cannot be read ({type(error).__name__})"
+    return ""
+
+
+class Connection(pyamqp.Connection):
+    refused = ""  # why the message that is handed on just now is empty
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options, frame_handler=guarded_frames)
+
+
+class AmqpTransport(pyamqp.Transport):
+    Connection = Connection
+
+
+class AmqpsTransport(pyamqp.SSLTransport):
+    Connection = Connection
+
+
+def use_guarded(refusals: Refusals) -> None:
+    """Let every connection to a broker that this process opens from now on use them. For worker processes alone."""
     from kombu.transport import TRANSPORT_ALIASES
 
-    TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:Transport"))
+    Transport.refusals = refusals
+    ours = dict.fromkeys(("redis", "rediss"), Transport) | {"amqp": AmqpTransport, "amqps": AmqpsTransport}
+    TRANSPORT_ALIASES.update({name: f"{__name__}:{kind.__name__}" for name, kind in ours.items()})

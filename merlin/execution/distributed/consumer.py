@@ -1,0 +1,65 @@
+"""Celery's consumer, behind a gate: what is no ticket of ours is acknowledged and refused before Celery sees it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery.worker import consumer
+
+from merlin.config.model import Config
+from merlin.errors import ForgedMessageError
+from merlin.execution.distributed.incoming import (
+    body_with,
+    check_wrapping,
+    clean_headers,
+    sealed_envelope,
+)
+from merlin.execution.distributed.refusals import Refusals
+
+log = logging.getLogger("merlin.worker")
+
+# workers talk to each other through Redis, sealed; Celery's own talk is not, and dies of what it does not expect
+SILENT = ("without_mingle", "without_gossip", "without_heartbeat")
+
+
+class Consumer(consumer.Consumer):  # type: ignore[misc]
+    """Hands on tickets alone, and of each of them no more than was sealed."""
+
+    def __init__(self, *args: Any, config: Config, refusals: Refusals, **options: Any) -> None:
+        self._key, self._refusals = config.key, refusals
+        super().__init__(*args, **options | dict.fromkeys(SILENT, True))
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
+        handle = super().create_task_handler(*args, **options)
+
+        def on_message(message: Any) -> None:
+            if self._is_admitted(message):
+                handle(message)
+
+        return on_message
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        self._refuse(message, "a message that cannot be decoded")
+
+    def _is_admitted(self, message: Any) -> bool:
+        """Whether it holds a ticket; from then on it holds nothing else."""
+        try:
+            if kind := getattr(getattr(message.channel, "connection", None), "refused", ""):
+                raise ForgedMessageError(kind)
+            check_wrapping(message.content_type, message.content_encoding, message.headers)
+            envelope = sealed_envelope(message.body, self._key)
+        except ForgedMessageError as error:
+            self._refuse(message, str(error))
+            return False
+        except Exception as error:  # noqa: BLE001  nothing that comes in from outside may end the worker
+            self._refuse(message, f"a message that nobody foresaw ({type(error).__name__})")
+            return False
+        message.headers, message.properties = clean_headers(), {}
+        message.body = body_with(envelope)
+        return True
+
+    def _refuse(self, message: Any, kind: str) -> None:
+        self._refusals.note(kind, message.body)
+        message.ack_log_error(log, self.connection_errors)

@@ -1,0 +1,123 @@
+"""What may come in from a broker: tickets that are sealed with this user's key, and nothing else.
+
+Whoever can write into a queue can send anything, in any wrapping. So only what is under the seal counts: a message is
+taken apart within fixed bounds, and one with the sealed ticket alone is handed on. Times, callbacks, priorities,
+reply addresses and names of tasks that were written around it are gone by then.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from merlin.config.seal import unseal
+from merlin.errors import ForgedMessageError
+from merlin.execution.distributed import names
+from merlin.execution.distributed.publish import VERSION
+
+MAX_MESSAGE_BYTES = (
+    64 * 1024
+)  # wrapping and all; a ticket with the longest path there can be has less than half
+CONTENT_TYPE, ENCODING = "application/json", "utf-8"
+_FIELDS = ("study", "workspace", "plan", "instance", "ticket")
+_NUM_PARTS = 3  # of a body, as Celery writes it: arguments, named arguments, what follows
+
+
+def open_ticket(envelope: object, key: bytes) -> dict[str, Any]:
+    """The ticket in a sealed envelope. Raises ForgedMessageError."""
+    body = unseal(envelope, key)
+    if body.get("v") != VERSION:
+        raise ForgedMessageError(f"a message of version {body.get('v')!r}; this worker knows {VERSION}")
+    for name in _FIELDS:
+        if not isinstance(body.get(name), str):
+            raise ForgedMessageError(f"a message without {name}")
+    return body
+
+
+def check_wrapping(content_type: object, encoding: object, headers: object) -> None:
+    """Raise ForgedMessageError for what our messages never are; nothing is decoded or unpacked before."""
+    if not isinstance(headers, Mapping):
+        raise ForgedMessageError("a message without headers")
+    if headers.get("compression"):
+        raise ForgedMessageError("a compressed message")
+    if content_type != CONTENT_TYPE or encoding != ENCODING:
+        raise ForgedMessageError("a message of another content type than ours")
+    if headers.get("task") != names.TASK:
+        raise ForgedMessageError("a message for another task than ours")
+
+
+def sealed_envelope(body: bytes | str, key: bytes) -> dict[str, str]:
+    """The envelope in the body of a message. Raises ForgedMessageError."""
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ForgedMessageError("a message that is too long")
+    parts = _from_json(body)
+    if not isinstance(parts, list) or len(parts) != _NUM_PARTS:
+        raise ForgedMessageError("a message with another body than ours")
+    arguments = parts[0]
+    if not isinstance(arguments, list) or len(arguments) != 1:
+        raise ForgedMessageError("a message with another body than ours")
+    open_ticket(arguments[0], key)
+    envelope: dict[str, str] = arguments[0]
+    return envelope
+
+
+def body_with(envelope: Mapping[str, str]) -> str:
+    """The body of a message that holds nothing else."""
+    return json.dumps([[envelope], {}, {}])
+
+
+def clean_headers() -> dict[str, Any]:
+    return {"lang": "py", "task": names.TASK, "id": secrets.token_hex(8)}
+
+
+def clean_redis_message(raw: bytes, queue: str) -> bytes:
+    """Kombu's wrapping of a message in a Redis list, made anew around its body, which is not looked at.
+
+    Raises ForgedMessageError.
+    """
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise ForgedMessageError("a message that is too long")
+    message = _from_json(raw)
+    if not isinstance(message, dict):
+        raise ForgedMessageError("what is no message at all")
+    check_wrapping(message.get("content-type"), message.get("content-encoding"), message.get("headers"))
+    properties = message.get("properties")
+    if not isinstance(properties, dict) or properties.get("body_encoding") != "base64":
+        raise ForgedMessageError("a message with other properties than ours")
+    clean = {
+        "body": base64.b64encode(_from_base64(message.get("body"))).decode("ascii"),
+        "content-type": CONTENT_TYPE,
+        "content-encoding": ENCODING,
+        "headers": clean_headers(),
+        "properties": {
+            "body_encoding": "base64",
+            "delivery_tag": secrets.token_hex(16),  # two messages with the same one would be taken for one
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "delivery_mode": 2,
+            "priority": _priority(properties.get("priority")),
+        },
+    }
+    return json.dumps(clean).encode("ascii")
+
+
+def _priority(found: object) -> int:
+    """Where the message waits if it is put back."""
+    is_one = isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= names.MAX_PRIORITY
+    return int(found) if is_one else names.PRIORITIES["redis"]["run"]  # type: ignore[call-overload]
+
+
+def _from_json(text: bytes | str) -> object:
+    try:
+        return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
+    except (ValueError, RecursionError):
+        raise ForgedMessageError("a message that is not JSON") from None
+
+
+def _from_base64(text: object) -> bytes:
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True) if isinstance(text, str) else b""
+    except ValueError:
+        raise ForgedMessageError("a message with a body that is not base64") from None

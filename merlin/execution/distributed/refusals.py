@@ -1,0 +1,59 @@
+"""What a worker refused: told once per kind, counted for `merlin doctor`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+log = logging.getLogger("merlin.worker")
+
+MAX_KINDS = 40  # that are told of; the kinds come from our sentences, but nobody has to prove that
+EXCERPT = 60  # bytes or characters of what was refused
+AGAIN_S = 60.0  # between two lines that tell how many more there were
+
+
+class Refusals:
+    """Threads may share one. To refuse costs nothing but memory; `take` says what is to be counted in Redis."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: set[str] = set()
+        self._num = self._num_untold = 0
+        self._told = time.monotonic()
+
+    def note(self, kind: str, found: object = b"") -> None:
+        """Something was refused; `found` is shown with the first of its kind, cut and escaped."""
+        with self._lock:
+            self._num += 1
+            is_new = kind not in self._kinds and len(self._kinds) < MAX_KINDS
+            if is_new:
+                self._kinds.add(kind)
+            else:
+                self._num_untold += 1
+        if is_new:
+            log.error("refused: %s%s", kind, _excerpt(found))
+
+    def take(self) -> int:
+        """How many have come since this was asked before."""
+        with self._lock:
+            num, self._num = self._num, 0
+            num_untold = 0
+            if self._num_untold and time.monotonic() - self._told >= AGAIN_S:
+                num_untold, self._num_untold, self._told = self._num_untold, 0, time.monotonic()
+        if num_untold:
+            log.error("refused: %d more of what was refused before", num_untold)
+        return num
+
+    def put_back(self, num: int) -> None:
+        """What was taken could not be counted."""
+        with self._lock:
+            self._num += num
+
+
+def _excerpt(found: object) -> str:
+    """Nothing that a terminal, or a reader of logs, could take for something else."""
+    if not isinstance(found, bytes | str) or not found:
+        return ""
+    text = ascii(found[:EXCERPT])
+    return f": {text}{' …' if len(found) > EXCERPT else ''}"

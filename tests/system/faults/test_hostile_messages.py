@@ -1,0 +1,67 @@
+"""Strangers write into the queues of a study that runs; on both brokers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from effort import repeats
+from hostile import HostileRabbit, HostileRedis
+from injections import draw_seed
+from installation import Installation, installation
+from lines_study import LinesStudy
+from servers import RedisServer
+from waiting import wait_until
+
+pytestmark = pytest.mark.slow
+QUEUES = ("writes", "copies", "shards")
+MAX_GROWTH_KB = 200_000  # what unpacks a bomb grows by more; what reads it does not
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def home(request: pytest.FixtureRequest, tmp_path: Path, any_redis: RedisServer) -> Iterator[Installation]:
+    broker = any_redis if request.param == "redis" else request.getfixturevalue("any_rabbit")
+    with installation(tmp_path, broker, any_redis, lease_s=60.0) as made:
+        yield made
+
+
+def num_refused(home: Installation) -> int:
+    with home.redis.client() as client:
+        return int(client.hget(f"merlin:{home.config().namespace}:counters", "refused") or 0)
+
+
+def highest_memory_kb(pid: int) -> int:
+    (line,) = (x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1])
+
+
+def test_whatever_comes_over_the_wire_is_refused_and_counted_while_a_study_runs(home: Installation) -> None:
+    rng = random.Random(draw_seed())
+    hostile = (HostileRedis if home.broker is home.redis else HostileRabbit)(home.broker, rng)
+    study = LinesStudy.publish(home, "N=40", "SLEEP=0", "SHARD=20", held=True)
+    names = [home.config().queue_name(queue) for queue in QUEUES]
+    num = hostile.send(names[0])  # they wait before the first worker comes
+    home.replace_workers(study.spec, 1)
+    (worker,) = home.workers
+    study.wait_for(1)
+    before_kb = highest_memory_kb(worker.pid)
+    for _ in range(repeats(1, 50)):
+        num += sum(hostile.send(name) for name in names[1:])
+        bodies = [rng.randbytes(rng.randrange(100)) for _ in range(100)]
+        num += hostile.send_bytes(rng.choice(names), bodies)
+    study.let_go()
+    study.wait_for_end()
+    wait_until(
+        lambda: num_refused(home) >= num or not worker.is_alive, lambda: f"{num_refused(home)} of {num}"
+    )
+    assert num_refused(home) == num
+    assert worker.is_alive, worker.tail()
+    assert highest_memory_kb(worker.pid) - before_kb < MAX_GROWTH_KB
+    assert study.check().num_again == 0
+    log = worker.log.read_text()  # it is UTF-8, whatever came
+    assert "Traceback" not in log, worker.tail()
+    assert len(log) < 60_000, "the log grows with what strangers send"
+    assert "\x1b[2J" not in log
+    home.stop_workers()
