@@ -92,7 +92,8 @@ def _require_settled(study: Workspace) -> None:
     lacking = [
         i.id
         for i in wanted
-        if i.on_failure == "skip" and outcomes[i.id].ranges([Outcome.OK]) != [(0, i.num_tasks)]
+        if i.on_failure == "skip"
+        and outcomes[i.id].ranges([Outcome.OK, Outcome.SOFT_FAILED]) != [(0, i.num_tasks)]
     ]
     if lacking:
         raise WorkspaceError(

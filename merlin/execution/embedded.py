@@ -20,7 +20,7 @@ from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, result_from_json
 from merlin.study.schedule import TARGET_S
-from merlin.study.tasks import Chunk
+from merlin.study.tasks import Chunk, ReturnCode
 from merlin.study.workspace import Workspace, lock
 
 INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
@@ -122,6 +122,7 @@ class _Run:
         self._num_stillborn = 0
         self._num_interrupts = 0  # acted upon
         self._is_stopping = False  # and has said so
+        self._is_kept = False  # a task asked the workers to stop, and that has been told
         self._kill_at: float | None = None
         self._next_progress = 0.0
         self._is_changed = True
@@ -250,7 +251,10 @@ class _Run:
             case "result":
                 assert worker.chunk is not None
                 chunk, worker.chunk = worker.chunk, None
-                self._conductor.finished(result_from_json(chunk, message), time.monotonic())
+                result = result_from_json(chunk, message)
+                self._conductor.finished(result, time.monotonic())
+                if result.stop == "stop_workers":
+                    self._keep_workers(chunk)
                 self._follow_stop()
             case "error":  # of its surroundings: the disk is full, the plan is unreadable
                 self._stop(message["message"], now=True)
@@ -308,6 +312,15 @@ class _Run:
     def _stop(self, reason: str, *, now: bool) -> None:
         self._scheduler.stop(reason, now=now)
         self._follow_stop()
+
+    def _keep_workers(self, chunk: Chunk) -> None:
+        """A task asked the workers to stop. These are the run's own, and end with it."""
+        if not self._is_kept:
+            self._is_kept = True
+            self._observer.note(
+                f"a task of step '{chunk.instance}' asked the workers to stop (exit code {ReturnCode.STOP_WORKERS:d}); "
+                "on one machine the study goes on to its end"
+            )
 
     def _follow_stop(self) -> None:
         """If the scheduler has just stopped the study, say so and tell the workers."""

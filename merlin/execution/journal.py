@@ -15,7 +15,7 @@ from merlin.execution.task_files import unmark_finished
 from merlin.ledger.records import ChunkRecord, Failure
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.plan import StepInstance, StepKind
-from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome
+from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome, ReturnCode
 from merlin.study.workspace import Workspace
 
 FLUSH_S = 1.0  # a kill loses at most this much finished work,
@@ -246,13 +246,15 @@ class ChunkJournal:
         self._pending_lo = self._pending_hi = 0
 
     def _runs(self) -> tuple[tuple[int, int, int], ...]:
-        edges = np.flatnonzero(np.diff(self.outcomes)) + 1
-        bounds = [0, *edges.tolist(), len(self.outcomes)]
+        outcomes = self.outcomes
+        if self._failed:
+            chosen = (outcomes == Outcome.FAILED) & (self._codes == ReturnCode.SOFT_FAIL)
+            outcomes = np.where(chosen, np.uint8(Outcome.SOFT_FAILED), outcomes)
+        edges = np.flatnonzero(np.diff(outcomes)) + 1
+        bounds = [0, *edges.tolist(), len(outcomes)]
         first = self._chunk.lo
         return tuple(
-            (first + a, first + b, int(self.outcomes[a]))
-            for a, b in pairwise(bounds)
-            if self.outcomes[a] != NO_OUTCOME
+            (first + a, first + b, int(outcomes[a])) for a, b in pairwise(bounds) if outcomes[a] != NO_OUTCOME
         )
 
     def _deferred(self, use_restart: bool, tasks: Sequence[int]) -> Deferred:

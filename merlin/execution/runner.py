@@ -126,7 +126,7 @@ class ChunkRunner:
         left = journal.abandon()
         results = [journal.result()]
         for task, ended in left.items():
-            if self._waiter.stopped or results[-1].stop:
+            if self._waiter.stopped or results[-1].stop == "hard_fail":
                 break
             results.append(self._run_alone(instance, replace(chunk, lo=task, hi=task + 1, holes=()), ended))
         return _together(chunk, results)
@@ -194,7 +194,7 @@ class ChunkRunner:
             for ended in shell.run(batches):
                 step.learn(ended.seconds)
                 self._settle(step.instance, chunk, journal, ended)
-                if journal.stop:
+                if journal.stop == "hard_fail":
                     return
         finally:
             self.close_shell()
@@ -220,7 +220,7 @@ class ChunkRunner:
             )
             return
         verdict = judge(instance, chunk, ended.code, ended.cause)
-        journal.stop = journal.stop or verdict.stop
+        journal.stop = verdict.stop or journal.stop
         if verdict.outcome is Outcome.OK:
             mark_finished(task.directory)
             journal.end(task.task, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code)
@@ -281,7 +281,7 @@ def _together(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
         runs=tuple(sorted(run for part in parts for run in part.runs)),
         deferred=tuple(deferred for part in parts for deferred in part.deferred),
         busy_s=sum(part.busy_s for part in parts),
-        stop=next((part.stop for part in parts if part.stop), ""),
+        stop=next((part.stop for part in reversed(parts) if part.stop), ""),
         note=next((part.note for part in parts if part.note), ""),
     )
 

@@ -33,8 +33,7 @@ from merlin.study.tasks import ReturnCode
 
 STOP_GRACE_S = 1.0
 _PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
-_STOP_CODES = (ReturnCode.HARD_FAIL, ReturnCode.STOP_WORKERS)
-_STOP_PATTERN = "|".join(str(int(code)) for code in _STOP_CODES)
+_STOP_CODE = int(ReturnCode.HARD_FAIL)
 _SUSPENDED = tuple(
     128 + number for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 )
@@ -170,7 +169,7 @@ class WarmShell:
         *lines, driver.partial = (driver.partial + data).split(b"\n")
         for line in lines:
             code, now = line.split()
-            driver.has_quit = int(code) in _STOP_CODES
+            driver.has_quit = int(code) == _STOP_CODE
             yield self._exit(driver, signalled(int(code)), float(now.replace(b",", b".")))
 
     def _exit(self, driver: _Driver, code: int, now: float) -> ShellExit:
@@ -317,8 +316,8 @@ def _line(task: ShellTask) -> str:
         f">>{stem}.out 2>>{stem}.err\n"
         f"case $? in {_SUSPENDED_PATTERN})set -- $?;wait -f %%;set -- $1 $?;"
         f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;"
-        f"echo $2 $EPOCHREALTIME;case $2 in {_STOP_PATTERN})exit 0;esac;set --;;"
-        f"{_STOP_PATTERN})echo $? $EPOCHREALTIME;exit 0;;*)echo $? $EPOCHREALTIME;esac"
+        f"echo $2 $EPOCHREALTIME;case $2 in {_STOP_CODE})exit 0;esac;set --;;"
+        f"{_STOP_CODE})echo $? $EPOCHREALTIME;exit 0;;*)echo $? $EPOCHREALTIME;esac"
     )
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from merlin.errors import LedgerError
-from merlin.ledger.format import MIXED, Block, Kind, RecordHeader, Writer, iter_blocks, iter_runs
+from merlin.ledger.format import Block, Kind, RecordHeader, Writer, iter_blocks
+from merlin.ledger.outcome_runs import needs_payload, runs_of_header, runs_of_payload
 from merlin.ledger.records import EventRecord, Failure, Record
 from merlin.ledger.resolve import Run, apply_run, clusters, effective
 from merlin.ledger.segments import Damage, Segment, segment_paths
 from merlin.ledger.session import session_start
 from merlin.study.runs import RunMap
-from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.study.tasks import FAILURES, NO_OUTCOME, Outcome
 
 if TYPE_CHECKING:
     from merlin.study.plan import Plan
@@ -161,11 +162,16 @@ class Replay:
     @property
     def outcomes(self) -> dict[str, RunMap]:
         """Outcome (or NO_OUTCOME) of every task, per step instance; the maps are not to be changed."""
-        for instance, size in self._sizes.items():
-            pending = self._pending.pop(instance, None)
-            if pending is not None or instance not in self._maps:
-                self._bring_up_to_date(instance, size, pending or [])
+        for instance in self._sizes:
+            self.outcomes_of(instance)
         return self._maps
+
+    def outcomes_of(self, instance: str) -> RunMap:
+        """`outcomes` of one instance; the others need not be read."""
+        pending = self._pending.pop(instance, None)
+        if pending is not None or instance not in self._maps:
+            self._bring_up_to_date(instance, self._sizes[instance], pending or [])
+        return self._maps[instance]
 
     def _bring_up_to_date(self, instance: str, size: int, pending: list[Entry]) -> None:
         latest = self._latest.get(instance)
@@ -205,7 +211,10 @@ class Replay:
         return current
 
     def counts(self) -> dict[str, Counts]:
-        """Tasks per outcome of every instance, from headers alone wherever records do not overlap."""
+        """Tasks per outcome of every instance, from headers alone wherever records do not overlap.
+
+        Here a soft failure is a failure like any other.
+        """
         return {instance: self._counts(instance, size) for instance, size in self._sizes.items()}
 
     def _counts(self, instance: str, size: int) -> Counts:
@@ -216,25 +225,20 @@ class Replay:
                     totals[outcome] += num
             else:
                 for value, num in self._resolve(lo, hi, group).counts().items():
-                    totals[value] += num
+                    totals[Outcome.FAILED if value in FAILURES else value] += num
         totals[NO_OUTCOME] = 0
         totals[NO_OUTCOME] = size - sum(totals.values())
         return {value: num for value, num in totals.items() if num}
 
     def runs_of(self, entries: list[Entry]) -> Iterator[tuple[Entry, list[Run]]]:
         """The outcomes of records, as runs in task numbers, in the given order of the records."""
-        mixed = self.payloads([e for e in entries if e.header.outcome == MIXED])
+        payloads = self.payloads([e for e in entries if needs_payload(e.header)])
         for entry in entries:
-            header = entry.header
-            if header.outcome != MIXED:
-                yield entry, [(header.lo, header.hi, header.outcome)]
-                continue
-            _, payload = next(mixed)
-            for block, encoding, data in iter_blocks(payload):
-                if block == Block.OUTCOMES:
-                    runs = iter_runs(encoding, data, header.hi - header.lo)
-                    yield entry, [(header.lo + a, header.lo + b, value) for a, b, value in runs]
-                    break
+            if needs_payload(entry.header):
+                _, payload = next(payloads)
+                yield entry, runs_of_payload(entry.header, payload)
+            else:
+                yield entry, runs_of_header(entry.header)
 
     # details
 

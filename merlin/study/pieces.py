@@ -49,10 +49,11 @@ def halves(chunk: Chunk) -> list[Chunk]:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same numbers as sorted ranges with gaps in between."""
     out: list[Range] = []
     for a, b in sorted(ranges):
-        if out and out[-1][1] == a:
-            out[-1] = (out[-1][0], b)
+        if out and out[-1][1] >= a:
+            out[-1] = (out[-1][0], max(b, out[-1][1]))
         else:
             out.append((a, b))
     return out

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
+from merlin.study.pieces import Range, merged
 from merlin.study.plan import Plan, StepInstance, StepKind
 from merlin.study.runs import RunMap
-from merlin.study.tasks import Outcome
+from merlin.study.tasks import FAILURES, Outcome
 
-Range = tuple[int, int]
-_ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
+_RAN = (Outcome.OK, *FAILURES)
+_ENDED = (*_RAN, Outcome.SKIPPED)
+
+
+def passing_failures(instance: StepInstance) -> tuple[Outcome, ...]:
+    """The failures of a step instance with which what depends on it runs."""
+    return FAILURES if instance.on_failure == "continue" else (Outcome.SOFT_FAILED,)
 
 
 def reopen_failed(
@@ -17,58 +24,88 @@ def reopen_failed(
 ) -> dict[str, list[Range]]:
     """Tasks to run again so that the failed and skipped ones of `steps` (names or instance ids) get a chance.
 
-    That is these tasks, what was skipped because of them, the shards that hold their rows, and the manifests
-    over those shards. Other tasks that ended ok stay as they are, also where they saw the failed ones.
+    That is these tasks, what was skipped because of them, what ran on the failed ones, the shards that hold their
+    rows, and the manifests over those shards. Other tasks that ended ok stay as they are, also where a failed one
+    was missing from what they saw.
     """
     chosen: dict[str, list[Range]] = {}
     for instance in plan.instances:
         if instance.id in outcomes and (steps is None or instance.step in steps or instance.id in steps):
-            chosen[instance.id] = outcomes[instance.id].ranges((Outcome.FAILED, Outcome.SKIPPED))
+            chosen[instance.id] = outcomes[instance.id].ranges((*FAILURES, Outcome.SKIPPED))
     return reopen(plan, outcomes, chosen)
 
 
 def reopen(
     plan: Plan, outcomes: Mapping[str, RunMap], chosen: Mapping[str, list[Range]]
 ) -> dict[str, list[Range]]:
-    """The chosen tasks and what follows from them: sorted ranges per instance, all with an outcome."""
-    instances = {instance.id: instance for instance in plan.instances}
-    opened: dict[str, list[Range]] = {}
+    """The chosen tasks and what follows from them: sorted ranges per instance, all with an outcome.
+
+    A chosen task that ended ok makes again what it made before, so what ran on it stays.
+    """
+    book = _Book({instance.id: instance for instance in plan.instances}, outcomes)
     for instance in plan.instances:
-        have = outcomes.get(instance.id)
-        if have is None:
-            continue
-        marks = RunMap(instance.num_tasks, 0)
-        for lo, hi in chosen.get(instance.id, ()):
-            marks.set(lo, hi, 1)
-        for lo, hi in _follows(instance, instances, have, opened):
-            marks.set(lo, hi, 1)
-        ranges = [r for lo, hi in marks.ranges((1,)) for r in have.ranges(_ENDED, lo, hi)]
-        if ranges:
-            opened[instance.id] = ranges
-    return opened
+        if instance.id in outcomes:
+            stale = merged(book.stale_targets(instance))
+            follows = [*chosen.get(instance.id, ()), *book.other_targets(instance), *stale]
+            book.note(instance, merged(follows), stale)
+    return book.opened
 
 
-def _follows(
-    target: StepInstance,
-    instances: Mapping[str, StepInstance],
-    have: RunMap,
-    opened: Mapping[str, list[Range]],
-) -> list[Range]:
-    """Tasks of the target that its reopened sources reopen."""
-    out: list[Range] = []
-    for edge in target.edges:
-        ranges = opened.get(edge.source, [])
-        if not ranges:
-            continue
-        if edge.kind == "same":
-            out += [r for lo, hi in ranges for r in have.ranges((Outcome.SKIPPED,), lo, hi)]
-        elif edge.kind == "block":
-            out += _shards(target, instances, edge.source, ranges)
-        elif target.kind is StepKind.MANIFEST:
-            out.append((0, target.num_tasks))
-        else:
-            out += have.ranges((Outcome.SKIPPED,))
-    return out
+@dataclass(slots=True)
+class _Book:
+    """What is reopened so far; the instances come in the order of the plan."""
+
+    instances: Mapping[str, StepInstance]
+    outcomes: Mapping[str, RunMap]
+    opened: dict[str, list[Range]] = field(default_factory=dict)
+    # of these, because they ran on something else than they now will:
+    stale: dict[str, list[Range]] = field(default_factory=dict)  # that ended ok
+    changing: dict[str, list[Range]] = field(default_factory=dict)  # and failures on which something ran
+
+    def note(self, instance: StepInstance, ranges: list[Range], stale: list[Range]) -> None:
+        """Reopen what has ended in these ranges."""
+        id, have = instance.id, self.outcomes[instance.id]
+        opened = [r for lo, hi in ranges for r in have.ranges(_ENDED, lo, hi)]
+        if not opened:
+            return
+        self.opened[id] = opened
+        self.stale[id] = [r for lo, hi in stale for r in have.ranges((Outcome.OK,), lo, hi)]
+        passed_on = [r for lo, hi in opened for r in have.ranges(passing_failures(instance), lo, hi)]
+        self.changing[id] = merged([*self.stale[id], *passed_on])
+
+    def stale_targets(self, target: StepInstance) -> list[Range]:
+        """Tasks that ran on what changes."""
+        have = self.outcomes[target.id]
+        out: list[Range] = []
+        for edge in target.edges:
+            if edge.kind == "block":
+                ranges = _shards(target, self.instances, edge.source, self.stale.get(edge.source, []))
+            elif target.kind is StepKind.AGGREGATE:  # a shard only waits for it
+                continue
+            elif edge.kind == "same":
+                ranges = self.changing.get(edge.source, [])
+            else:
+                ranges = [(0, target.num_tasks)] if self.changing.get(edge.source) else []
+            out += [r for lo, hi in ranges for r in have.ranges(_RAN, lo, hi)]
+        return out
+
+    def other_targets(self, target: StepInstance) -> list[Range]:
+        """Tasks that were skipped, and the shards and the manifest over what is reopened."""
+        have = self.outcomes[target.id]
+        out: list[Range] = []
+        for edge in target.edges:
+            ranges = self.opened.get(edge.source, [])
+            if not ranges:
+                continue
+            if edge.kind == "same":
+                out += [r for lo, hi in ranges for r in have.ranges((Outcome.SKIPPED,), lo, hi)]
+            elif edge.kind == "block":
+                out += _shards(target, self.instances, edge.source, ranges)
+            elif target.kind is StepKind.MANIFEST:
+                out.append((0, target.num_tasks))
+            else:
+                out += have.ranges((Outcome.SKIPPED,))
+        return out
 
 
 def _shards(

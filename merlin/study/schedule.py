@@ -4,10 +4,12 @@ The scheduler knows no clock, disk or process: time is an argument, the executor
 writes the verdicts into the ledger. Its state is run-length coded, so it grows with the number of *changes*
 between neighbouring tasks, not with the number of tasks. The states of a task::
 
-    waiting --> ready --> running --> ok | failed
+    waiting --> ready --> running --> ok | failed | failed softly
        |          ^          |
        |          +- queued <+   handed back, to run again: deferred, interrupted, or its worker was lost
        +--> skipped              what it depends on did not end ok
+
+A task fails softly by its own choice (exit code 101): it counts as failed, and what depends on it runs all the same.
 """
 
 from __future__ import annotations
@@ -22,13 +24,18 @@ from merlin.study.chunking import ChunkSizer
 from merlin.study.pieces import Range, Run, chunk_of, clip, halves, merged, num_tasks, pieces_of
 from merlin.study.plan import Plan, StepInstance, StepKind
 from merlin.study.runs import RunMap
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
+from merlin.study.tasks import FAILURES, Chunk, ChunkResult, Outcome
 
-OK, FAILED, SKIPPED = int(Outcome.OK), int(Outcome.FAILED), int(Outcome.SKIPPED)
+OK, FAILED, SKIPPED, SOFT_FAILED = (
+    int(o) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED, Outcome.SOFT_FAILED)
+)
 WAITING, READY, QUEUED, RUNNING = 10, 11, 12, 13
-ENDED = frozenset((OK, FAILED, SKIPPED))
+ENDED = frozenset((OK, FAILED, SKIPPED, SOFT_FAILED))
 NOT_ENDED = (WAITING, READY, QUEUED, RUNNING)
-_NAMES = {0: "ok", 1: "failed", 2: "skipped", 10: "waiting", 11: "ready", 12: "queued", 13: "running"}
+STATE_NAMES = {
+    OK: "ok", FAILED: "failed", SKIPPED: "skipped", SOFT_FAILED: "soft_failed",
+    WAITING: "waiting", READY: "ready", QUEUED: "queued", RUNNING: "running",
+}  # fmt: skip
 
 MAX_SPARSE_SPAN = 4096  # a chunk with holes reaches no further than this, or four times the tasks it runs
 TARGET_S = 1.5
@@ -55,12 +62,13 @@ class Counts:
 
     planned: int
     ok: int
-    failed: int
+    failed: int  # softly or not
     skipped: int
     running: int
     ready: int  # could run now
     waiting: int  # for another step
     queued: int  # to run again, perhaps after a delay
+    soft_failed: int = 0  # of those that failed
 
     @property
     def missing(self) -> int:
@@ -95,7 +103,7 @@ class _Group:
         """Whether anything of the whole group may flow downstream."""
         if not any(source.spec.num_tasks for source in self.sources):
             return True
-        return any(s.num[OK] or (s.num[FAILED] and s.continues) for s in self.sources)
+        return any(s.num_passing for s in self.sources)
 
 
 @dataclass(slots=True)
@@ -123,8 +131,21 @@ class _State:
         return self.spec.on_failure == "continue"
 
     @property
+    def passing(self) -> tuple[int, ...]:
+        """How a task has to end for what depends on it to run."""
+        return (OK, SOFT_FAILED, FAILED) if self.continues else (OK, SOFT_FAILED)
+
+    @property
+    def num_passing(self) -> int:
+        return sum(self.num[state] for state in self.passing)
+
+    @property
+    def num_failed(self) -> int:
+        return self.num[FAILED] + self.num[SOFT_FAILED]
+
+    @property
     def is_ended(self) -> bool:
-        return self.num[OK] + self.num[FAILED] + self.num[SKIPPED] == self.spec.num_tasks
+        return self.num[OK] + self.num_failed + self.num[SKIPPED] == self.spec.num_tasks
 
     @property
     def num_to_hand_out(self) -> int:
@@ -212,8 +233,9 @@ class Scheduler:
             self._requeue(state, replace(rest, attempt=chunk.attempt + 1))
         if not (again or chunk.isolate):
             state.sizer.learn(num_tasks(chunk), result.busy_s)
-        if result.stop:
-            self._stop_for(state, result)
+        if result.stop == "hard_fail":
+            note = f": {result.note}" if result.note else ""
+            self.stop(f"a task of step '{state.spec.id}' failed hard{note}", now=True)
         elif num_failed:
             self._check_failures(state, result.note)
         self._propagate()
@@ -297,7 +319,8 @@ class Scheduler:
             id: Counts(
                 planned=s.spec.num_tasks,
                 ok=s.num[OK],
-                failed=s.num[FAILED],
+                failed=s.num_failed,
+                soft_failed=s.num[SOFT_FAILED],
                 skipped=s.num[SKIPPED],
                 running=s.num[RUNNING],
                 ready=s.num[READY],
@@ -327,7 +350,7 @@ class Scheduler:
         running = [lease.chunk for lease in self._leases.values()]
         chunks = [c for c in running if c.instance == instance and c.lo <= task < c.hi]
         return (
-            f"task {task} of {instance} is {_NAMES[state.tasks[task]]}; running chunks over it: {chunks}; "
+            f"task {task} of {instance} is {STATE_NAMES[state.tasks[task]]}; running chunks over it: {chunks}; "
             f"deaths: {self._deaths.get((instance, task, False), 0)}; open groups: {state.num_open_groups}"
         )
 
@@ -412,7 +435,7 @@ class Scheduler:
                 continue
             self._expect_running(state, a, b)
             state.move(a, b, outcome)
-            num_failed += (b - a) * (outcome == FAILED)
+            num_failed += (b - a) * (outcome in FAILURES)
         self._note_change(state, chunk.lo, chunk.hi)
         return num_failed
 
@@ -454,18 +477,15 @@ class Scheduler:
 
     # -------------------------------------------------------------- stopping
 
-    def _stop_for(self, state: _State, result: ChunkResult) -> None:
-        step, note = state.spec.id, f": {result.note}" if result.note else ""
-        if result.stop == "hard_fail":
-            self.stop(f"a task of step '{step}' failed hard{note}", now=True)
-        else:
-            self.stop(f"a task of step '{step}' asked the workers to stop{note}")
-
     def _check_failures(self, state: _State, note: str) -> None:
-        """The canary and `max_failures`: what runs may end, nothing new starts."""
-        spec, num_failed = state.spec, state.num[FAILED]
+        """The canary and `max_failures`: what runs may end, nothing new starts.
+
+        The canary looks for a step that cannot work at all; a task that chose to fail shows that its step does.
+        """
+        spec, num_failed = state.spec, state.num_failed
         because = f": {note}" if note else ""
-        if spec.canary and spec.num_tasks > spec.canary <= num_failed and not state.num[OK]:
+        works = state.num[OK] or state.num[SOFT_FAILED]
+        if spec.canary and spec.num_tasks > spec.canary <= num_failed and not works:
             self.stop(f"canary: the first {num_failed} tasks of step '{spec.id}' all failed{because}")
         if spec.max_failures is None:
             return
@@ -487,7 +507,7 @@ class Scheduler:
                 self._close(group)
         if not state.groups and state.num[WAITING]:
             self._evaluate(state, 0, state.spec.num_tasks)
-        if state.num[OK] or state.num[FAILED] or state.num[SKIPPED]:
+        if state.num[OK] or state.num_failed or state.num[SKIPPED]:
             self._note_change(state, 0, state.spec.num_tasks)
 
     def _note_change(self, state: _State, lo: int, hi: int) -> None:
@@ -555,7 +575,7 @@ class Scheduler:
             )
             for kind in (RUNNING, QUEUED):
                 have = merged(held.get((id, kind), []))
-                assert have == state.tasks.ranges((kind,)), f"{id}: {_NAMES[kind]} {have}"
+                assert have == state.tasks.ranges((kind,)), f"{id}: {STATE_NAMES[kind]} {have}"
             self._check_dependencies(state)
 
     def _check_dependencies(self, state: _State) -> None:
@@ -607,7 +627,7 @@ def _tasks_of(spec: StepInstance, outcomes: RunMap | None) -> tuple[RunMap, dict
         for a, b, value in outcomes.runs():
             if value in ENDED:
                 tasks.set(a, b, value)
-    return tasks, dict.fromkeys(_NAMES, 0) | tasks.counts()
+    return tasks, dict.fromkeys(STATE_NAMES, 0) | tasks.counts()
 
 
 def _connect(target: _State, states: dict[str, _State]) -> None:
@@ -637,8 +657,7 @@ def _connect(target: _State, states: dict[str, _State]) -> None:
 
 def _blocked(source: _State, lo: int, hi: int) -> list[Range]:
     """Tasks of [lo, hi) that what depends on them may not follow (yet)."""
-    passing = (OK, FAILED) if source.continues else (OK,)
-    return source.tasks.ranges(set(_NAMES) - set(passing), lo, hi)
+    return source.tasks.ranges(set(STATE_NAMES) - set(source.passing), lo, hi)
 
 
 def _ready_tasks(target: _State, lo: int, hi: int) -> Iterator[tuple[int, int, str]]:
@@ -719,7 +738,7 @@ def _absent_rows(target: _State, chunk: Chunk) -> tuple[Range, ...]:
     out = [
         (offset + x, offset + y)
         for offset, source, a, b in _rows(target, chunk.lo * size, chunk.hi * size)
-        for x, y in source.tasks.ranges((FAILED, SKIPPED), a, b)
+        for x, y in source.tasks.ranges((*FAILURES, SKIPPED), a, b)
     ]
     return tuple(merged(out))
 

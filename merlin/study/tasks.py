@@ -13,7 +13,8 @@ class Outcome(IntEnum):
     FAILED = 1
     SKIPPED = 2  # an upstream task of the same sample failed
     INTERRUPTED = 3  # not its fault: worker lost, walltime, Ctrl-C; it counts as missing and runs again
-    SOFT_FAILED = 4  # failed by its own choice (exit code 101), so what depends on it runs; see `ended_as`
+    # failed by its own choice, so what depends on it runs; the ledger has it as FAILED with exit code 101
+    SOFT_FAILED = 4
 
 
 FAILURES = (Outcome.FAILED, Outcome.SOFT_FAILED)  # users see one number
@@ -33,14 +34,6 @@ class ReturnCode(IntEnum):
     RAISE_ERROR = 106
 
 
-def ended_as(outcome: int, exit_code: int) -> int:
-    """What an outcome means for the tasks that depend on it.
-
-    The ledger calls every failure FAILED and keeps its exit code; SOFT_FAILED is what readers make of the two.
-    """
-    return Outcome.SOFT_FAILED if outcome == Outcome.FAILED and exit_code == ReturnCode.SOFT_FAIL else outcome
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """A half-open range of tasks of one step instance; the only thing a queue holds."""
@@ -51,7 +44,7 @@ class Chunk:
     attempt: int = 1  # how often this range has been handed out; the fencing token
     holes: tuple[tuple[int, int], ...] = ()  # sorted ranges inside [lo, hi) that must not run
     retries: int = 0  # application retries so far (exit codes 100 and 104) of every task in it
-    use_restart: bool = False  # its tasks go on where they were, by the step's `restart` command if it has one
+    use_restart: bool = False  # its tasks go on where they were, by the step's `restart` if it has one
     isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
     absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
     lease: str = field(default="", compare=False)  # "" while it waits; of one hand-out

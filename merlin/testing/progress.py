@@ -20,7 +20,7 @@ from merlin.study.schedule import LOSS_LIMIT, Verdict
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome
 from merlin.testing.plans import every, gather, plan, same, step
 
-OK, FAILED, SKIPPED, INTERRUPTED = (int(o) for o in Outcome)
+OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 LEASE_S = 60.0
 
 Run = tuple[int, int, int]
@@ -177,6 +177,39 @@ class ProgressContract:
         b = self.start(step("a", 1, on_failure="continue"), step("b", 1, same("a")), step("c", 1, every("a")))
         b.finish(b.take(), (0, 1, FAILED))
         assert sorted(c.instance for c in b.take_all()) == ["b", "c"]
+
+    def test_a_task_that_chose_to_fail_counts_as_failed_and_lets_what_depends_on_it_run(self) -> None:
+        b = self.start(
+            step("a", 3), step("b", 3, same("a")), step("c", 3, same("b")), step("end", 1, every("c"))
+        )
+        a = [b.take(instance="a") for _ in range(3)]
+        b.finish(a[0], (0, 1, SOFT_FAILED))
+        b.finish(a[1], (1, 2, FAILED))
+        b.finish_ok(a[2])
+        counts = b.progress.counts()["a"]
+        assert (counts.ok, counts.failed, counts.soft_failed, counts.missing) == (1, 2, 1, 0)
+        assert [(v.instance, v.lo, v.hi) for v in b.verdicts()] == [("b", 1, 2), ("c", 1, 2)]
+        ran = [(c.instance, c.lo, c.hi) for c in b.drive()]
+        assert [r for r in ran if r[0] == "c"] == [
+            ("c", 0, 1),
+            ("c", 2, 3),
+        ]  # an ordinary task of b was in between
+        assert ran[-1] == ("end", 0, 1)
+        assert b.progress.is_complete and b.progress.stop_reason == ""
+
+    def test_an_all_edge_lets_a_group_pass_in_which_some_chose_to_fail_and_none_ended_ok(self) -> None:
+        b = self.start(step("a", 2), step("end", 3, every("a")))
+        first, second = b.take(), b.take()
+        b.finish(first, (0, 1, SOFT_FAILED))
+        b.finish(second, (1, 2, FAILED))
+        assert b.take().instance == "end"
+
+    def test_rows_of_tasks_that_chose_to_fail_are_absent(self) -> None:
+        b = self.start(step("x", 2), gather("data", ("x",), 2, 2))
+        first, second = b.take(), b.take()
+        b.finish(first, (0, 1, SOFT_FAILED))
+        b.finish_ok(second)
+        assert b.take().absent_rows == ((0, 1),)
 
     def test_a_task_needs_all_of_its_same_sources(self) -> None:
         b = self.start(step("a", 1), step("b", 1), step("c", 1, same("a"), same("b")))
@@ -459,16 +492,33 @@ class ProgressContract:
                 f"max_failures: {failures} of 100 tasks of step 'sim' failed, {allowed} are allowed"
             )
 
-    def test_a_hard_failure_stops_everything_and_stop_workers_lets_running_tasks_end(self) -> None:
-        for stop, at_once in (("hard_fail", True), ("stop_workers", False)):
-            b = self.start(step("sim", 10))
-            first, second = b.take(), b.take()
-            b.finish(first, (0, 1, FAILED), stop=stop, note="on purpose")
-            assert "on purpose" in b.progress.stop_reason and b.progress.stop_now is at_once
-            assert b.nothing_to_take()
-            b.finish_ok(second)
-            assert b.progress.num_running == 0
-            assert b.progress.counts()["sim"].missing == 8
+    def test_the_canary_is_content_when_one_task_chose_to_fail_and_max_failures_counts_it(self) -> None:
+        for limit, reason in (
+            (None, ""),
+            (5, "max_failures: 6 of 100 tasks of step 'sim' failed, 5 are allowed"),
+        ):
+            b = self.start(step("sim", 100, max_failures=limit))
+            b.finish(b.take(), (0, 1, SOFT_FAILED), busy_s=1.5)
+            while (chunk := b.progress.take(0.0)) is not None:
+                b.fail(chunk, busy_s=1.5 * (chunk.hi - chunk.lo))
+            assert b.progress.stop_reason == reason
+
+    def test_a_hard_failure_stops_everything(self) -> None:
+        b = self.start(step("sim", 10))
+        first, second = b.take(), b.take()
+        b.finish(first, (0, 1, FAILED), stop="hard_fail", note="on purpose")
+        assert "on purpose" in b.progress.stop_reason and b.progress.stop_now
+        assert b.nothing_to_take()
+        b.finish_ok(second)
+        assert b.progress.num_running == 0
+        assert b.progress.counts()["sim"].missing == 8
+
+    def test_a_study_goes_on_when_a_task_asks_the_workers_to_stop(self) -> None:
+        b = self.start(step("sim", 10), step("post", 10, same("sim")), step("other", 1))
+        b.finish(b.take(), (0, 1, OK), stop="stop_workers")
+        assert b.progress.stop_reason == "" and not b.progress.stop_now
+        b.drive()
+        assert b.progress.is_complete
 
     def test_the_first_reason_to_stop_stays(self) -> None:
         b = self.start(step("sim", 10))
@@ -497,6 +547,24 @@ class ProgressContract:
             ran[chunk.instance] += chunk.task_ids()
         assert {k: sorted(v) for k, v in ran.items()} == {"a": [6, 7, 8, 9], "b": [3, 4, 6, 7, 8, 9]}
         assert s.progress.is_complete
+
+    def test_a_restart_remembers_who_chose_to_fail(self) -> None:
+        a = runs(4, (0, 1, SOFT_FAILED), (1, 2, FAILED), (2, 3, OK))
+        b = self.start(step("a", 4), step("b", 4, same("a")), step("end", 1, every("b")), outcomes={"a": a})
+        assert [(v.instance, v.lo, v.hi) for v in b.verdicts()] == [("b", 1, 2)]
+        assert sorted((c.instance, *c.task_ids()) for c in b.drive()) == [
+            *(("a", 3), ("b", 0), ("b", 2), ("b", 3), ("end", 0)),
+        ]
+        ended = {"a": runs(2, (0, 2, SOFT_FAILED)), "b": runs(2, (0, 2, OK))}
+        again = self.start(step("a", 2), step("b", 2, same("a")), step("end", 1, every("a")), outcomes=ended)
+        assert [c.instance for c in again.drive()] == ["end"]
+
+    def test_a_lost_chunk_keeps_who_chose_to_fail(self) -> None:
+        b = self.start(step("a", 64, kind=StepKind.FUNCTION), step("b", 64, same("a")), workers=1)
+        chunk = b.take()
+        b.lose(chunk, [(chunk.lo, chunk.lo + 1, SOFT_FAILED)])
+        assert b.progress.counts()["a"].soft_failed == 1
+        assert b.take(instance="b").task_ids() == [chunk.lo]
 
     def test_a_restart_of_a_complete_study_has_nothing_to_do(self) -> None:
         done = {"a": runs(2, (0, 2, OK)), "b": runs(2, (0, 2, OK)), "c": runs(1, (0, 1, OK))}

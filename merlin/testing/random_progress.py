@@ -13,7 +13,7 @@ from merlin.study.runs import RunMap
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome
 from merlin.testing.progress import LEASE_S, read_verdicts
 
-OK, FAILED, SKIPPED, INTERRUPTED = (int(o) for o in Outcome)
+OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 
 Make = Callable[[Plan, Mapping[str, RunMap], int], Progress]  # … number of workers
 
@@ -70,7 +70,8 @@ class World:
         for edge in spec.edges:
             source = self.ledger[edge.source]
             if edge.kind == "same":
-                passing = [OK, FAILED] if self.spec[edge.source].on_failure == "continue" else [OK]
+                passing = [OK, SOFT_FAILED]
+                passing += [FAILED] if self.spec[edge.source].on_failure == "continue" else []
                 assert all(source[task] in passing for task in chunk.task_ids())
             elif edge.kind == "all":
                 assert not source.ranges([NO_OUTCOME, INTERRUPTED])
@@ -83,7 +84,7 @@ class World:
         rows = [self.ledger[s][t] for s in spec.aggregate.sources for t in range(self.spec[s].num_tasks)]
         absent = {row for a, b in chunk.absent_rows for row in range(a, b)}
         mine = range(chunk.lo * size, min(len(rows), chunk.hi * size))
-        assert all(rows[row] in (OK, FAILED, SKIPPED) for row in mine)
+        assert all(rows[row] in (OK, FAILED, SOFT_FAILED, SKIPPED) for row in mine)
         assert absent == {row for row in mine if rows[row] != OK}
 
     def end(self, chunk: Chunk) -> None:
@@ -104,7 +105,7 @@ class World:
                 later = replace(chunk, lo=task, hi=task + 1, holes=(), retries=chunk.retries + 1)
                 deferred.append(Deferred(chunk=later, delay_s=self.random.random()))
                 continue
-            outcome = FAILED if self.random.random() < 0.2 else OK
+            outcome = self.random.choice([FAILED, SOFT_FAILED]) if self.random.random() < 0.25 else OK
             self.record(chunk, task, outcome)
             runs.append((task, task + 1, outcome))
         if how == "vanish":
@@ -140,7 +141,9 @@ class World:
             have = self.ledger[id].counts()
             assert counts.missing == 0
             assert counts.planned == counts.ok + counts.failed + counts.skipped
-            assert (counts.ok, counts.failed, counts.skipped) == tuple(have.get(v, 0) for v in (0, 1, 2))
+            ok, failed, skipped, softly = (have.get(v, 0) for v in (OK, FAILED, SKIPPED, SOFT_FAILED))
+            assert (counts.ok, counts.failed, counts.skipped) == (ok, failed + softly, skipped)
+            assert counts.soft_failed == softly
         for id, spec in self.spec.items():
             for edge in spec.edges:
                 if edge.kind != "same" or self.spec[edge.source].on_failure == "continue":

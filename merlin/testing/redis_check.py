@@ -10,7 +10,7 @@ from typing import Any
 from merlin.execution.distributed.redis_progress import KEYS, RedisProgress
 from merlin.study.plan import Plan
 from merlin.study.runs import RunMap
-from merlin.study.schedule import READY, Scheduler, _Lease
+from merlin.study.schedule import READY, STATE_NAMES, Scheduler, _Lease
 from merlin.study.tasks import Chunk
 
 Json = dict[str, Any]
@@ -94,16 +94,7 @@ class _Found:
             mine = [tuple(map(int, member.split(":"))) for member, _ in self.runs]
             local = [(a - base, b - base, v) for a, b, v in mine if base <= a < base + instance.num_tasks]
             state.tasks = RunMap.from_runs(instance.num_tasks, local)
-            names = {
-                0: "ok",
-                1: "failed",
-                2: "skipped",
-                10: "waiting",
-                11: "ready",
-                12: "queued",
-                13: "running",
-            }
-            state.num = {value: have[name] for value, name in names.items()}
+            state.num = {value: have[name] for value, name in STATE_NAMES.items()}
             state.cursor = 0
             state.num_open_groups = have["groups"]
             waiting = [json.loads(m[20:]) for m, _ in self.queue if m.startswith(f"{i:06d}:")]

@@ -25,7 +25,7 @@ from merlin.testing.plans import plan
 from merlin.testing.progress import LEASE_S
 from merlin.testing.random_progress import World
 
-OK, FAILED, SKIPPED, INTERRUPTED = (int(o) for o in Outcome)
+OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 
 MakeWorld = Callable[[Plan, Random], World]
 
@@ -130,7 +130,7 @@ def run_killed_and_completed(world: World, random: Random, num_chunks: int) -> N
             break
         for task in chunk.task_ids():
             if random.random() < 0.7:
-                world.record(chunk, task, random.choice([OK, FAILED, INTERRUPTED]))
+                world.record(chunk, task, random.choice([OK, FAILED, SOFT_FAILED, INTERRUPTED]))
         if random.random() < 0.2:
             world.start()
             continue
@@ -148,7 +148,7 @@ def run_and_reopen(world: World) -> None:
         for lo, hi in ranges:
             assert not world.ledger[id].ranges([NO_OUTCOME], lo, hi)
             world.ledger[id].set(lo, hi, NO_OUTCOME)
-    assert not any(m.ranges([FAILED, SKIPPED]) for m in world.ledger.values())
+    assert not any(m.ranges([FAILED, SOFT_FAILED, SKIPPED]) for m in world.ledger.values())
     world.start()
     run_to_the_end(world)
 

@@ -155,7 +155,8 @@ def opening_of(plan: Plan, graph: Graph, scheduler: Scheduler) -> Opening:
             active.append((i, graph.descriptions[i]["rank"]))
         insts[str(i)] = _dump(
             {
-                **{name: getattr(have, name) for name in ("ok", "failed", "skipped")},
+                **{name: getattr(have, name) for name in ("ok", "soft_failed", "skipped")},
+                "failed": have.failed - have.soft_failed,
                 **{name: getattr(have, name) for name in ("waiting", "ready", "queued", "running")},
                 "requeued": 0,  # chunks in the queue
                 "groups": open_groups[i],  # of `all` edges, not closed
@@ -192,7 +193,8 @@ def _flows(plan: Plan, counts: Mapping[str, Counts], sources: tuple[int, ...]) -
         return True
     for instance in instances:
         have = counts[instance.id]
-        if have.missing == 0 and (have.ok or (have.failed and instance.on_failure == "continue")):
+        let_through = have.failed if instance.on_failure == "continue" else have.soft_failed
+        if have.missing == 0 and (have.ok or let_through):
             return True
     return False
 

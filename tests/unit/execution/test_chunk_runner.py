@@ -45,7 +45,7 @@ def test_a_task_leaves_upstreams_files(make: Any, fresh: bool) -> None:
         (103, OK, "", ""),
         (105, OK, "", "stop_workers"),
         (1, FAILED, "exit code 1", ""),
-        (101, FAILED, "soft failure (exit code 101)", ""),
+        (101, Outcome.SOFT_FAILED, "soft failure (exit code 101)", ""),
         (102, FAILED, "hard failure (exit code 102)", "hard_fail"),
         (106, FAILED, "error raised by the step (exit code 106)", ""),
         (127, FAILED, "exit code 127 (command not found)", ""),
@@ -59,7 +59,7 @@ def test_every_exit_code_means_what_it_does_upstream(
     assert result.runs == ((0, 1, outcome),)
     assert result.stop == stop
     assert (bench.folder(0) / "MERLIN_FINISHED").exists() is (outcome is OK)
-    if outcome is FAILED:
+    if cause:
         failure = bench.failures()[0]
         assert (failure.cause, failure.exit_code, failure.tail) == (cause, code, "why\n")
         assert cause in result.note

@@ -111,23 +111,40 @@ def test_a_hard_failure_interrupts_what_runs(tmp_path: Path) -> None:
     assert processes_of(workspace) == []
 
 
-def test_stop_workers_lets_running_tasks_end(tmp_path: Path) -> None:
-    began, told = tmp_path / "began", tmp_path / "told"
-
-    class Telling(RecordingObserver):
-        def note(self, text: str) -> None:
-            super().note(text)
-            if text.startswith("stopping"):
-                told.touch()
-
-    command = (
-        f"if [ $(MERLIN_SAMPLE_ID) = 1 ]; then until [ -e {began} ]; do sleep 0.01; done; exit 105; "
-        f"else touch {began}; until [ -e {told} ]; do sleep 0.01; done; fi"
+def test_a_study_on_one_machine_goes_on_when_a_task_asks_the_workers_to_stop(tmp_path: Path) -> None:
+    stop = step("stop", 1, same("first"), command="exit 105")
+    workspace = make_workspace(
+        tmp_path,
+        step("first", 1, command="true"),
+        stop,
+        step("after", 1, same("stop"), command="true"),
+        step("unrelated", 20, command="true"),
     )
-    workspace = make_workspace(tmp_path, step("sim", 4, command=command))
-    summary = run_embedded(workspace, TWO, Telling())
-    assert "asked the workers to stop" in summary.stop_reason
-    assert counts(summary) == (2, 0, 0, 2)
+    summary, observer = run(workspace)
+    assert (summary.stop_reason, counts(summary)) == ("", (23, 0, 0, 0))
+    assert sum("asked the workers to stop" in note for note in observer.notes) == 1
+
+
+def test_what_depends_on_a_task_that_chose_to_fail_runs_and_runs_again_with_it(tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    sim = (
+        f"[ $(MERLIN_SAMPLE_ID) != 1 ] || [ -e {mended} ] || exit 101; [ $(MERLIN_SAMPLE_ID) != 2 ] || exit 1"
+    )
+    workspace = make_workspace(
+        tmp_path,
+        step("sim", 4, command=sim),
+        step("post", 4, same("sim"), command="echo x >> $(WORKSPACE)/times"),
+        step("last", 4, same("post"), command="true"),
+    )
+    summary, _ = run(workspace)
+    assert (summary.stop_reason, counts(summary)) == ("", (8, 2, 2, 0))
+    assert not summary.is_success
+    mended.touch()
+    assert counts(run(workspace)[0]) == (8, 2, 2, 0)
+    assert counts(run(workspace, RunOptions(workers=2, redo_failed=True))[0]) == (9, 1, 2, 0)
+    post = workspace.instance("post")
+    lines = [workspace.task_dir(post, task) / "times" for task in (0, 1, 3)]
+    assert [len(path.read_text().splitlines()) for path in lines] == [1, 2, 1]
 
 
 def test_the_canary_stops_a_study_that_only_fails(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from waiting import wait_until
 from merlin.execution.processes import children
 from merlin.execution.runner import ChunkRunner
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.tasks import Chunk, ChunkResult, Outcome, ReturnCode
+from merlin.study.tasks import Chunk, ChunkResult, Outcome
 from merlin.study.workspace import Workspace
 
 TIMEOUT_S = 5.0  # of all tasks of a step, of which only one is meant to need it
@@ -80,9 +80,8 @@ def test_a_task_that_outlives_its_killed_shell_is_ended_and_gets_another_one_onc
     assert ends == (["ends 0", "ends 1", "ends 2"] if num_kills == 1 else ["ends 0", "ends 2"])
 
 
-@pytest.mark.parametrize("code", [ReturnCode.HARD_FAIL, ReturnCode.STOP_WORKERS])
-def test_no_task_begins_after_one_that_stops_the_study(tmp_path: Path, code: ReturnCode) -> None:
-    command = f"echo > ran\nif [ $(MERLIN_SAMPLE_ID) = 3 ]; then exit {int(code)}; fi\n"
+def test_no_task_begins_after_one_that_stops_the_study(tmp_path: Path) -> None:
+    command = "echo > ran\nif [ $(MERLIN_SAMPLE_ID) = 3 ]; then exit 102; fi\n"
     workspace = make_workspace(tmp_path, step("s", 200, command=command))
     result = run_chunk(workspace, 200)
     assert result.stop
@@ -91,8 +90,16 @@ def test_no_task_begins_after_one_that_stops_the_study(tmp_path: Path, code: Ret
     assert ran == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_tasks_after_one_that_asks_the_workers_to_stop_run(tmp_path: Path, fresh: bool) -> None:
+    command = "case $(MERLIN_SAMPLE_ID) in 1) exit 105;; 3) exit 102;; esac\n"
+    workspace = make_workspace(tmp_path, step("s", 5, command=command, fresh_shell=fresh))
+    result = run_chunk(workspace, 5)
+    assert (result.stop, result.runs) == ("hard_fail", ((0, 3, Outcome.OK), (3, 4, Outcome.FAILED)))
+
+
 def test_a_timeout_that_ends_with_a_stopping_code_costs_one_task(tmp_path: Path) -> None:
-    command = "if [ $(MERLIN_SAMPLE_ID) = 1 ]; then trap 'exit 105' TERM; sleep 600 & wait; fi\n"
+    command = "if [ $(MERLIN_SAMPLE_ID) = 1 ]; then trap 'exit 102' TERM; sleep 600 & wait; fi\n"
     workspace = make_workspace(tmp_path, step("s", 5, command=command, timeout_s=TIMEOUT_S))
     result = run_chunk(workspace, 5)
     assert not result.stop

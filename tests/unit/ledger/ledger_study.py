@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from merlin.ledger.records import RESET, ChunkRecord, Failure, RangeRecord
 from merlin.study.plan import Plan, StepInstance, StepKind
-from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.study.tasks import NO_OUTCOME, Outcome, ReturnCode
 
 
 def plan_of(*, study_id: str = "s1", **sizes: int) -> Plan:
@@ -47,12 +47,14 @@ def outcomes_of(map_) -> list[int]:
 
 
 SIZE = 30
+RECORDED = [o for o in Outcome if o != Outcome.SOFT_FAILED]
 
 
 def expected(records: list) -> list[int]:
-    """The rule, task by task: later wins, but ok stays ok under interrupted and skipped."""
+    """The rule, task by task: later wins, but ok stays ok under interrupted and skipped; 101 is a soft failure."""
     state = [NO_OUTCOME] * SIZE
     for record in sorted(records, key=lambda r: r.attempt):
+        codes = {f.task: f.exit_code for f in getattr(record, "failures", ())}
         for task in range(record.lo, record.hi):
             if isinstance(record, RangeRecord):
                 new = record.outcome
@@ -60,6 +62,8 @@ def expected(records: list) -> list[int]:
                 new = int(record.outcomes[task - record.lo])
                 if new == NO_OUTCOME:
                     continue
+            if new == Outcome.FAILED and codes.get(task) == ReturnCode.SOFT_FAIL:
+                new = int(Outcome.SOFT_FAILED)
             weak = new in (Outcome.INTERRUPTED, Outcome.SKIPPED)
             if not (weak and state[task] == Outcome.OK):
                 state[task] = new
@@ -72,15 +76,15 @@ def records(draw: st.DrawFn):
     hi = draw(st.integers(lo + 1, SIZE))
     attempt = draw(st.integers(1, 3))
     if draw(st.booleans()):
-        outcome = draw(st.sampled_from([*Outcome, RESET]))
+        outcome = draw(st.sampled_from([*RECORDED, RESET]))
         return RangeRecord(instance="sim", lo=lo, hi=hi, outcome=int(outcome), attempt=attempt, started=100.0)
     values = draw(
-        st.lists(st.sampled_from([*map(int, Outcome), NO_OUTCOME]), min_size=hi - lo, max_size=hi - lo)
+        st.lists(st.sampled_from([*map(int, RECORDED), NO_OUTCOME]), min_size=hi - lo, max_size=hi - lo)
     )
     failures = tuple(
         failed(
             lo + i,
-            exit_code=draw(st.integers(-15, 120)),
+            exit_code=draw(st.just(101) | st.integers(-15, 120)),
             tail=draw(st.sampled_from(["", "boom 3", "x" * 5000])),
         )
         for i, value in enumerate(values)

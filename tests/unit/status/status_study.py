@@ -13,7 +13,7 @@ from merlin.study.plan_io import write_plan
 from merlin.study.tasks import NO_OUTCOME, Outcome
 from merlin.study.workspace import Workspace, open_workspace
 
-OK, FAILED, SKIPPED, INTERRUPTED = (int(o) for o in Outcome)
+OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 
 
 def make_workspace(path: Path, *, num: int = 20, labels: tuple[str, ...] = ("X0", "step")) -> Workspace:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from merlin.study.plan import StepKind
-from merlin.study.reopen import reopen_failed
+from merlin.study.reopen import reopen, reopen_failed
 from merlin.study.schedule import Scheduler
 from merlin.study.tasks import ChunkResult, Outcome
 from merlin.testing.plans import every, gather, plan, same, step
 from merlin.testing.progress import runs
 
-OK, FAILED, SKIPPED, INTERRUPTED = (int(o) for o in Outcome)
+OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 
 
 def test_reopening_failures_reopens_their_skips_shards_and_manifest_only() -> None:
@@ -27,6 +27,43 @@ def test_reopening_failures_reopens_their_skips_shards_and_manifest_only() -> No
     assert reopen_failed(p, outcomes) == expected
     assert reopen_failed(p, outcomes, ["a"]) == expected
     assert reopen_failed(p, outcomes, ["end"]) == {}
+
+
+def test_what_ran_on_a_failure_runs_again_with_it_and_what_ran_on_that_too() -> None:
+    data = gather("data", ("b",), 10, 4)
+    manifest = step("m", 1, every("data"), kind=StepKind.MANIFEST, aggregate=data.aggregate)
+    p = plan(
+        step("a", 10), step("b", 10, same("a")), step("c", 10, same("b")), data, manifest,
+        step("train", 1, every("m")), step("over_a", 1, every("a")), step("over_c", 1, every("c")),
+    )  # fmt: skip
+    outcomes = {
+        "a": runs(10, (0, 10, OK), (2, 3, FAILED), (5, 6, SOFT_FAILED), (9, 10, SOFT_FAILED)),
+        "b": runs(10, (0, 10, OK), (2, 3, SKIPPED), (9, 10, FAILED)),
+        "c": runs(10, (0, 10, OK), (2, 3, SKIPPED), (9, 10, SKIPPED)),
+        "data": runs(3, (0, 3, OK)),
+        **{id: runs(1, (0, 1, OK)) for id in ("m", "train", "over_a", "over_c")},
+    }
+    alone = [(2, 3), (5, 6), (9, 10)]
+    assert reopen_failed(p, outcomes) == {
+        "a": alone, "b": alone, "c": alone, "data": [(0, 3)], "m": [(0, 1)],
+        "train": [(0, 1)], "over_a": [(0, 1)], "over_c": [(0, 1)],
+    }  # fmt: skip
+    # the failure of b alone: c was skipped, and neither the training nor anything else had seen its row
+    assert reopen_failed(p, outcomes, ["b"]) == {
+        "b": [(2, 3), (9, 10)], "c": [(2, 3), (9, 10)], "data": [(0, 1), (2, 3)], "m": [(0, 1)],
+    }  # fmt: skip
+
+
+def test_what_ran_on_failures_as_the_step_wished_runs_again_with_them() -> None:
+    p = plan(step("a", 3, on_failure="continue"), step("b", 3, same("a")))
+    outcomes = {"a": runs(3, (0, 3, OK), (1, 2, FAILED)), "b": runs(3, (0, 3, OK))}
+    assert reopen_failed(p, outcomes) == {"a": [(1, 2)], "b": [(1, 2)]}
+
+
+def test_what_ran_on_a_task_stays_when_the_task_is_run_for_its_files_alone() -> None:
+    p = plan(step("a", 3), step("b", 3, same("a")))
+    outcomes = {"a": runs(3, (0, 3, OK)), "b": runs(3, (0, 3, OK))}
+    assert reopen(p, outcomes, {"a": [(1, 2)]}) == {"a": [(1, 2)]}
 
 
 def test_verdicts_are_told_once_and_need_no_thanks() -> None:

@@ -15,10 +15,11 @@ for k, name in ipairs({
   KEY[name] = KEYS[k]
 end
 
-local OK, FAILED, SKIPPED = 0, 1, 2
+local OK, FAILED, SKIPPED, SOFT_FAILED = 0, 1, 2, 4
 local WAITING, READY, QUEUED, RUNNING = 10, 11, 12, 13
 local NAME = {
-  [0] = 'ok', [1] = 'failed', [2] = 'skipped', [10] = 'waiting', [11] = 'ready', [12] = 'queued', [13] = 'running',
+  [0] = 'ok', [1] = 'failed', [2] = 'skipped', [4] = 'soft_failed', [10] = 'waiting', [11] = 'ready',
+  [12] = 'queued', [13] = 'running',
 }
 local MAX_SPARSE_SPAN = 4096
 local GROWTH, DECAY = 8, 0.5
@@ -88,6 +89,7 @@ local function inst(i)
   local found = insts[i]
   if not found then
     found = cjson.decode(call('HGET', KEY.inst, i))
+    found.soft_failed = found.soft_failed or 0 -- an earlier version opened the study
     insts[i] = found
   end
   return found
@@ -98,9 +100,13 @@ local function touch(i)
   return inst(i)
 end
 
+local function num_failed(state)
+  return state.failed + state.soft_failed
+end
+
 local function is_ended(i)
   local state = inst(i)
-  return state.ok + state.failed + state.skipped == spec(i).n
+  return state.ok + num_failed(state) + state.skipped == spec(i).n
 end
 
 local function has_work(state)
@@ -205,15 +211,16 @@ local function stop(reason, at_once)
   if at_once then call('HSET', KEY.meta, 'stop_now', 1) end
 end
 
--- The canary and `max_failures`: what runs may end, nothing new starts.
+-- The canary and `max_failures`: what runs may end, nothing new starts. To the canary, a task that chose to fail shows
+-- that its step works.
 local function check_failures(i, note)
   local S, D = spec(i), inst(i)
-  local because = note ~= '' and ': ' .. note or ''
-  if S.canary > 0 and S.n > S.canary and S.canary <= D.failed and D.ok == 0 then
-    stop(string.format("canary: the first %.0f tasks of step '%s' all failed%s", D.failed, S.id, because))
+  local num, because = num_failed(D), note ~= '' and ': ' .. note or ''
+  if S.canary > 0 and S.n > S.canary and S.canary <= num and D.ok == 0 and D.soft_failed == 0 then
+    stop(string.format("canary: the first %.0f tasks of step '%s' all failed%s", num, S.id, because))
   end
-  if S.max_failed and D.failed > S.max_failed then
-    stop(string.format("max_failures: %.0f of %.0f tasks of step '%s' failed, %s are allowed%s", D.failed, S.n,
+  if S.max_failed and num > S.max_failed then
+    stop(string.format("max_failures: %.0f of %.0f tasks of step '%s' failed, %s are allowed%s", num, S.n,
       S.id, S.allowed, because))
   end
 end
@@ -359,7 +366,7 @@ function follow.told(i)
     local group = groups[id] or cjson.decode(call('HGET', KEY.inst, id))
     groups[id], dirty_groups[id] = group, true
     group.open = group.open - 1
-    if D.ok > 0 or (D.failed > 0 and spec(i).continues) then group.flows = true end
+    if D.ok > 0 or D.soft_failed > 0 or (D.failed > 0 and spec(i).continues) then group.flows = true end
     if group.open == 0 then
       local target = touch(group.target)
       target.groups = target.groups - 1
@@ -487,7 +494,7 @@ local function absent_rows(chunk)
     local a, b = rows_of(block, chunk.lo * S.rows, chunk.hi * S.rows)
     while a < b do
       local _, upto, state = run_at(block[1], a, b)
-      if state == FAILED or state == SKIPPED then
+      if state == FAILED or state == SOFT_FAILED or state == SKIPPED then
         local last = out[#out]
         if last and last[2] == block[2] + a then last[2] = block[2] + upto
         else out[#out + 1] = { block[2] + a, block[2] + upto } end

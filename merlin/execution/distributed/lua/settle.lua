@@ -1,8 +1,8 @@
 -- The holder of a lease ends its chunk, in whole or in part.
 --   args: op (which report it is), lease, chunk (as it was leased), runs [[lo, hi, outcome]], again [chunk] (to run again at once),
 --         later [{chunk, delay_s}], alone {chunk, task, infrastructure, limit, signal} or nil (a single task whose
---         worker is gone), learn {num, busy_s, target_s} or nil, stop ("", "hard_fail", "stop_workers"), note,
---         judge_failures, counts {name: num}
+--         worker is gone), learn {num, busy_s, target_s} or nil, stop ("", "hard_fail"; "stop_workers", with
+--         which the study goes on), note, judge_failures, counts {name: num}
 --   reply: held (false: somebody else has taken the chunk over, nothing was changed; true, and nothing is changed
 --         either, if the same report was accepted before)
 local early = begin()
@@ -20,10 +20,10 @@ call('ZREM', KEY.expiry, args.lease)
 remember(args.lease, args.op)
 for name, num in pairs(args.counts) do count(name, num) end
 
-local num_failed = 0
+local has_failed = false
 for _, run in ipairs(args.runs) do
   move(i, run[1], run[2], run[3])
-  if run[3] == FAILED then num_failed = num_failed + run[2] - run[1] end
+  has_failed = has_failed or run[3] == FAILED or run[3] == SOFT_FAILED
 end
 if #args.runs > 0 then note_change(i, args.chunk.lo, args.chunk.hi) end
 for _, entry in ipairs(args.later) do defer(entry.chunk, now + entry.delay_s) end
@@ -48,9 +48,7 @@ if args.learn then learn(i, args.learn.num, args.learn.busy_s, args.learn.target
 local because = args.note ~= '' and ': ' .. args.note or ''
 if args.stop == 'hard_fail' then
   stop(string.format("a task of step '%s' failed hard%s", S.id, because), true)
-elseif args.stop ~= '' then
-  stop(string.format("a task of step '%s' asked the workers to stop%s", S.id, because))
-elseif num_failed > 0 and args.judge_failures then
+elseif has_failed and args.judge_failures then
   check_failures(i, args.note)
 end
 propagate()

@@ -1,0 +1,80 @@
+"""The outcomes of one record as runs; no NumPy here.
+
+A record has every failure as FAILED, with its exit code. A task that failed by its own choice (exit code 101) is
+SOFT_FAILED to whoever asks what may run after it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from merlin.ledger.format import MIXED, Block, Encoding, Kind, RecordHeader, iter_blocks, iter_runs
+from merlin.study.pieces import Range, Run, merged
+from merlin.study.tasks import Outcome, ReturnCode
+
+_CHOSEN = struct.pack("<h", ReturnCode.SOFT_FAIL)
+
+
+def needs_payload(header: RecordHeader) -> bool:
+    """Whether the header alone does not tell the outcomes."""
+    return header.outcome == MIXED or (header.kind == Kind.CHUNK and header.outcome == Outcome.FAILED)
+
+
+def runs_of_header(header: RecordHeader) -> list[Run]:
+    return [(header.lo, header.hi, header.outcome)]
+
+
+def runs_of_payload(header: RecordHeader, payload: bytes) -> list[Run]:
+    """The outcomes of a record that needs its payload, in task numbers."""
+    num, has_failed = header.hi - header.lo, bool(header.counts[Outcome.FAILED])
+    runs: Iterable[Run] = [(0, num, header.outcome)]
+    for block, encoding, data in iter_blocks(payload):
+        if block == Block.OUTCOMES:
+            runs = iter_runs(encoding, data, num)
+            if not has_failed:
+                break
+        elif block == Block.EXIT_CODES:
+            runs = _with_choices(runs, _chosen(encoding, data, num))
+            break
+    return [(header.lo + a, header.lo + b, value) for a, b, value in runs]
+
+
+def _chosen(encoding: Encoding, data: bytes, num: int) -> list[Range]:
+    """Tasks with the exit code of a soft failure."""
+    if _CHOSEN not in data:
+        return []
+    if encoding is Encoding.CONSTANT:
+        return [(0, num)]
+    if encoding is Encoding.RAW:
+        codes = struct.unpack(f"<{num}h", data)
+        return merged((i, i + 1) for i, code in enumerate(codes) if code == ReturnCode.SOFT_FAIL)
+    (num_runs,) = struct.unpack_from("<I", data)
+    width = "H" if encoding is Encoding.RLE16 else "I"
+    fields = struct.unpack_from(f"<{num_runs}{width}{num_runs}h", data, 4)
+    out, at = [], 0
+    for length, code in zip(fields[:num_runs], fields[num_runs:], strict=True):
+        if code == ReturnCode.SOFT_FAIL:
+            out.append((at, at + length))
+        at += length
+    return out
+
+
+def _with_choices(runs: Iterable[Run], chosen: list[Range]) -> Iterator[Run]:
+    """Failures inside the chosen ranges become soft ones."""
+    i = 0
+    for lo, hi, value in runs:
+        if value != Outcome.FAILED:
+            yield lo, hi, value
+            continue
+        while i < len(chosen) and chosen[i][1] <= lo:
+            i += 1
+        at, k = lo, i
+        while k < len(chosen) and chosen[k][0] < hi:
+            a, b = max(at, chosen[k][0]), min(hi, chosen[k][1])
+            if at < a:
+                yield at, a, Outcome.FAILED
+            yield a, b, Outcome.SOFT_FAILED
+            at, k = b, k + 1
+        if at < hi:
+            yield at, hi, Outcome.FAILED
