@@ -21,6 +21,8 @@ NAME = re.compile(r"# file: (\S+)\n")
         "README.md",
         "docs/tutorial.md",
         "docs/exporting.md",
+        "docs/from-maestro.md",
+        "docs/from-merlin.md",
         "docs/importing.md",
         "docs/loading.md",
         "docs/reading.md",
