@@ -20,6 +20,11 @@ run_argument = click.argument("run", type=click.Path(exists=True, file_okay=Fals
 device_option = click.option(
     "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."
 )
+trust_code_option = click.option(
+    "--trust-code",
+    is_flag=True,
+    help='Import the model that RUN names, if it is no model of Merlin\'s but "module:callable": it may do anything.',
+)
 workers_option = click.option(
     "--workers",
     "num_workers",

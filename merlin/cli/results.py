@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,17 @@ def _needing_torch(purpose: str) -> Iterator[None]:
         raise MissingExtraError("torch", "train", purpose) from error
 
 
+@dataclass(frozen=True)
+class TrainedRun:
+    """What the command line says of the run whose model it asks."""
+
+    path: Path
+    device: str
+    trust_code: bool  # import the model that it names, whatever it is
+
+
 def evaluate_command(
-    run: Path, out: Path | None, split: str | None, data: Path | None, device: str, as_json: bool
+    run: TrainedRun, out: Path | None, split: str | None, data: Path | None, as_json: bool
 ) -> None:
     """Evaluate, write the report, and print the errors."""
     from merlin.shards.plot.canvas import require_matplotlib
@@ -35,7 +45,9 @@ def evaluate_command(
         from merlin.train.results.evaluate import evaluate
         from merlin.train.results.report import write_report
     with progress_bar("evaluate", "samples", quiet=as_json) as tell:
-        evaluation = evaluate(run, split=split, data=data, device=device, progress=tell)
+        evaluation = evaluate(
+            run.path, split=split, data=data, device=run.device, trust_code=run.trust_code, progress=tell
+        )
     with _working("drawing the report"):
         page, charts = write_report(evaluation, out)
     if as_json:
@@ -97,12 +109,11 @@ def _number(value: float) -> str:
 
 
 def predict_command(
-    run: Path,
+    run: TrainedRun,
     samples: Path,
     out: Path,
     fields: Sequence[str] | None,
     batch_size: int,
-    device: str,
     as_json: bool,
 ) -> None:
     """Predict a file of samples."""
@@ -110,7 +121,7 @@ def predict_command(
         from merlin.train.results.predict import predict_file
         from merlin.train.results.surrogate import load_surrogate
     begin = time.monotonic()
-    surrogate = load_surrogate(run, device=device)
+    surrogate = load_surrogate(run.path, device=run.device, trust_code=run.trust_code)
     with progress_bar("predict", "samples", quiet=as_json) as tell:
         done = predict_file(surrogate, samples, out, fields=fields, batch_size=batch_size, progress=tell)
     seconds = time.monotonic() - begin
@@ -128,12 +139,12 @@ def _told(done: Any) -> dict[str, Any]:
     return {{"num": "num_samples"}.get(name, name): getattr(done, name) for name in names}
 
 
-def export_command(run: Path, format: str, out: Path, as_json: bool) -> None:
+def export_command(run: TrainedRun, format: str, out: Path, as_json: bool) -> None:
     """Export the best model of a run."""
     with _needing_torch("exporting a model"):
         from merlin.train.results.export import export_model, model_facts
         from merlin.train.results.surrogate import load_surrogate
-    surrogate = load_surrogate(run, device="cpu")
+    surrogate = load_surrogate(run.path, device=run.device, trust_code=run.trust_code)
     export_model(surrogate, format, out)
     if as_json:
         print_json({"out": out, "to": format, **model_facts(surrogate)})
@@ -144,12 +155,12 @@ def export_command(run: Path, format: str, out: Path, as_json: bool) -> None:
     )
 
 
-def emit_command(config: Path, words: Sequence[str], out: Path, as_json: bool) -> None:
+def emit_command(config: Path, words: Sequence[str], out: Path, trust_code: bool, as_json: bool) -> None:
     """Write a run for LBANN."""
     from merlin.train.lbann.emit import emit
 
     with progress_bar("export to lbann", "samples", quiet=as_json) as tell:
-        done = emit(config, words, out, tell)
+        done = emit(config, words, out, tell, trust_code=trust_code)
     if as_json:
         print_json({"script": done.script, "files": done.files, "num_samples": done.num_samples})
         return

@@ -31,6 +31,7 @@ class TrainRequest:
     words: tuple[str, ...]
     trainer: int | None  # be this trainer alone, in a run whose others are started elsewhere
     under_launcher: bool  # started once per rank by srun, flux run, jsrun or mpirun
+    trust_code: bool  # import the model that a run directory names, whatever it is
     as_json: bool
 
 
@@ -38,7 +39,7 @@ def check_only(request: TrainRequest) -> int:
     """Check everything and say what would be trained."""
     from merlin.train.prepare import prepare
 
-    prepared = prepare(request.config, request.words)
+    prepared = prepare(request.config, request.words, trust_code=request.trust_code)
     facts = prepared.facts
     report = {
         "valid": True,
@@ -81,7 +82,7 @@ def _train_here(request: TrainRequest, stop: StopRequest) -> int:
     from merlin.train.prepare import prepare
 
     num = _num_processes(request)
-    prepared = prepare(request.config, request.words, num)
+    prepared = prepare(request.config, request.words, num, trust_code=request.trust_code)
     config = prepared.config.tournament
     _check_trainer(request, config.trainers)
     indices = list(range(config.trainers)) if request.trainer is None else [request.trainer]
@@ -158,7 +159,7 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
 
     words = (*request.words, *_ranks_word(request, world))
     try:
-        prepared = prepare(request.config, words, world.local_size)
+        prepared = prepare(request.config, words, world.local_size, trust_code=request.trust_code)
         _check_trainer(request, prepared.config.tournament.trainers)
     except MerlinError as error:
         if world.rank:  # the first rank says it; all find the same
@@ -180,7 +181,10 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
     if ending.state == "finished":
         return 0
     if world.rank == 0:
-        print(f"stopped at step {ending.step:,}; resume with: {resume_command(run)}", file=sys.stderr)
+        print(
+            f"stopped at step {ending.step:,}; resume with: {resume_command(run, prepared.config)}",
+            file=sys.stderr,
+        )
     return SIGNAL_EXIT + stop.signal if stop.signal else EXIT_STOPPED
 
 
@@ -236,7 +240,7 @@ def _conclude(
             print(f"    {line}", file=sys.stderr)
     if failed or stopped:
         what = f"{count(len(failed), 'trainer')} failed" if failed else f"stopped by {stop.reason}"
-        print(f"{what}; resume with: {resume_command(run)}", file=sys.stderr)
+        print(f"{what}; resume with: {resume_command(run, prepared.config)}", file=sys.stderr)
     return code
 
 

@@ -136,6 +136,8 @@ def read_state(path: Path) -> State:
         if damaged is not None:
             raise CheckpointError(f"{path} is damaged: the checksum of {damaged} does not fit")
         state: State = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict):
+            raise CheckpointError(f"{path} is damaged: it holds no state")
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no {path}") from error
     except (

@@ -29,6 +29,10 @@ class ConfigFile:
         entry = self.tree.nearest(path)
         return entry.place if entry.place != NOWHERE else entry.key_place
 
+    def where(self, *path: str | int) -> str:
+        """The place of a value for people: "train.yaml:7"."""
+        return f"{self.findings.file}:{self.place(*path)[0]}"
+
     def error(self, path: tuple[str | int, ...], message: str, hint: str = "", code: str = "value") -> None:
         """Note a finding about the value at a path."""
         self.findings.error(self.place(*path), message, hint=hint, code=code)

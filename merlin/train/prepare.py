@@ -15,8 +15,10 @@ from merlin.train.config_file import ConfigFile, load_config
 from merlin.train.data import Selection, TrainingData, find_data_set
 from merlin.train.distributed import choose_device, num_cores
 from merlin.train.loading.normalise import Normaliser
+from merlin.train.models.consent import require_consent
 from merlin.train.quantities import Quantities
 from merlin.train.run_directory import (
+    CONFIG,
     RunDirectory,
     RunFacts,
     create_run,
@@ -58,8 +60,12 @@ class Prepared:
         return create_run(new_path(self.config), self.config, self.facts, self.normaliser)
 
 
-def prepare(path: Path, words: Sequence[str] = (), num_local: int = 1) -> Prepared:
+def prepare(
+    path: Path, words: Sequence[str] = (), num_local: int = 1, *, trust_code: bool = False
+) -> Prepared:
     """Check a configuration, or a run directory that is to go on; `num_local` processes share this machine.
+
+    A model of somebody's own that only the run directory names needs `trust_code`.
 
     Raises ConfigError with every finding; NotADataSetError or ShardError for the data; UsageError and TrainingError.
     """
@@ -68,9 +74,12 @@ def prepare(path: Path, words: Sequence[str] = (), num_local: int = 1) -> Prepar
             raise UsageError(
                 f"{path} is no training run: it has no run.json; give a configuration, or a run directory"
             )
-        file = load_config(path / "config.yaml", [*words, f"directory={path}"])
+        file = load_config(path / CONFIG, [*words, f"directory={path}"])
     else:
         file = load_config(path, words)
+    is_given = file.place("model", "name")[0] < 0  # by a word of the command line
+    if (path.is_dir() or (path.name == CONFIG and is_run(path.parent))) and not is_given:
+        require_consent(file.config.model.name, file.where("model", "name"), trust_code=trust_code)
     prepared = check(file, num_local)
     directory = prepared.config.directory
     if directory is None or not is_run(Path(directory)):

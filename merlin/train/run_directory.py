@@ -244,5 +244,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def resume_command(run: RunDirectory) -> str:
-    return command_line("train", run.path)
+def resume_command(run: RunDirectory, config: TrainConfig) -> str:
+    """For whoever has started the run, and so trusts the model that it names."""
+    return command_line("train", run.path, *(["--trust-code"] if ":" in config.model.name else []))

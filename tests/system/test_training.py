@@ -107,7 +107,7 @@ def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
         wait_until(lambda: step_of(run) >= goal or process.poll() is not None)  # noqa: B023
         process.kill()
         process.communicate()
-    train(run)
+    train(run, "--trust-code")
     assert final_state(run) == final_state(unbroken)
     steps = [
         line["step"]
@@ -126,11 +126,11 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
         wait_until(lambda: step_of(run) >= least, process)  # noqa: B023
         process.send_signal(number)
         _, err = finish(process, 128 + number)
-        assert f"stopped by {number.name}; resume with: merlin train {run}" in err
+        assert f"stopped by {number.name}; resume with: merlin train {run} --trust-code" in err
         stopped_at = read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"]
         assert least <= stopped_at < 300
-        words = (run,)
-    train(run)
+        words = (run, "--trust-code")
+    train(run, "--trust-code")
     assert final_state(run) == final_state(unbroken)
 
 
@@ -158,7 +158,7 @@ def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_pa
     _, err = finish(process, 1)
     assert "trainer 1 failed; the end of its log:" in err and "ended by SIGKILL" in err
     assert read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] == 300
-    train(run)
+    train(run, "--trust-code")
     assert read_checkpoint(run / "trainers/1/checkpoints/last.pt")["step"] == 300
 
 
@@ -179,7 +179,7 @@ def test_a_trainer_is_never_trained_by_two_processes(config, tmp_path) -> None:
     run = tmp_path / "run"
     process = start(config, f"directory={run}", "training.steps=1000000")
     wait_until(lambda: step_of(run) >= 10, process)
-    _, err = train(run, code=1)
+    _, err = train(run, "--trust-code", code=1)
     assert "another process trains in" in err
     process.kill()
     process.communicate()
@@ -212,7 +212,7 @@ def test_two_ranks_that_are_stopped_go_on_bit_by_bit(config, tmp_path) -> None:
     process.send_signal(signal.SIGTERM)
     finish(process, 128 + signal.SIGTERM)
     assert 20 <= read_checkpoint(run / "trainers/0/checkpoints/last.pt")["step"] < 100
-    train(run)
+    train(run, "--trust-code")
     assert final_state(run) == final_state(tmp_path / "unbroken")
 
 

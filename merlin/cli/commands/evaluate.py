@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import device_option, json_option, run_argument
+from merlin.cli.options import device_option, json_option, run_argument, trust_code_option
 
 
 @click.command()
@@ -28,15 +28,22 @@ from merlin.cli.options import device_option, json_option, run_argument
     help="Another data set, or the same one where it lies now [default: the run's].",
 )
 @device_option
+@trust_code_option
 @json_option
 def evaluate(
-    run: Path, out: Path | None, split: str | None, data: Path | None, device: str, as_json: bool
+    run: Path,
+    out: Path | None,
+    split: str | None,
+    data: Path | None,
+    device: str,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
     """Measure the best model of RUN on samples that it has not seen, and write a report.
 
     RUN is what `merlin train` has made. Written are RUN/evaluation.json, charts as RUN/plots/*.png, and one page with
     everything in it, to open anywhere and to mail.
     """
-    from merlin.cli.results import evaluate_command
+    from merlin.cli.results import TrainedRun, evaluate_command
 
-    evaluate_command(run, out, split, data, device, as_json)
+    evaluate_command(TrainedRun(run, device, trust_code), out, split, data, as_json)

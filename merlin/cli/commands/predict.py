@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import device_option, json_option, run_argument
+from merlin.cli.options import device_option, json_option, run_argument, trust_code_option
 
 
 @click.command()
@@ -30,9 +30,17 @@ from merlin.cli.options import device_option, json_option, run_argument
     help="Samples that are computed at once.",
 )
 @device_option
+@trust_code_option
 @json_option
 def predict(
-    run: Path, samples: Path, out: Path, fields: str | None, batch_size: int, device: str, as_json: bool
+    run: Path,
+    samples: Path,
+    out: Path,
+    fields: str | None,
+    batch_size: int,
+    device: str,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
     """Predict what the simulation would say to every sample of SAMPLES.
 
@@ -40,7 +48,7 @@ def predict(
     .parquet or .h5 file with a column for each input of the model, in physical units; further columns are left alone.
     The predictions are in physical units, too, and in the order of the samples.
     """
-    from merlin.cli.results import predict_command
+    from merlin.cli.results import TrainedRun, predict_command
 
     names = None if fields is None else [name for name in fields.split(",") if name]
-    predict_command(run, samples, out, names, batch_size, device, as_json)
+    predict_command(TrainedRun(run, device, trust_code), samples, out, names, batch_size, as_json)

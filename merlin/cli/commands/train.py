@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import json_option
+from merlin.cli.options import json_option, trust_code_option
 
 
 @click.command()
@@ -34,6 +34,7 @@ from merlin.cli.options import json_option
     metavar="lbann DIR",
     help="Train nothing; write into DIR what LBANN needs to train the same: samples, schemas and a script.",
 )
+@trust_code_option
 @json_option
 def train(
     config: Path,
@@ -42,6 +43,7 @@ def train(
     trainer: int | None,
     under_launcher: bool,
     emit: tuple[str, Path] | None,
+    trust_code: bool,
     as_json: bool,
 ) -> None:
     """Train the model that CONFIG describes, on the data set that it names.
@@ -57,9 +59,9 @@ def train(
         if emit is not None:
             from merlin.cli.results import emit_command
 
-            emit_command(config, words, emit[1], as_json)
+            emit_command(config, words, emit[1], trust_code, as_json)
             return
-        request = TrainRequest(config, words, trainer, under_launcher, as_json)
+        request = TrainRequest(config, words, trainer, under_launcher, trust_code, as_json)
         code = check_only(request) if check else train_command(request)
     except ModuleNotFoundError as error:
         if error.name != "torch":

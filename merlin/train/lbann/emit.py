@@ -50,13 +50,18 @@ class Emitted:
 
 
 def emit(
-    config_path: Path, words: Sequence[str], out: Path, progress: Progress = lambda done, total: None
+    config_path: Path,
+    words: Sequence[str],
+    out: Path,
+    progress: Progress = lambda done, total: None,
+    *,
+    trust_code: bool = False,
 ) -> Emitted:
     """Check a configuration and write what LBANN needs to train it; an unfinished export in `out` goes on.
 
     Raises as `merlin.train.prepare.prepare`, and UsageError for what LBANN cannot do, every finding at once.
     """
-    prepared = prepare(config_path, words)
+    prepared = prepare(config_path, words, trust_code=trust_code)
     config, facts = prepared.config, prepared.facts
     refuse(config, prepared.normaliser, facts)
     trainee = build_trainee(config, facts.shapes)

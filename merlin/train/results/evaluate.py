@@ -87,11 +87,12 @@ def evaluate(
     split: str | None = None,
     data: Path | None = None,
     device: str = "auto",
+    trust_code: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
     """Evaluate the best model of a run on a split of its data set, or of another one with the same fields.
 
-    The split is `test` by default, else `validation`; "all" is every sample.
+    The split is `test` by default, else `validation`; "all" is every sample. `trust_code` is that of `load_surrogate`.
 
     Raises:
         UsageError: this is no run, or there is no such split or field.
@@ -104,7 +105,7 @@ def evaluate(
             f"{run.path} is no training run: it has no run.json; give what `merlin train` has made"
         )
     chosen = choose_device(device, 0)
-    best = load_best(run.path, str(chosen))
+    best = load_best(run.path, str(chosen), trust_code=trust_code)
     run_facts, config = run.facts(), load_config(run.config_path).config
     held_out = open_held_out(best, config, run_facts.data_digest, data)
     digest = held_out.ens.manifest.content_digest

@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from merlin.errors import CheckpointError, ShardError, TrainingError, UsageError, command_line
+from merlin.errors import CheckpointError, ConfigError, ShardError, TrainingError, UsageError, command_line
 from merlin.train.checkpoint import read_state
+from merlin.train.config_file import load_config
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
+from merlin.train.models.consent import require_consent
 from merlin.train.models.version import require_code
 from merlin.train.quantities import Quantities, Quantity
 from merlin.train.results.physical import PhysicalModel
@@ -72,13 +74,15 @@ def best_directory(path: str | os.PathLike[str]) -> Path:
     return best
 
 
-def load_best(path: str | os.PathLike[str], device: str = "cpu") -> BestModel:
+def load_best(path: str | os.PathLike[str], device: str = "cpu", *, trust_code: bool = False) -> BestModel:
     """The best model of a run, ready to be evaluated on a device.
 
-    Raises as `best_directory`; CheckpointError if a file is damaged, TrainingError if the model cannot be built.
+    Raises as `best_directory`; CheckpointError if a file is damaged, TrainingError if the model cannot be built,
+    UsageError if it is somebody's own one and `trust_code` is not set.
     """
     directory = best_directory(path)
     state = read_state(directory / MODEL)
+    _require_parts(directory / MODEL, state)
     if (state.get("format"), state.get("version")) != (MODEL_FORMAT, VERSION):
         raise CheckpointError(
             f"{directory / MODEL}: expected {MODEL_FORMAT} version {VERSION}, "
@@ -88,18 +92,40 @@ def load_best(path: str | os.PathLike[str], device: str = "cpu") -> BestModel:
         normaliser = Normaliser.load(directory / NORMALISE)
     except ShardError as error:
         raise CheckpointError(str(error)) from error
-    require_code(state["model"]["name"], state["model"], str(directory / MODEL))
+    name = state["model"]["name"]
+    require_consent(name, _named_in(directory, name), trust_code=trust_code)
+    require_code(name, state["model"], str(directory / MODEL))
     trainee = _build(state)
     try:
         trainee.load_state_dict(state["state_dict"])
     except RuntimeError as error:
         raise CheckpointError(
-            f"{directory / MODEL} does not fit the model {state['model']['name']} of this code: {error}"
+            f"{directory / MODEL} does not fit the model {name} of this code: {error}"
         ) from error
     trainee.to(device).eval()
     quantities = Quantities.from_json(state["quantities"])
     facts = {key: value for key, value in state.items() if key not in ("state_dict", "quantities")}
     return BestModel(directory, trainee, quantities, normaliser, facts)
+
+
+def _require_parts(path: Path, state: Mapping[str, Any]) -> None:
+    """CheckpointError unless a file of a model has what every one has."""
+    known = {"model": dict, "shapes": dict, "quantities": dict, "state_dict": dict}
+    wrong = [key for key, kind in known.items() if not isinstance(state.get(key), kind)]
+    if wrong or not isinstance(state["model"].get("name"), str):
+        raise CheckpointError(
+            f"{path} is damaged: it does not say {', '.join(wrong) or 'the name of its model'}"
+        )
+
+
+def _named_in(directory: Path, name: str) -> str:
+    """Where people find the name of the model: its line in the run's configuration, else the file of the weights."""
+    path = RunDirectory(directory.resolve().parent).config_path
+    try:
+        file = load_config(path)
+    except ConfigError:
+        return str(directory / MODEL)
+    return file.where("model", "name") if file.config.model.name == name else str(directory / MODEL)
 
 
 def _build(state: Mapping[str, Any]) -> Trainee:
@@ -116,16 +142,21 @@ def _build(state: Mapping[str, Any]) -> Trainee:
         ) from error
 
 
-def load_surrogate(path: str | os.PathLike[str], *, device: str = "auto") -> Surrogate:
+def load_surrogate(
+    path: str | os.PathLike[str], *, device: str = "auto", trust_code: bool = False
+) -> Surrogate:
     """Load the best model of a run: the run's directory, or a copy of the directory `best` in it.
 
-    `device` is auto, cpu, cuda or cuda:N. Raises UsageError if `path` is no run or its model predicts nothing,
-    TrainingError if it has no model yet, CheckpointError if a file is damaged.
+    `device` is auto, cpu, cuda or cuda:N. A model of your own, which the run names as "module:callable", is imported
+    only with `trust_code`, for the run may be anybody's.
+
+    Raises UsageError if `path` is no run or its model predicts nothing or is not trusted, TrainingError if it has no
+    model yet, CheckpointError if a file is damaged.
     """
     from merlin.train.distributed import choose_device
 
     chosen = choose_device(device, 0)
-    return Surrogate(load_best(path, str(chosen)), chosen)
+    return Surrogate(load_best(path, str(chosen), trust_code=trust_code), chosen)
 
 
 class Surrogate:
