@@ -46,7 +46,7 @@ def _of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[
     from merlin.study.workspace import find_workspaces, output_path
 
     variables = dict(given) if output is None else {**given, "OUTPUT_PATH": str(output.absolute())}
-    spec = load_spec(path, variables=variables)
+    spec = load_spec(path, variables=variables, allow_undefined=True)
     found = find_workspaces(spec)
     if not found:
         raise WorkspaceError(

@@ -45,8 +45,13 @@ task_server_option = click.option("--task_server", "--task-server", default="cel
 
 
 def spec_options(command: F) -> F:
-    """Add the options that change what a spec means: --vars, --samplesfile, --pgen, --pargs."""
+    """Add the options that change what a spec means: --vars, --samplesfile, --pgen, --pargs, --allow-undefined."""
     for option in (
+        click.option(
+            "--allow-undefined",
+            is_flag=True,
+            help="Warn of a $(NAME) that nothing defines; leave it as it is.",
+        ),
         click.option(
             "--pargs", multiple=True, metavar="A:B", help="An argument for the --pgen file; may repeat."
         ),

@@ -100,7 +100,7 @@ def load_workers(path: Path, variables: dict[str, str]) -> tuple[Document, Queue
 
     if path.is_dir():
         return _of_workspace(path, variables)
-    spec = load_spec(path, variables=variables)
+    spec = load_spec(path, variables=variables, allow_undefined=True)
     if any("$(" in step.run.task_queue for step in spec.document.study):
         from merlin.study.prepare import plan_only
 
@@ -120,7 +120,7 @@ def _of_workspace(path: Path, variables: dict[str, str]) -> tuple[Document, Queu
         raise WorkspaceError(
             f"{workspace.info} should hold one *.expanded.yaml, and has {len(expanded)}; give the spec"
         )
-    spec = load_spec(expanded[0])
+    spec = load_spec(expanded[0], allow_undefined=True)
     return spec.document, _of_plan([(i.step, i.queue) for i in workspace.plan.instances])
 
 

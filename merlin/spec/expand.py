@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -85,20 +84,29 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
             hint="give one of them a value of its own",
             code="variable-cycle",
         )
-    values = dict(resolved.values)
+    known = dict(resolved.values)
+    if is_of_maestro(tree) and OUTPUT_PATH in raw:
+        known = dict(resolve_variables({name: raw[name] for name in raw if name != OUTPUT_PATH}).values)
+    values = dict(known)
     taken = {*tree.get("global.parameters").mapping, *(e.text for e in _columns(tree))}
-    for name, value in resolved.values.items():
+    for name, value in known.items():
         if name.upper() not in taken and name.upper() not in RESERVED:
             values.setdefault(name.upper(), value)  # upstream knows variables by their capitals
     expanded = _expand(tree, values, findings)
+    values_of_env = {**resolved.values, **known}
     if not resolved.cycles:
-        expanded = _write_back(expanded, resolved.values)
+        expanded = _write_back(expanded, values_of_env)
     variables = {
         name: typed(plain_scalar(value) or value) if entries[name].plain else value
-        for name, value in resolved.values.items()
+        for name, value in values_of_env.items()
         if name in entries
     }
     return Expansion(expanded, values, variables)
+
+
+def is_of_maestro(tree: Entry) -> bool:
+    """Whether the spec has no block `merlin`: then $(OUTPUT_PATH) is the workspace, not the directory it is made in."""
+    return "merlin" not in tree.mapping
 
 
 def _columns(tree: Entry) -> list[Entry]:
@@ -128,8 +136,7 @@ def _raw_variables(tree: Entry, findings: Findings) -> tuple[dict[str, str], dic
                 findings.warning(entry.key_place, f"variable {name} is empty", text=name, code="empty")
             raw[name] = _as_text(entry)
             entries[name] = entry
-    for name, value in _dependency_paths(tree).items():
-        raw.setdefault(name, value)
+    _check_dependencies(tree, entries, findings)
     return raw, entries
 
 
@@ -141,18 +148,33 @@ def _as_text(entry: Entry) -> str:
     return "" if data is None else str(data)
 
 
-def _dependency_paths(tree: Entry) -> dict[str, str]:
-    """Dependencies are tokens too: a path stands for itself, a repository for its checkout."""
-    found: dict[str, str] = {}
-    for entry in tree.get("env", "dependencies", "paths").items:
-        name, path = entry.get("name").text, entry.get("path").text
-        if name and path:
-            found[name] = path
-    for entry in tree.get("env", "dependencies", "git").items:
-        name, path = entry.get("name").text, entry.get("path").text
-        if name and path:
-            found[name] = os.path.join(path, name)  # noqa: PTH118 - text that may hold tokens
-    return found
+def dependency_entries(tree: Entry) -> list[tuple[str, Entry]]:
+    """Every dependency by name: a token for its absolute path, which is known once there is a study."""
+    return [
+        (item.get("name").text, item)
+        for kind in ("paths", "git")
+        for item in tree.get("env", "dependencies", kind).items
+        if item.get("name").text
+    ]
+
+
+def _check_dependencies(tree: Entry, variables: Mapping[str, Entry], findings: Findings) -> None:
+    """Every dependency has a name of its own."""
+    taken = {name: ("a variable", entry.key_place) for name, entry in variables.items()}
+    for name, item in dependency_entries(tree):
+        place = item.get("name").place
+        if name in RESERVED:
+            findings.error(place, f"{name} is reserved and cannot be assigned", text=name, code="reserved")
+        elif name in taken:
+            what, (line, _) = taken[name]
+            findings.error(
+                place,
+                f"{name} is both {what} and a dependency" if what else f"two dependencies are called {name}",
+                text=name,
+                hint=f"the {what.removeprefix('a ') or 'first one'} is on line {line}; rename one of them",
+                code="name-clash",
+            )
+        taken.setdefault(name, ("", place))
 
 
 def _write_back(tree: Entry, values: Mapping[str, str]) -> Entry:

@@ -67,14 +67,20 @@ def load_spec(
     variables: Mapping[str, str] | None = None,
     samples_file: str | None = None,
     parameters: Collection[str] | None = None,
+    allow_undefined: bool = False,
 ) -> Spec:
-    """Read a spec. `variables` are those of --vars, `samples_file` replaces merlin.samples.file, and
-    `parameters` are the names that a generator puts in place of global.parameters.
+    """Read a spec. `variables` are those of --vars, `samples_file` replaces merlin.samples.file,
+    `parameters` are the names that a generator puts in place of global.parameters, and with `allow_undefined` a
+    $(NAME) that nothing defines is a warning.
 
     Raises SpecError with every finding if one of them is an error.
     """
     spec, diagnostics = check_spec(
-        path, variables=variables, samples_file=samples_file, parameters=parameters
+        path,
+        variables=variables,
+        samples_file=samples_file,
+        parameters=parameters,
+        allow_undefined=allow_undefined,
     )
     if spec is None:
         raise SpecError(diagnostics)
@@ -87,11 +93,9 @@ def check_spec(
     variables: Mapping[str, str] | None = None,
     samples_file: str | None = None,
     parameters: Collection[str] | None = None,
+    allow_undefined: bool = False,
 ) -> tuple[Spec | None, list[Diagnostic]]:
-    """The spec, or None if it has errors, with all findings; errors first, then by place.
-
-    `parameters` are the names that a generator puts in place of global.parameters.
-    """
+    """The spec, or None if it has errors, with all findings; errors first, then by place. See `load_spec`."""
     # pydantic is only worth its start-up time once there is a spec
     from merlin.spec.validation import validate
 
@@ -101,7 +105,7 @@ def check_spec(
         return None, findings.sorted()
     text, tree, expansion = reading
     known = expansion if parameters is None else _with_parameters(expansion, parameters)
-    check(Source(findings.file, text), tree, known, findings)
+    check(Source(findings.file, text), tree, known, findings, allow_undefined=allow_undefined)
     document = validate(fill(to_data(expansion.tree)), expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:
@@ -134,6 +138,7 @@ class SamplesBlock:
     labels: tuple[str, ...]
     generated: bool  # whether the file may be made when the study runs
     output_path: str  # the variable, or ""
+    dependencies: dict[str, str]  # name of a path in env.dependencies -> the path as written
 
 
 def read_samples_block(
@@ -159,6 +164,10 @@ def read_samples_block(
         labels=labels,
         generated=bool(samples.get("generate").mapping),
         output_path=str(expansion.variables.get("OUTPUT_PATH", "")),
+        dependencies={
+            item.get("name").text: item.get("path").text
+            for item in expansion.tree.get("env", "dependencies", "paths").items
+        },
     )
 
 

@@ -20,17 +20,13 @@ class Token:
     name: str
     start: int
     end: int
-    escaped: bool = False  # written \$(NAME): literal text for the shell
 
 
 def find_tokens(text: str) -> list[Token]:
     """Every token of the text in order, shell words such as `$(date)` included."""
     if "$(" not in text:
         return []
-    return [
-        Token(m[1], m.start(), m.end(), escaped=m.start() > 0 and text[m.start() - 1] == "\\")
-        for m in TOKEN.finditer(text)
-    ]
+    return [Token(m[1], m.start(), m.end()) for m in TOKEN.finditer(text)]
 
 
 def substitute(text: str, mapping: Mapping[str, str]) -> str:

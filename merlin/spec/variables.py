@@ -49,6 +49,7 @@ RESERVED = STUDY_VARIABLES | STEP_VARIABLES | frozenset(RETURN_CODE_VARIABLES)
 # A task finds the value of the column LABEL in the environment variable MERLIN_VALUE_LABEL: text that no shell reads.
 VALUE_PREFIX = "MERLIN_VALUE_"
 _NOT_IN_VARIABLES = re.compile(r"[^A-Za-z0-9_]")
+_VALUE_VARIABLE = re.compile(rf"(?<!\w){VALUE_PREFIX}\w+", re.ASCII)
 
 # A user may assign it; without that, study/ fills in the current directory.
 OUTPUT_PATH = "OUTPUT_PATH"
@@ -65,6 +66,11 @@ class Resolved:
 def value_variable(label: str) -> str:
     """The environment variable that holds a task's value of a column: that of `inlet-U` is MERLIN_VALUE_inlet_U."""
     return VALUE_PREFIX + _NOT_IN_VARIABLES.sub("_", label)
+
+
+def mentioned_values(text: str) -> frozenset[str]:
+    """The names of such variables in a script, however it uses them."""
+    return frozenset(_VALUE_VARIABLE.findall(text)) if VALUE_PREFIX in text else frozenset()
 
 
 def expand_home(text: str) -> str:

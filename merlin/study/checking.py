@@ -26,6 +26,7 @@ def load_checked(path: str | os.PathLike[str], variables: Mapping[str, str], opt
             variables=variables,
             samples_file=options.samples_file,
             parameters=_generated_names(path, variables, options),
+            allow_undefined=options.allow_undefined,
         )
     except SpecError as error:
         more = sample_findings(path, variables, options.samples_file)
@@ -37,6 +38,8 @@ def check_study(
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """The plan of a spec without errors, and every finding about the spec and the samples it names."""
     from merlin.spec.load import check_spec
+    from merlin.study.acquire import missing_paths
+    from merlin.study.expand import runtime_variables
     from merlin.study.local_launcher import launch_warnings
     from merlin.study.prepare import plan_only
     from merlin.study.spec_samples import unused_generate
@@ -47,7 +50,13 @@ def check_study(
         names, generator = None, [Diagnostic("command line", 0, 0, str(error), code="pgen")]
     else:
         generator = []
-    spec, found = check_spec(path, variables=variables, samples_file=options.samples_file, parameters=names)
+    spec, found = check_spec(
+        path,
+        variables=variables,
+        samples_file=options.samples_file,
+        parameters=names,
+        allow_undefined=options.allow_undefined,
+    )
     found = [*found, *sample_findings(path, variables, options.samples_file), *generator]
     if spec is None or generator:
         return None, _errors_first(found)
@@ -59,6 +68,7 @@ def check_study(
             [*found, *(d for d in error.diagnostics if (d.message, d.line) not in told)]
         )
     found += launch_warnings(spec, plan)
+    found += missing_paths(spec, runtime_variables(spec, Path(plan.workspace)))
     if plan.samples is not None:
         found += unused_generate(spec, plan.samples.num)
     return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)
@@ -96,8 +106,11 @@ def _existing_path(block: SamplesBlock) -> Path | None:
     from merlin.study.workspace import absolute_path
 
     root = str(block.spec_path.absolute().parent)
-    output = substitute(block.output_path or ".", {"SPECROOT": root})
-    text = substitute(block.file, {"SPECROOT": root, "OUTPUT_PATH": str(absolute_path(output))})
+    known = {"SPECROOT": root}
+    known["OUTPUT_PATH"] = str(absolute_path(substitute(block.output_path or ".", known)))
+    for name, path_text in block.dependencies.items():
+        known[name] = str(absolute_path(substitute(path_text, known)))
+    text = substitute(block.file, known)
     if find_tokens(text):
         return None
     path = absolute_path(os.path.expandvars(text))

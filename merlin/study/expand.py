@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.errors import Diagnostic, SpecError
+from merlin.spec.expand import is_of_maestro
 from merlin.spec.expression import CONSTANTS, parse
 from merlin.spec.scalars import Problem
 from merlin.spec.tokens import find_tokens, substitute
@@ -31,6 +32,7 @@ from merlin.study.plan import (
     StepKind,
 )
 from merlin.study.tasks import ReturnCode
+from merlin.study.workspace import absolute_path
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -109,7 +111,7 @@ def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) ->
     study = study or workspace
     out = {
         "SPECROOT": str(root),
-        "OUTPUT_PATH": str(study.parent),
+        "OUTPUT_PATH": str(study if is_of_maestro(spec.tree) else study.parent),
         "MERLIN_TIMESTAMP": study.name[-15:],
         "MERLIN_WORKSPACE": str(workspace),
         "MERLIN_INFO": str(info),
@@ -125,10 +127,9 @@ def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) ->
         out |= {name: shared[name] for name in names}
     else:
         for path in dependencies.paths:
-            out[path.name] = str(Path(substitute(path.path, out)).expanduser().absolute())
+            out[path.name] = str(absolute_path(substitute(path.path, out)))
         for checkout in dependencies.git:
-            parent = Path(substitute(checkout.path, out)).expanduser().absolute()
-            out[checkout.name] = str(parent / checkout.name)
+            out[checkout.name] = str(absolute_path(substitute(checkout.path, out)) / checkout.name)
     samples = spec.document.merlin.samples
     if samples is not None:
         out["MERLIN_SAMPLE_NAMES"] = " ".join(samples.column_labels)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.errors import MerlinError, SpecError, UsageError, WorkspaceError
+from merlin.errors import MerlinError, UsageError, WorkspaceError
 from merlin.spec.tokens import substitute
+from merlin.study.acquire import acquire_dependencies
 from merlin.study.expand import make_plan, provenance_stem, runtime_variables
 from merlin.study.local_launcher import local_launcher
 from merlin.study.parameters import combinations
@@ -29,7 +28,6 @@ from merlin.study.spec_samples import (
     checked_samples,
     design_of,
     expected_samples,
-    finding,
     is_made,
     located_samples,
     run_generate,
@@ -58,6 +56,7 @@ class StudyOptions:
     pargs: tuple[str, ...] = ()
     output_path: str | None = None  # instead of the spec's OUTPUT_PATH
     seed: int = 0
+    allow_undefined: bool = False  # $(NAME) that nothing defines is a warning
 
 
 def prepare_study(
@@ -87,7 +86,7 @@ def prepare_study(
     with preparing(workspace):
         variables = runtime_variables(spec, workspace)
         write_provenance(spec, info, variables)
-        _acquire_dependencies(spec, variables, say)
+        acquire_dependencies(spec, variables, say)
         table, samples_file = _make_samples(spec, options, info, variables, say)
         plan = make_plan(
             spec,
@@ -213,51 +212,6 @@ def _keep_message(info: Path, message: str) -> None:
             write_text_atomic(info / "error.txt", message + "\n")
         except WorkspaceError:
             pass  # the first error is the one to report
-
-
-def _acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Check env.dependencies.paths, clone env.dependencies.git."""
-    dependencies = spec.document.env.dependencies
-    findings = [
-        finding(
-            spec,
-            ("env", "dependencies", "paths", index),
-            f"the path {variables[path.name]} of {path.name} does not exist",
-            "missing-dependency",
-        )
-        for index, path in enumerate(dependencies.paths)
-        if not Path(variables[path.name]).exists()
-    ]
-    if findings:
-        raise SpecError(findings)
-    for index, checkout in enumerate(dependencies.git):
-        target = Path(variables[checkout.name])
-        where = ("env", "dependencies", "git", index)
-        if target.exists():
-            hint = "remove it, or name another path"
-            raise SpecError([finding(spec, where, f"{target} exists already", "git-dependency", hint)])
-        say(f"cloning {checkout.url} into {target}")
-        commands = [["git", "clone", "--quiet", "--", substitute(checkout.url, variables), str(target)]]
-        version = checkout.hash or checkout.tag
-        if version:
-            commands.append(["git", "-C", str(target), "checkout", "--quiet", "--detach", version])
-        for command in commands:
-            _run_git(spec, where, command)
-
-
-def _run_git(spec: Spec, where: tuple[str | int, ...], command: list[str]) -> None:
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
-        )
-    except OSError as error:
-        raise SpecError(
-            [finding(spec, where, f"git cannot be run: {error.strerror}", "git-dependency")]
-        ) from error
-    if done.returncode != 0:
-        message = f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
-        raise SpecError([finding(spec, where, message, "git-dependency")])
 
 
 # ----------------------------------------------------------------------------------------- samples

@@ -217,6 +217,8 @@ def output_path(spec: Spec) -> Path:
     ``$HOME`` expand, a relative path counts from the current directory.
     """
     text = str(spec.variables.get("OUTPUT_PATH", "") or ".")
+    for dependency in spec.dependencies.paths:
+        text = text.replace(f"$({dependency.name})", dependency.path)
     text = text.replace("$(SPECROOT)", str(Path(spec.path).absolute().parent))
     return absolute_path(os.path.expandvars(text))
 

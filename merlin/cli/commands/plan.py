@@ -42,6 +42,7 @@ def plan(
     samples_file: str | None,
     pgen: str | None,
     pargs: tuple[str, ...],
+    allow_undefined: bool,
     as_json: bool,
     study: Path | None,
     only_new: bool,
@@ -64,7 +65,7 @@ def plan(
         raise UsageError("--json and --mermaid exclude each other; choose one")
     check_pgen(pgen, pargs)
     check_new_rows(study, only_new)
-    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
+    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
     loaded = load_checked(spec, parse_assignments(assignments), options)
     if study is None:
         made = plan_only(loaded, options)

@@ -38,6 +38,7 @@ def run(
     samples_file: str | None,
     pgen: str | None,
     pargs: tuple[str, ...],
+    allow_undefined: bool,
     local: bool,
     dry: bool,
     study: Path | None,
@@ -69,12 +70,12 @@ def run(
     variables = parse_assignments(assignments)
     if output is not None:
         variables["OUTPUT_PATH"] = str(output.absolute())
-    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
+    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
     loaded = load_checked(spec, variables, options)
     for warning in loaded.warnings:
         print(warning.render(), file=sys.stderr)
     is_dry = dry or loaded.document.batch.dry_run
-    config = None if is_dry else broker_for(local=local, num_workers=num_workers)
+    config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:

@@ -128,7 +128,7 @@ def _from_spec(
 
     if method or num or bounds:
         raise UsageError("SPEC already says method, num and bounds; give either SPEC or those options")
-    block = load_spec(path, variables=variables).document.merlin.samples
+    block = load_spec(path, variables=variables, allow_undefined=True).document.merlin.samples
     if block is None or block.generate is None or block.generate.method is None:
         raise UsageError(f"{path} has no samples.generate with a method; give --method, --num and --bounds")
     made = block.generate

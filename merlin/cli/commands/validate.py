@@ -22,6 +22,7 @@ def validate(
     samples_file: str | None,
     pgen: str | None,
     pargs: tuple[str, ...],
+    allow_undefined: bool,
     as_json: bool,
 ) -> None:
     """Check SPEC and show every problem with its line and column.
@@ -34,7 +35,7 @@ def validate(
     from merlin.study.prepare import StudyOptions
 
     check_pgen(pgen, pargs)
-    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs)
+    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
     plan, diagnostics = check_study(spec, parse_assignments(assignments), options)
     num_errors = sum(d.severity == "error" for d in diagnostics)
     num_warnings = len(diagnostics) - num_errors

@@ -16,7 +16,9 @@ from merlin.spec.findings import Findings, Source
 from merlin.spec.tree import Entry
 
 
-def check(source: Source, tree: Entry, expansion: Expansion, findings: Findings) -> None:
+def check(
+    source: Source, tree: Entry, expansion: Expansion, findings: Findings, *, allow_undefined: bool = False
+) -> None:
     """Report everything that is wrong although each value alone is right."""
     graph = StepGraph.of(expansion.tree)
     check_steps(expansion.tree, graph, findings)
@@ -24,4 +26,4 @@ def check(source: Source, tree: Entry, expansion: Expansion, findings: Findings)
     check_samples(expansion, findings)
     check_aggregates(source, expansion.tree, graph, findings)
     check_surroundings(expansion.tree, graph, findings)
-    check_tokens(source, tree, expansion, graph, findings)
+    check_tokens(source, tree, expansion, graph, findings, allow_undefined=allow_undefined)

@@ -177,7 +177,70 @@ def test_path_dependencies_are_tokens_and_must_exist(spec_of, tmp_path):
     assert prepare_study(spec).plan.instances[0].command == f"ls {tmp_path / 'data'}"
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("path", ["tools", "./x/../tools", "$(HERE)/tools"])
+def test_relative_dependencies_count_from_the_current_directory(spec_of, tmp_path, path):
+    (tmp_path / "tools").mkdir()
+    dependencies = f"{{paths: [{{name: TOOLS, path: {path}}}]}}"
+    env = f"env: {{variables: {{HERE: ., EXE: $(TOOLS)/run}}, dependencies: {dependencies}}}"
+    spec = spec_of(env, 'study: [{name: a, description: d, run: {cmd: "$(EXE) $(TOOLS)"}}]')
+    (instance,) = prepare_study(spec).plan.instances
+    assert instance.command == f"{tmp_path}/tools/run {tmp_path}/tools"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    source = tmp_path / "source"
+    commit = ["-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty"]
+    for command in (
+        ["init", "-q", str(source)],
+        [*commit, "-m", "x"],
+        ["-C", str(source), "tag", "v1"],
+        [*commit, "-m", "y"],
+        ["-C", str(source), "tag", "v2"],
+    ):
+        subprocess.run(["git", *command], check=True)
+    return source
+
+
+NEEDS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+
+@NEEDS_GIT
+def test_a_spec_of_maestro_has_its_clone_in_every_workspace(spec_of, tmp_path, repository):
+    git = f"{{name: CODE, path: $(OUTPUT_PATH), url: {repository}, tag: v1}}"
+    spec = spec_of(
+        f"env: {{variables: {{OUTPUT_PATH: ./out}}, dependencies: {{git: [{git}]}}}}",
+        'study: [{name: a, description: d, run: {cmd: "ls $(CODE) $(OUTPUT_PATH)"}}]',
+    )
+    for _ in range(2):
+        workspace = prepare_study(spec)
+        assert workspace.path.parent == tmp_path / "out"
+        assert workspace.plan.instances[0].command == f"ls {workspace.path}/CODE {workspace.path}"
+        assert (workspace.path / "CODE" / ".git").is_dir()
+
+
+@NEEDS_GIT
+def test_a_clone_of_an_earlier_run_is_used_again(spec_of, tmp_path, repository):
+    def spec(tag, url=repository):
+        git = f"{{name: CODE, path: clones, url: {url}, tag: {tag}}}"
+        study = 'study: [{name: a, description: d, run: {cmd: "ls $(CODE)"}}]'
+        return spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {}")
+
+    prepare_study(spec("v1"))
+    mine = tmp_path / "clones" / "CODE" / "mine"
+    mine.write_text("")
+    assert prepare_study(spec("v1")).plan.instances[0].command == f"ls {tmp_path}/clones/CODE"
+    assert mine.exists()
+    with pytest.raises(SpecError, match="not at v2"):
+        prepare_study(spec("v2"))
+    with pytest.raises(SpecError, match=f"a clone of {repository}, not of"):
+        prepare_study(spec("v1", tmp_path / "other"))
+    shutil.rmtree(mine.parent / ".git")
+    with pytest.raises(SpecError, match="not a clone"):
+        prepare_study(spec("v1"))
+
+
+@NEEDS_GIT
 def test_git_dependencies_are_cloned(spec_of, tmp_path):
     source = tmp_path / "source"
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -188,12 +251,10 @@ def test_git_dependencies_are_cloned(spec_of, tmp_path):
         subprocess.run(["git", *command], check=True)
     study = 'study: [{name: a, description: d, run: {cmd: "ls $(CODE)"}}]'
     git = f"{{name: CODE, path: $(OUTPUT_PATH), url: {source}}}"
-    spec = spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study)
+    spec = spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {resources: {overlap: false}}")
     workspace = prepare_study(spec)
     assert workspace.plan.instances[0].command == f"ls {tmp_path / 'CODE'}"
     assert (tmp_path / "CODE" / ".git").is_dir()
-    with pytest.raises(SpecError, match="exists already"):
-        prepare_study(spec)
     broken = spec_of(
         f"env: {{dependencies: {{git: [{git.replace('CODE', 'B').replace('source', 'no')}]}}}}",
         study.replace("CODE", "B"),

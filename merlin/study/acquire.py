@@ -1,0 +1,103 @@
+"""What a study needs from outside (env.dependencies): paths that must exist, repositories that are cloned."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import Diagnostic, SpecError
+from merlin.spec.tokens import substitute
+from merlin.study.spec_samples import finding
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.spec.model import GitDependency
+
+
+def missing_paths(spec: Spec, variables: Mapping[str, str]) -> list[Diagnostic]:
+    """A finding for every path that does not exist."""
+    return [
+        finding(
+            spec,
+            ("env", "dependencies", "paths", index),
+            f"the path {variables[path.name]} of {path.name} does not exist",
+            "missing-dependency",
+            "a relative path counts from the current directory"
+            if not path.path.startswith(("/", "$"))
+            else "",
+        )
+        for index, path in enumerate(spec.document.env.dependencies.paths)
+        if not Path(variables[path.name]).exists()
+    ]
+
+
+def acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Check the paths, clone the repositories; a checkout that an earlier run made is used again, as it is.
+
+    Raises:
+        SpecError: a path does not exist, a repository cannot be cloned, or something else is in its place.
+    """
+    if findings := missing_paths(spec, variables):
+        raise SpecError(findings)
+    for index, checkout in enumerate(spec.document.env.dependencies.git):
+        url, target = substitute(checkout.url, variables), Path(variables[checkout.name])
+        where = ("env", "dependencies", "git", index)
+        if target.exists():
+            if problem := _difference(checkout, url, target):
+                hint = "remove it, or name another path"
+                raise SpecError(
+                    [finding(spec, where, f"{target} exists already, and {problem}", "git-dependency", hint)]
+                )
+            say(f"using {target}, a clone of {url}")
+            continue
+        say(f"cloning {url} into {target}")
+        commands = [["git", "clone", "--quiet", "--", url, str(target)]]
+        if version := checkout.hash or checkout.tag:
+            commands.append(["git", "-C", str(target), "checkout", "--quiet", "--detach", version])
+        for command in commands:
+            done = _git(spec, where, command)
+            if done.returncode != 0:
+                message = (
+                    f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
+                )
+                raise SpecError([finding(spec, where, message, "git-dependency")])
+
+
+def _difference(checkout: GitDependency, url: str, target: Path) -> str:
+    """In what a directory is not the clone that is wanted; "" if it is."""
+    if not (target / ".git").exists():
+        return "is not a clone"
+    origin = _answer(target, "config", "--get", "remote.origin.url")
+    if origin != url:
+        return f"is a clone of {origin or 'nothing'}, not of {url}"
+    here = _answer(target, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if not here:
+        return "holds no commit: an earlier clone was cut short"
+    version = checkout.hash or checkout.tag
+    if version and here != _answer(target, "rev-parse", "--verify", "--quiet", f"{version}^{{commit}}"):
+        return f"is at commit {here[:12]}, not at {version}"
+    return ""
+
+
+def _answer(target: Path, *words: str) -> str:
+    """What git prints about a clone; "" if it fails."""
+    done = _run(["git", "-C", str(target), *words])
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _git(spec: Spec, where: tuple[str | int, ...], command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return _run(command)
+    except OSError as error:
+        message = f"git cannot be run: {error.strerror}"
+        raise SpecError([finding(spec, where, message, "git-dependency")]) from error
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, check=False
+    )
