@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from merlin.errors import ConfigError, ExecutionError, ProgressGoneError
@@ -13,8 +14,17 @@ if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
 
 
-def live_snapshot(workspace: Workspace) -> tuple[Snapshot, str]:
-    """The snapshot, and a note where the servers of a published study could not be asked; else ""."""
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A study now."""
+
+    snapshot: Snapshot
+    idle_queues: tuple[str, ...]  # with tasks that could run, and no worker
+    note: str  # that the servers of a published study could not be asked, or ""
+
+
+def live_snapshot(workspace: Workspace) -> Live:
+    """The snapshot, with what the servers know of a published study."""
     from merlin.config.load import require_config
     from merlin.ledger.replay import replay
     from merlin.status.live import is_live
@@ -28,20 +38,25 @@ def live_snapshot(workspace: Workspace) -> tuple[Snapshot, str]:
         except (ConfigError, ExecutionError) as error:
             note = f"what runs now is not known: {error}"
     live = crew is not None or is_live(workspace)
-    return snapshot_of(workspace, state, live, time.time(), crew=crew), note
+    snapshot = snapshot_of(workspace, state, live, time.time(), crew=crew)
+    return Live(snapshot, () if crew is None else crew.idle_queues, note)
 
 
 def ask_crew(workspace: Workspace, config: Config) -> Crew | None:
     """The workers of the study; None if it does not run. Raises ExecutionError if Redis cannot be asked."""
+    from merlin.cli.watch import idle_queues
     from merlin.execution.distributed.connect import make_client
+    from merlin.execution.distributed.launch import plain_queue
     from merlin.execution.distributed.redis_progress import RedisProgress
     from merlin.execution.distributed.registry import Registry
     from merlin.status.snapshot import Crew
 
     client = make_client(config.backend)
+    progress = RedisProgress(client, config.namespace, workspace.plan)
     try:
-        if RedisProgress(client, config.namespace, workspace.plan).state().state != "running":
+        if progress.state().state != "running":
             return None
+        counts = progress.counts()
     except ProgressGoneError:
         return None
     queues = {config.queue_name(i.queue) for i in workspace.plan.instances}
@@ -49,4 +64,9 @@ def ask_crew(workspace: Workspace, config: Config) -> Crew | None:
     running: dict[str, int] = {}
     for chunk in (c for w in workers for c in w.running if c.study == workspace.plan.study_id):
         running[chunk.instance] = running.get(chunk.instance, 0) + 1
-    return Crew(num_workers=sum(w.concurrency for w in workers), running=running)
+    served = {plain_queue(config, queue) for worker in workers for queue in worker.queues}
+    return Crew(
+        num_workers=sum(w.concurrency for w in workers),
+        running=running,
+        idle_queues=idle_queues(workspace.plan, counts, served),
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.cli.advice import start_workers
 from merlin.cli.output import count, flush, print_json
 from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError, command_line
 
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
 
 
-def broker_for(*, local: bool, num_workers: int | None) -> Config | None:
+def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config | None:
     """The configured broker, reachable; None where none is configured or `local` is asked for.
+
+    `target` is the spec or workspace that workers are for.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -33,7 +37,7 @@ def broker_for(*, local: bool, num_workers: int | None) -> Config | None:
     if num_workers is not None:
         raise UsageError(
             f"--workers is for runs on this machine, and a broker is configured ({config.path or config.origin}); "
-            "add --local, or start workers with merlin run-workers"
+            f"add --local, or start workers: {start_workers(target)}"
         )
     require_reachable(config, hint=LOCAL_HINT)
     return config

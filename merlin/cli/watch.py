@@ -55,8 +55,11 @@ class Source(Protocol):
 class Watch:
     """Decides, look by look; `over` is set once the study (or every chosen step) has ended."""
 
-    def __init__(self, steps: Collection[str] = (), *, gone_s: float = GONE_S) -> None:
-        self._steps, self._gone_s = frozenset(steps), gone_s
+    def __init__(
+        self, steps: Collection[str] = (), *, gone_s: float = GONE_S, workers_command: str = ""
+    ) -> None:
+        """`workers_command` starts workers of the study."""
+        self._steps, self._gone_s, self._workers_command = frozenset(steps), gone_s, workers_command
         self.over: Literal["", "ended", "stopped", "dropped"] = ""
         self.reason = ""
         self.wants_republish = False
@@ -116,9 +119,14 @@ class Watch:
         if self._told_idle or now - self._idle_since < IDLE_S:
             return []
         self._told_idle = True
-        queues = f"{'queue' if len(self._idle) == 1 else 'queues'} {', '.join(self._idle)}"
-        alive = f"; {count(look.num_workers, 'worker')} on others" if look.num_workers else ""
-        return [f"tasks wait, and no worker serves {queues}{alive}; start some with merlin run-workers"]
+        return [nobody_serves(self._idle, look.num_workers, self._workers_command)]
+
+
+def nobody_serves(queues: Collection[str], num_others: int, workers_command: str) -> str:
+    """That tasks wait in `queues`, for workers that nobody has started; `num_others` serve other queues."""
+    names = f"{'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}"
+    others = f"; {count(num_others, 'worker')} on others" if num_others else ""
+    return f"tasks wait, and no worker serves {names}{others}; start some: {workers_command}"
 
 
 def follow(

@@ -220,7 +220,7 @@ def _run_process(how: Launch, folder: Folder, settings: Settings) -> Record:
             start_new_session=True,
             umask=0o077,
         )
-        return record_process(process.pid, engine=how.engine)
+        return record_process(process.pid, engine=how.engine, program=how.argv[0])
     except OSError as error:
         raise ExecutionError(f"Redis did not start: {error}\n{_tail(folder.log_file)}") from error
     finally:

@@ -29,15 +29,17 @@ class Record:
     start_ticks: int  # when the process started, in ticks since the boot
     engine: str
     container: str = ""
-    program: str = ""  # the container engine
+    program: str = ""  # the redis-server, or the container engine
 
 
-def record_process(pid: int, *, engine: str) -> Record:
+def record_process(pid: int, *, engine: str, program: str = "") -> Record:
     """The record of a process that was just started. Raises ProcessLookupError if it is gone."""
     ticks = start_ticks(pid)
     if ticks is None:
         raise ProcessLookupError(pid)
-    return Record(host=socket.gethostname(), boot=boot_id(), pid=pid, start_ticks=ticks, engine=engine)
+    return Record(
+        host=socket.gethostname(), boot=boot_id(), pid=pid, start_ticks=ticks, engine=engine, program=program
+    )
 
 
 def record_container(name: str, *, engine: str, program: str) -> Record:

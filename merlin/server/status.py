@@ -22,6 +22,7 @@ class Status:
     machine: str = ""  # where it was started
     pid: int | None = None
     engine: str = ""
+    program: str = ""  # what runs: the redis-server, or the container engine
     version: str = ""
     uptime_s: int | None = None
     used_memory_bytes: int | None = None
@@ -45,6 +46,7 @@ def status(folder: Folder) -> Status:
         machine=record.host if record and state != "stopped" else "",
         pid=_pid(record, told),
         engine=record.engine if record and state != "stopped" else settings.engine,
+        program=record.program if record and state != "stopped" else "",
         version=str(told["redis_version"]) if told else "",
         uptime_s=int(told["uptime_in_seconds"]) if told else None,
         used_memory_bytes=int(told.get("used_memory", 0)) if told and up else None,

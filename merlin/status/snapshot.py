@@ -27,6 +27,7 @@ class Crew:
 
     num_workers: int  # chunks that they run at a time
     running: Mapping[str, int]  # step instance -> chunks
+    idle_queues: tuple[str, ...] = ()  # with tasks that could run, and no worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

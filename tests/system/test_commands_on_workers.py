@@ -111,6 +111,8 @@ def test_a_study_from_run_to_stop_workers(home):
     assert "merlin run-workers two.yaml" in published.stdout
     assert f"merlin monitor {workspace}" in published.stdout
     assert home.ask("status", workspace)["state"] == "running"
+    shown = home.merlin("status", workspace).stdout
+    assert f"no worker serves queue hot; start some: merlin run-workers {workspace}" in shown
     assert home.ask("queue-info", "--spec", "two.yaml", "--steps", "sim") == {
         "[merlin]_hot": {"depth": 1, "consumers": 0}
     }

@@ -54,6 +54,7 @@ def monitor(
     """
     import time
 
+    from merlin.cli.advice import start_workers
     from merlin.cli.find import find_workspace
     from merlin.cli.progress import choose_display
     from merlin.cli.watch import Watch, follow
@@ -64,7 +65,11 @@ def monitor(
     for step in steps:
         if step not in (*known, "all"):
             raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
-    watch = Watch(() if "all" in steps else steps, gone_s=lease_s() / 4 + NOTICE_S)
+    watch = Watch(
+        () if "all" in steps else steps,
+        gone_s=lease_s() / 4 + NOTICE_S,
+        workers_command=start_workers(workspace.path),
+    )
     is_live = sys.stderr is not None and sys.stderr.isatty()
     try:
         with choose_display() as display:

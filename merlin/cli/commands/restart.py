@@ -59,7 +59,7 @@ def restart(
             names = ", ".join(sorted({i.step for i in opened.plan.instances}))
             raise UsageError(f"the study has no step {step!r}; it has: {names}")
     limit = None if max_failures is None else parse_failure_limit(max_failures)
-    config = broker_for(local=local, num_workers=num_workers)
+    config = broker_for(workspace, local=local, num_workers=num_workers)
     if config is not None and limit is not None:
         raise UsageError(
             "--max-failures is for runs on this machine, and a broker is configured; add --local"

@@ -180,7 +180,7 @@ def _headline(found: Status) -> str:
         return f"{'no server' if found.state == 'missing' else 'not running'}: {found.folder}"
     who = f", process {found.pid}" if found.pid else ""
     machine = f" on {found.machine}" if found.machine else ""
-    return f"Redis {found.version} ({found.engine}) is {found.state}{machine}: {found.address}{who}"
+    return f"Redis {found.version} ({found.program or found.engine}) is {found.state}{machine}: {found.address}{who}"
 
 
 @server.command()

@@ -12,6 +12,7 @@ import click
 from merlin.cli.options import json_option, study_options
 
 if TYPE_CHECKING:
+    from merlin.cli.live import Live
     from merlin.status.snapshot import Snapshot, StepStatus
 
 BAR_WIDTH = 30
@@ -47,10 +48,10 @@ def status(
     study, *extensions = shown_together(
         find_workspace(spec_or_workspace, output=output, ask=not (no_prompts or as_json))
     )
-    snapshot, note = live_snapshot(study)
-    added = [live_snapshot(extension)[0] for extension in extensions]
-    if note:
-        print(note, file=sys.stderr)
+    first, *more = [live_snapshot(each) for each in (study, *extensions)]
+    snapshot, added = first.snapshot, [live.snapshot for live in more]
+    if first.note:
+        print(first.note, file=sys.stderr)
     document = {**jsonable(snapshot), "extensions": added} if added else snapshot
     if dump is not None:
         names = [study.member, *(extension.member for extension in extensions)]
@@ -65,6 +66,20 @@ def status(
         print_json(document)
     else:
         show(snapshot, added, cb_help=cb_help)
+        _show_idle([first, *more])
+
+
+def _show_idle(studies: Sequence[Live]) -> None:
+    """What waits for workers that nobody has started."""
+    from merlin.cli.advice import start_workers
+    from merlin.cli.watch import nobody_serves
+
+    for live in studies:
+        start = start_workers(live.snapshot.workspace)
+        if live.idle_queues:
+            print(nobody_serves(live.idle_queues, 0, start))
+        elif live.snapshot.state == "running" and not live.snapshot.num_workers:
+            print(f"no worker serves the study; start some: {start}")
 
 
 def _flat(step: StepStatus) -> dict[str, object]:
@@ -131,6 +146,8 @@ def _show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> No
 
     running = [snapshot for snapshot in snapshots if snapshot.state == "running"]
     for snapshot in running:
+        if not snapshot.num_workers:
+            continue  # `_show_idle` says it
         at_work = sum(step.running for step in snapshot.steps)
         print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}, {at_work:,} at work")
         if snapshot.eta_s:

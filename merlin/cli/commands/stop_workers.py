@@ -62,7 +62,7 @@ def stop_workers(
             file=sys.stderr,
         )
     else:
-        how = "now" if now else "after what they run"
+        how = "now" if now else "after what runs there"
         print(f"{count(len(found), 'worker')} told to stop {how}: {', '.join(map(short_name, found))}")
     flush()
     for worker in () if as_json else left:

@@ -9,14 +9,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from merlin import __version__
-from merlin.errors import ConfigError, ExecutionError
+from merlin.errors import ConfigError, ExecutionError, command_line
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -359,7 +359,7 @@ def _examine_workers(config: Config) -> Iterator[Finding]:
         registry = Registry(client, config)
         workers, studies = registry.workers(all=True), registry.studies()
         counters = registry.counters()
-    yield judge_workers(workers, num_studies=len(studies))
+    yield judge_workers(workers, [study.workspace for study in studies])
     refused = counters.get("refused", 0)
     yield Finding(
         component="messages",
@@ -371,22 +371,23 @@ def _examine_workers(config: Config) -> Iterator[Finding]:
     )
 
 
-def judge_workers(workers: list[WorkerInfo], *, num_studies: int) -> Finding:
-    """The live workers, and those that fell silent within the hour."""
+def judge_workers(workers: list[WorkerInfo], studies: Sequence[str]) -> Finding:
+    """The live workers, and those that fell silent within the hour; `studies` are the workspaces of open ones."""
     alive = [worker for worker in workers if worker.is_alive]
     hosts = {worker.host for worker in alive}
     other = sorted({worker.version for worker in alive} - {__version__})
     hints = (
         [f"workers run Merlin {', '.join(other)}, and this is {__version__}; restart them"] if other else []
     )
-    if num_studies and not alive:
-        hints.append("studies wait, and no worker is alive; start some with merlin run-workers")
+    if studies and not alive:
+        start = "; ".join(command_line("run-workers", workspace) for workspace in studies[:3])
+        hints.append(f"studies wait, and no worker is alive; start some: {start}")
     if silent := [worker.name.removeprefix("celery@") for worker in workers if not worker.is_alive]:
         hints.append(f"silent: {', '.join(silent)}; their work is taken over")
     return Finding(
         component="workers",
         status="warning" if hints else "ok" if alive else "absent",
         detail=f"{len(alive)} alive on {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}, "
-        f"{num_studies} open {'study' if num_studies == 1 else 'studies'}",
+        f"{len(studies)} open {'study' if len(studies) == 1 else 'studies'}",
         hint="; ".join(hints),
     )

@@ -108,12 +108,13 @@ def test_a_study_that_redis_lost_is_published_again_after_a_while():
 
 
 def test_work_without_workers_is_told_after_a_moment_and_once():
-    watch = Watch()
+    watch = Watch(workers_command="merlin run-workers /w")
     alone = look(num_workers=0, idle_queues=("hot",))
     assert watch.heed(alone, 0.0) == []
     assert watch.heed(alone, IDLE_S - 0.1) == []
     (note,) = watch.heed(alone, IDLE_S)
     assert "no worker serves queue hot" in note
+    assert note.endswith("start some: merlin run-workers /w")
     assert watch.heed(alone, 100.0) == []
     watch.heed(look(), 101.0)
     assert watch.heed(alone, 102.0) == []

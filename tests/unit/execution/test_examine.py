@@ -132,16 +132,16 @@ def worker(name: str, **more) -> WorkerInfo:
 
 
 @pytest.mark.parametrize(
-    ("workers", "num_studies", "status", "hint"),
+    ("workers", "studies", "status", "hint"),
     [
-        ([], 0, "absent", ""),
-        ([], 2, "warning", "no worker is alive"),
-        ([worker("a")], 1, "ok", ""),
-        ([worker("a", version="0.0.1")], 0, "warning", "Merlin 0.0.1"),
-        ([worker("a"), worker("celery@b.node2", age_s=99.0)], 0, "warning", "silent: b.node2"),
+        ([], [], "absent", ""),
+        ([], ["/w/a", "/w/b"], "warning", "no worker is alive; start some: merlin run-workers /w/a; merlin"),
+        ([worker("a")], ["/w/a"], "ok", ""),
+        ([worker("a", version="0.0.1")], [], "warning", "Merlin 0.0.1"),
+        ([worker("a"), worker("celery@b.node2", age_s=99.0)], [], "warning", "silent: b.node2"),
     ],
 )
-def test_workers_are_judged_by_version_and_silence(workers, num_studies, status, hint):
-    finding = doctor.judge_workers(workers, num_studies=num_studies)
+def test_workers_are_judged_by_version_and_silence(workers, studies, status, hint):
+    finding = doctor.judge_workers(workers, studies)
     assert finding.status == status
     assert hint in finding.hint
