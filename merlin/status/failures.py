@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from merlin.errors import command_line
+from merlin.errors import SamplesError, WorkspaceError, command_line
 from merlin.ledger.encode import FailureTable, failure_table
 from merlin.ledger.replay import Entry, Ranges, Replay, replay
 from merlin.ledger.signature import normalise
@@ -31,6 +34,7 @@ class Example:
     task: int
     sample_id: int | None
     directory: str  # where its files are, or the logs of its step; "" if there are none
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # its parameters and the values of its sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ def _finish(
                 task=task,
                 sample_id=workspace.sample_id(instance, task),
                 directory=_place(workspace, instance, task),
+                inputs=_inputs(workspace, instance, task),
             )
         )
     step, kind, signature = key
@@ -168,6 +173,16 @@ def _finish(
         rerun=command_line("restart", workspace.path, "--failed", "--step", step),
         extension=workspace.member,
     )
+
+
+def _inputs(workspace: Workspace, instance: StepInstance, task: int) -> dict[str, Any]:
+    """What was run; without the sample's values where the samples file is lost since."""
+    inputs: dict[str, Any] = dict(instance.params)
+    if instance.per_sample:
+        with suppress(SamplesError, WorkspaceError, OSError):
+            row = workspace.samples().rows(task, task + 1)
+            inputs |= {label: values.tolist()[0] for label, values in row.items()}
+    return inputs
 
 
 def _place(workspace: Workspace, instance: StepInstance, task: int) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from merlin.cli.argv import ManyCommand, ManyOption
 from merlin.cli.options import json_option
 from merlin.errors import UsageError
+
+MAX_INPUTS, MAX_CHARS = 12, 40  # of an example: values, and characters of each
 
 
 @click.command(cls=ManyCommand)
@@ -45,7 +49,8 @@ def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> 
             print(f"  cause    {group.cause}")
         print(f"  hosts    {', '.join(group.hosts)}")
         for example in group.examples:
-            print(f"  example  task {example.task}  {example.directory}".rstrip())
+            parts = (f"  example  task {example.task}", example.directory, shown_inputs(example.inputs))
+            print("  ".join(part for part in parts if part))
         if group.log_tail:
             print("  log")
             for line in group.log_tail.splitlines():
@@ -53,3 +58,15 @@ def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> 
         print(f"  again    {group.rerun}\n")
     if groups:
         print(f"{count(sum(g.count for g in groups), 'failure')} in {count(len(groups), 'group')}")
+
+
+def shown_inputs(inputs: Mapping[str, Any]) -> str:
+    """ "X=0.25 MODEL='a b'", cut where it is long."""
+    shown = [f"{name}={_cut(value)}" for name, value in list(inputs.items())[:MAX_INPUTS]]
+    more = len(inputs) - len(shown)
+    return " ".join([*shown, *([f"… and {more} more"] if more else [])])
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
 
+from merlin.cli.commands.failures import shown_inputs
 from merlin.ledger.signature import normalise
 from merlin.status.failures import exit_class, group_failures
+from merlin.study.workspace import open_workspace
 
 
 def test_failures_are_grouped_by_step_kind_and_normalised_last_line(tmp_path):
@@ -31,6 +33,22 @@ def test_a_group_has_examples_a_tail_and_the_line_to_rerun_it(tmp_path):
     assert group.examples[1].directory == ""
     assert group.log_tail == "step 3\nValueError: bad 3"
     assert group.rerun == f"merlin restart '{workspace.path}' --failed --step sim"
+
+
+def test_examples_have_the_inputs_that_they_ran_with(tmp_path):
+    workspace = make_workspace(tmp_path / "w")
+    fill(workspace)
+    first = group_failures(workspace)[0].examples[0]
+    assert first.inputs == {"P": 1, "X0": 6.0, "step": 7.0}
+    assert shown_inputs(first.inputs) == "P=1 X0=6.0 step=7.0"
+    (workspace.path / "merlin_info/samples.npy").unlink()
+    assert group_failures(open_workspace(workspace.path))[0].examples[0].inputs == {"P": 1}
+
+
+def test_long_inputs_are_cut():
+    shown = shown_inputs({f"X{i}": "a" * 100 for i in range(20)})
+    assert shown.endswith("… and 8 more")
+    assert len(shown) < 700
 
 
 def test_what_a_function_left_is_the_log_of_its_step(tmp_path):
