@@ -42,7 +42,7 @@ def check_study(
     from merlin.study.expand import runtime_variables
     from merlin.study.local_launcher import launch_warnings
     from merlin.study.prepare import plan_only
-    from merlin.study.spec_samples import unused_generate
+    from merlin.study.spec_samples import unsafe_text, unused_generate
 
     try:
         names = _generated_names(path, variables, options)
@@ -71,6 +71,8 @@ def check_study(
     found += missing_paths(spec, runtime_variables(spec, Path(plan.workspace)))
     if plan.samples is not None:
         found += unused_generate(spec, plan.samples.num)
+        if not any(d.code.startswith("samples-") and d.severity == "error" for d in found):
+            found += unsafe_text(spec, options, plan, Path(plan.workspace) / plan.samples.file)
     return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)
 
 

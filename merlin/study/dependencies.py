@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from merlin.spec.tokens import find_tokens
-from merlin.spec.variables import SAMPLE_TOKENS
+from merlin.spec.variables import SAMPLE_TOKENS, mentioned_values, value_variable
 
 if TYPE_CHECKING:
     from merlin.spec.model import Document, Step
@@ -88,9 +88,11 @@ def _is_per_sample(step: Step, labels: Sequence[str] | None) -> bool:
         return False
     if step.run.function is not None:
         return True
-    names = sample_names(labels)
-    texts = (step.run.cmd or "", step.run.restart or "")
-    return any(token.name in names for text in texts for token in find_tokens(text))
+    names, variables = sample_names(labels), set(map(value_variable, labels))
+    return any(
+        any(token.name in names for token in find_tokens(text)) or variables & mentioned_values(text)
+        for text in (step.run.cmd or "", step.run.restart or "")
+    )
 
 
 def sample_names(labels: Sequence[str]) -> Mapping[str, str]:

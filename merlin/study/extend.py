@@ -23,7 +23,7 @@ from merlin.study.plan_io import write_plan
 from merlin.study.prepare import StudyOptions, code_version, preparing, write_provenance
 from merlin.study.same_samples import digest
 from merlin.study.samples import SamplesTable, open_samples
-from merlin.study.spec_samples import finding, stored_path
+from merlin.study.spec_samples import finding, refuse_unsafe_text, stored_path
 from merlin.study.workspace import (
     EXTENSIONS_DIR,
     INFO_DIR,
@@ -121,7 +121,9 @@ class _Extension:
             write_provenance(self.spec, info, variables)
             file = new.write(info, say)
             if file is not None:
-                plan = self._plan(file, open_samples(file, new.samples.column_labels).num)
+                table = open_samples(file, new.samples.column_labels)
+                plan = self._plan(file, table.num)
+                refuse_unsafe_text(self.spec, self.options, plan, table)
                 write_plan(info / PLAN_NAME, plan)
                 return Workspace(self.path, plan)
         shutil.rmtree(self.path)  # generate.cmd has made as many samples as there were

@@ -22,7 +22,7 @@ from merlin.study.parameters import combinations
 from merlin.study.plan import Plan
 from merlin.study.plan_io import write_plan, write_text_atomic
 from merlin.study.same_samples import digest, stamp
-from merlin.study.samples import SamplesTable, open_samples
+from merlin.study.samples import SamplesTable, holds_numbers_only, open_samples
 from merlin.study.sampling import write_samples
 from merlin.study.spec_samples import (
     checked_samples,
@@ -30,6 +30,7 @@ from merlin.study.spec_samples import (
     expected_samples,
     is_made,
     located_samples,
+    refuse_unsafe_text,
     run_generate,
     samples_path,
     stored_path,
@@ -80,7 +81,7 @@ def prepare_study(
     say = note or (lambda _: None)
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
     stem = workspace_stem(spec.document.description.name)
-    _check_given_samples(spec, options, stem)
+    are_given = _check_given_samples(spec, options, stem)
     workspace = _new_directory(_output_path(spec, options), stem)
     info = workspace / INFO_DIR
     with preparing(workspace):
@@ -100,6 +101,8 @@ def prepare_study(
             launcher=local_launcher(spec).command,
             code_version=code_version(),
         )
+        if table is not None and not are_given:
+            refuse_unsafe_text(spec, options, plan, table)
         plan = with_samples_digest(plan, table)
         write_plan(info / PLAN_NAME, plan)
     return Workspace(workspace, plan)
@@ -247,12 +250,16 @@ def _make_samples(
     return table, stored_path(path, info.parent)
 
 
-def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> None:
-    """Look at every row of samples that exist already, before anything is written."""
+def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> bool:
+    """Look at every row of samples that exist already, before anything is written; whether there are any."""
     samples = spec.document.merlin.samples
     if samples is None:
-        return
+        return False
     variables = runtime_variables(spec, _output_path(spec, options) / f"{stem}_00000000-000000")
     path = samples_path(samples, options, variables)
-    if not is_made(samples, options, path):
-        located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
+    if is_made(samples, options, path):
+        return False
+    table = located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
+    if not holds_numbers_only(table):
+        refuse_unsafe_text(spec, options, plan_only(spec, options), table)
+    return True

@@ -97,6 +97,27 @@ def check_samples(table: SamplesTable) -> None:
         raise SamplesError(findings)
 
 
+def blocks(table: SamplesTable) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
+    """All rows as they are written into commands, some at a time: the first row's number, and the rows."""
+    for lo in range(0, table.num, _BLOCK_ROWS):
+        yield lo, table.text_rows(lo, min(lo + _BLOCK_ROWS, table.num))
+
+
+def holds_numbers_only(table: SamplesTable) -> bool:
+    """Whether that is known without reading all rows."""
+    return not isinstance(table, _TextTable) and table.numeric
+
+
+def place_in_text(table: SamplesTable, row: int, j: int) -> tuple[str, int, int]:
+    """File, line and column of value j of a row; line and column are 0 in a file without lines."""
+    if isinstance(table, _TextTable):
+        return str(table.path), *table.place(row, j)
+    if isinstance(table, _GlobTable):
+        part, lo, _ = next(table.parts(row, row + 1))
+        return place_in_text(part, lo, j)
+    return str(table.path) if isinstance(table, _NpyTable | _ParquetTable) else "samples", 0, 0
+
+
 def save_samples(path: str | os.PathLike[str], array: NDArray[Any], labels: Sequence[str]) -> None:
     """Write an (n, d) array atomically in the format that the suffix of `path` names.
 
@@ -289,7 +310,7 @@ class _GlobTable:
         self.num, self.labels = self._starts[-1], tables[0].labels
         self.numeric = all(table.numeric for table in tables)
 
-    def _parts(self, lo: int, hi: int) -> Iterator[tuple[_NpyTable, int, int]]:
+    def parts(self, lo: int, hi: int) -> Iterator[tuple[_NpyTable, int, int]]:
         _check_range(lo, hi, self.num)
         index = max(0, bisect_right(self._starts, lo) - 1)
         while True:
@@ -301,14 +322,14 @@ class _GlobTable:
             lo, index = end, index + 1
 
     def rows(self, lo: int, hi: int) -> Columns:
-        parts = [table.rows(a, b) for table, a, b in self._parts(lo, hi)]
+        parts = [table.rows(a, b) for table, a, b in self.parts(lo, hi)]
         return {label: np.concatenate([part[label] for part in parts]) for label in self.labels}
 
     def text_rows(self, lo: int, hi: int) -> list[tuple[str, ...]]:
-        return [row for table, a, b in self._parts(lo, hi) for row in table.text_rows(a, b)]
+        return [row for table, a, b in self.parts(lo, hi) for row in table.text_rows(a, b)]
 
     def stored(self, lo: int, hi: int) -> bytes:
-        return b"".join(table.stored(a, b) for table, a, b in self._parts(lo, hi))
+        return b"".join(table.stored(a, b) for table, a, b in self.parts(lo, hi))
 
     def findings(self, limit: int) -> list[Diagnostic]:
         out: list[Diagnostic] = []
@@ -486,7 +507,7 @@ class _TextTable:
             )
         else:
             message, code, hint = "the value is missing", "samples-empty-value", ""
-        line, col = self._place(row, j)
+        line, col = self.place(row, j)
         return _finding(
             self.path,
             f"row {row}, column {label}: {message}",
@@ -497,7 +518,7 @@ class _TextTable:
             hint=hint,
         )
 
-    def _place(self, row: int, j: int) -> tuple[int, int]:
+    def place(self, row: int, j: int) -> tuple[int, int]:
         """Line and column where value j of a row begins."""
         text = self._raw(row)
         start = quoted_fields(text, self._delimiter)[j][0]

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from merlin.errors import Diagnostic, SamplesError, UsageError
 from merlin.spec.tokens import substitute
 from merlin.study.checking import located
-from merlin.study.samples import SamplesTable, check_samples, open_samples
+from merlin.study.samples import MAX_DIAGNOSTICS, SamplesTable, check_samples, open_samples
 from merlin.study.sampling import Design, check_design
+from merlin.study.text_values import unsafe_values
 from merlin.study.workspace import absolute_path
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
     from merlin.spec.model import Generate, Samples
+    from merlin.study.plan import Plan
     from merlin.study.prepare import StudyOptions
 
 DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
@@ -63,6 +65,29 @@ def located_samples(spec: Spec, options: StudyOptions, opening: Callable[[], Sam
             raise
         place = spec.position("merlin", "samples", "file")
         raise SamplesError([located(d, str(spec.path), place) for d in error.diagnostics]) from error
+
+
+def refuse_unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, table: SamplesTable) -> None:
+    """SamplesError if a script of the plan would have text of the samples in it that a shell acts on."""
+
+    def look() -> SamplesTable:
+        if found := unsafe_values(plan, table, MAX_DIAGNOSTICS):
+            raise SamplesError(found)
+        return table
+
+    located_samples(spec, options, look)
+
+
+def unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, path: Path) -> list[Diagnostic]:
+    """The same as findings about samples that exist."""
+    samples = spec.document.merlin.samples
+    if samples is None or is_made(samples, options, path):
+        return []
+    try:
+        refuse_unsafe_text(spec, options, plan, open_samples(path, samples.column_labels))
+    except SamplesError as error:
+        return error.diagnostics
+    return []
 
 
 def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
