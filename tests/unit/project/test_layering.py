@@ -28,7 +28,7 @@ LAYERS = (
     "spec",
     "errors",
 )
-APART = {"testing": set(LAYERS), "common": set()}  # type: dict[str, set[str]]
+APART = {"testing": set(LAYERS), "common": set(), "celery": {"execution", "errors"}}  # type: dict[str, set[str]]
 
 FENCES = {
     "click": {"cli"},
