@@ -90,29 +90,33 @@ def check_steps(tree: Entry, graph: StepGraph, findings: Findings) -> None:
     study = tree.get("study")
     if isinstance(study.content, list) and not study.content:
         findings.error(study.key_place, "study has no steps", code="empty", hint="add at least one step")
-    seen: dict[str, Entry] = {}
+    named: dict[str, list[Entry]] = {}
     for step in study.items:
-        name = step.get("name")
-        if name.text:
-            _check_name(name, seen, findings)
+        if (name := step.get("name")).text:
+            named.setdefault(name.text, []).append(name)
+    for names in named.values():
+        _check_name(names, findings)
+    for step in study.items:
         if isinstance(step.get("run").content, dict):
             _check_kind(step, _shell_of_study(tree), findings)
-            _check_depends(step, graph, findings)
+            is_alone = len(named.get(step.get("name").text, ())) == 1
+            _check_depends(step, graph, findings, is_alone=is_alone)
     for cycle in graph.cycles():
         _report_cycle(cycle, graph, findings)
 
 
-def _check_name(name: Entry, seen: dict[str, Entry], findings: Findings) -> None:
-    text = name.text
-    if text in seen:
+def _check_name(names: list[Entry], findings: Findings) -> None:
+    """A name, with the steps that have it."""
+    name, text = names[0], names[0].text
+    if len(names) > 1:
+        lines = ", ".join(str(other.place[0]) for other in names[:1] + names[2:])
         findings.error(
-            name.place,
-            f"step {text!r} is there twice",
+            names[1].place,
+            f"step {text!r} is there {'twice' if len(names) == 2 else f'{len(names)} times'}",
             text=text,
-            hint=f"the first one is on line {seen[text].place[0]}; rename one of them",
+            hint=f"also on line {lines}; a step's directory is called so: rename all but one",
             code="duplicate-step",
         )
-    seen.setdefault(text, name)
     bad = [mark for mark in "/*\0\n" if mark in text]
     if bad or text in _TAKEN_NAMES:
         findings.error(
@@ -193,7 +197,8 @@ def _check_keys_of_cmd(name: str, kind: str, run: Entry, study_shell: str, findi
         )
 
 
-def _check_depends(step: Entry, graph: StepGraph, findings: Findings) -> None:
+def _check_depends(step: Entry, graph: StepGraph, findings: Findings, *, is_alone: bool) -> None:
+    """`is_alone`: no other step has its name; else it may mean that one."""
     name = step.get("name").text
     seen: dict[str, str] = {}
     for item in step.get("run", "depends").items:
@@ -202,6 +207,8 @@ def _check_depends(step: Entry, graph: StepGraph, findings: Findings) -> None:
         if not text:
             continue
         if base == name:
+            if not is_alone:
+                continue
             findings.error(item.place, f"step {name!r} depends on itself", text=text, code="cycle")
         elif base not in graph.steps:
             findings.error(

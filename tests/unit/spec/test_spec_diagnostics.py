@@ -455,6 +455,21 @@ def test_command_line_variables_are_checked(tmp_path: Path, name: str, code: str
     assert (found.file, found.code) == ("command line", code)
 
 
+def test_steps_of_one_name_give_one_message_whatever_else_they_say(tmp_path: Path) -> None:
+    text = study(
+        """
+        - {name: a, run: {cmd: x}}
+        - {name: b, run: {cmd: x, depends: [a]}}
+        - {name: a, run: {cmd: y, depends: [a]}}
+        - {name: a, run: {cmd: z, depends: [b, a]}}
+        """
+    )
+    found = only(check(tmp_path, text))
+    assert (found.line, found.code) == (5, "duplicate-step")
+    assert "3 times" in found.message
+    assert "line 3, 6" in found.hint
+
+
 def test_many_errors_come_in_one_go_ordered_by_place(tmp_path: Path) -> None:
     text = study(
         """
