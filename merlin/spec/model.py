@@ -325,12 +325,14 @@ class Run(Block):
     on_failure: Literal["skip", "continue"] = Field(
         default="skip",
         description="What later steps do with samples that fail here: skip them, or run them all the same "
-        "(`continue`).",
+        "(`continue`); default: merlin.on_failure.",
     )
     max_failures: FailureLimit = Field(
         default=None, description='Stop the study beyond this many failures: 12 or "5%".'
     )
-    canary: Count = Field(default=10, description="Stop if this many first tasks all fail; 0: never.")
+    canary: Count = Field(
+        default=10, description="Stop if this many first tasks all fail, none of them softly; 0: never."
+    )
     crash_limit: Positive = Field(
         default=3, description="Give up on a sample that killed its worker this often."
     )
@@ -499,8 +501,11 @@ class Samples(Block):
 
 
 class MerlinBlock(Block):
-    """Samples and workers."""
+    """Samples, workers, and what all steps share."""
 
+    on_failure: Literal["skip", "continue"] = Field(
+        default="skip", description="on_failure of every step with a cmd or a function that has none."
+    )
     resources: Resources = Field(default_factory=lambda: Resources(), description="Workers.")
     samples: Samples | None = Field(
         default=None, description="Samples; none: steps run once per parameter combination."
@@ -519,7 +524,9 @@ class Document(Block):
         alias="global.parameters",
         description="Parameters; steps that use one run once per value.",
     )
-    merlin: MerlinBlock = Field(default_factory=lambda: MerlinBlock(), description="Samples and workers.")
+    merlin: MerlinBlock = Field(
+        default_factory=lambda: MerlinBlock(), description="Samples, workers, on_failure of all steps."
+    )
     user: Typed = Field(default=None, description="Yours: anchors and anything else.")
 
     def step(self, name: str) -> Step:

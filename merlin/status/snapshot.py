@@ -10,6 +10,7 @@ from typing import Literal
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Counts, Entry, Replay, replay
 from merlin.status.live import is_live
+from merlin.study.failed_input import num_on_failed_input
 from merlin.study.plan import StepInstance
 from merlin.study.tasks import Outcome
 from merlin.study.workspace import Workspace
@@ -42,6 +43,7 @@ class StepStatus:
     failed: int
     skipped: int
     missing: int
+    on_failed_input: int  # of those that ran: tasks that depend on a failure which let them
     running: int  # workers that were last seen at this step, while a run is alive: an estimate
     rate: float | None  # tasks per second that ended lately in the current or last run
     busy_s: float  # wall seconds that workers spent
@@ -100,8 +102,19 @@ def snapshot_of(
     by_step: dict[str, list[StepInstance]] = {}
     for instance in plan.instances:
         by_step.setdefault(instance.step, []).append(instance)
+    tainted = num_on_failed_input(plan, counts, state.outcomes_of)
     steps = tuple(
-        _step_status(step, instances, state, counts, run_started, now if live else None, num_workers, seen)
+        _step_status(
+            step,
+            instances,
+            state,
+            counts,
+            tainted,
+            run_started,
+            now if live else None,
+            num_workers,
+            seen,
+        )
         for step, instances in by_step.items()
     )
     rate = _pace(state.entries(), run_started, now if live else None).rate
@@ -131,6 +144,7 @@ def _step_status(
     instances: list[StepInstance],
     state: Replay,
     counts: dict[str, Counts],
+    tainted: Mapping[str, int],
     run_started: float | None,
     now: float | None,
     num_workers: int,
@@ -156,6 +170,7 @@ def _step_status(
         failed=failed,
         skipped=skipped,
         missing=missing,
+        on_failed_input=sum(tainted.get(i.id, 0) for i in instances),
         running=min(missing, sum(seen.get(i.id, 0) for i in instances)),
         rate=pace.rate,
         busy_s=pace.busy_s,
@@ -232,6 +247,7 @@ def _totals(
         failed=total("failed"),
         skipped=total("skipped"),
         missing=missing,
+        on_failed_input=total("on_failed_input"),
         running=min(missing, num_workers),
         rate=rate,
         busy_s=sum(s.busy_s for s in steps),

@@ -212,7 +212,7 @@ class _Views:
 
     def _make_tasks(self) -> None:
         parts = [task_columns(each.state, each.spec.id, each.spec.num_tasks) for each in self._instances]
-        outcomes = [(int(o), o.name.lower()) for o in Outcome if o != Outcome.INTERRUPTED]
+        outcomes = [(int(o), o.name.lower()) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)]
         missing = [(int(Outcome.INTERRUPTED), "missing"), (NO_OUTCOME, "missing")]
         self._table("_outcomes", "_o UTINYINT, outcome VARCHAR", outcomes + missing)
         writers, indices = _merge_writers(parts)

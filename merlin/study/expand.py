@@ -36,7 +36,7 @@ from merlin.study.workspace import absolute_path
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-    from merlin.spec.model import AggregateBlock
+    from merlin.spec.model import AggregateBlock, Run
 
 MANIFEST_SUFFIX = ".manifest"
 _BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
@@ -247,7 +247,7 @@ class _Planner:
             max_retries=run.max_retries,
             retry_delay_s=run.retry_delay,
             timeout_s=run.timeout,
-            on_failure=run.on_failure,
+            on_failure=self._on_failure(run),
             max_failures=run.max_failures,
             canary=run.canary,
             crash_limit=run.crash_limit,
@@ -260,6 +260,11 @@ class _Planner:
         if run.function is not None:
             return replace(common, kind=StepKind.FUNCTION, function=fill(run.function))
         return self._shell_step(needs, common, fill)
+
+    def _on_failure(self, run: Run) -> Literal["skip", "continue"]:
+        """Data sets are not made of failed shards because steps may go on with failed samples."""
+        is_said = run.aggregate is not None or "on_failure" in run.model_fields_set
+        return run.on_failure if is_said else self.spec.document.merlin.on_failure
 
     # ------------------------------------------------------------------ commands
 

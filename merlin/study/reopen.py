@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from merlin.study.failed_input import RAN, passing_failures
 from merlin.study.pieces import Range, merged
 from merlin.study.plan import Plan, StepInstance, StepKind
 from merlin.study.runs import RunMap
 from merlin.study.tasks import FAILURES, Outcome
 
-_RAN = (Outcome.OK, *FAILURES)
-_ENDED = (*_RAN, Outcome.SKIPPED)
-
-
-def passing_failures(instance: StepInstance) -> tuple[Outcome, ...]:
-    """The failures of a step instance with which what depends on it runs."""
-    return FAILURES if instance.on_failure == "continue" else (Outcome.SOFT_FAILED,)
+_ENDED = (*RAN, Outcome.SKIPPED)
 
 
 def reopen_failed(
@@ -86,7 +81,7 @@ class _Book:
                 ranges = self.changing.get(edge.source, [])
             else:
                 ranges = [(0, target.num_tasks)] if self.changing.get(edge.source) else []
-            out += [r for lo, hi in ranges for r in have.ranges(_RAN, lo, hi)]
+            out += [r for lo, hi in ranges for r in have.ranges(RAN, lo, hi)]
         return out
 
     def other_targets(self, target: StepInstance) -> list[Range]:

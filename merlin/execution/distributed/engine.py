@@ -51,6 +51,7 @@ STOP_GRACE_S = 10.0  # after SIGTERM, for chunks to end by themselves; then they
 INTERRUPT_S = 10.0  # and after this killed
 LAST_S = 4.0  # then, for everything else; a worker that still hangs ends without further ado
 ENDING_S = 5.0  # for a process to end that has said its last words
+STOP_WORKERS_S = 60.0  # after a task that asked the workers to stop, as upstream
 MAX_STILLBORN = 5  # processes in a row that end by themselves at their start; then this worker is of no use
 SLOTS_S = 5.0  # for so long the number of slots of all workers is not asked again
 
@@ -420,9 +421,14 @@ class Engine:
         self.follow_up(study)
 
     def _stop_workers(self, study: Study) -> None:
+        """A task has asked for it: at once if its study is over, else after a while, in which more of it may end.
+
+        The study is not stopped: what is left runs as soon as there are workers again.
+        """
+        is_over = self.insist(study.progress.state).state != "running"
         queues = {self.config.queue_name(i.queue) for i in study.workspace.plan.instances}
         names = [w.name for w in self.registry.workers() if queues & set(w.queues)]
-        self.registry.send(names, "stop")
+        self.registry.send(names, "stop", in_s=0.0 if is_over else STOP_WORKERS_S)
 
     def _bury(self, run: Run) -> None:
         """The process has ended without a result."""

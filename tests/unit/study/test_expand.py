@@ -74,6 +74,23 @@ def test_a_step_is_expanded_by_the_parameters_it_uses_only(plan_of):
     assert edges(found["next/" + combos[0]]) == [(f"greet/{combos[0]}", "all", "greet")]
 
 
+def test_a_step_goes_on_with_failures_as_it_says_or_else_as_the_study_says(plan_of):
+    steps = """
+        study:
+          - {name: silent, run: {cmd: "echo $(X0)"}}
+          - {name: skips, run: {cmd: "echo $(X0)", on_failure: skip}}
+          - {name: goes_on, run: {cmd: "echo $(X0)", on_failure: continue}}
+          - {name: made, run: {function: "m:f", depends: [silent]}}
+          - {name: data, run: {depends: [silent], aggregate: {from: silent, fields: {y: {file: y}}}}}
+        """
+    samples = "samples: {column_labels: [X0, X1], file: /data/s.npy}"
+    plain, all_go_on = (
+        plan_of(steps, f"merlin: {{{key}{samples}}}") for key in ("", "on_failure: continue, ")
+    )
+    going_on = [{i.step for i in plan.instances if i.on_failure == "continue"} for plan in (plain, all_go_on)]
+    assert going_on == [{"goes_on"}, {"silent", "goes_on", "made"}]
+
+
 def test_a_step_runs_per_sample_if_its_own_text_uses_a_sample(plan_of):
     plan = plan_of(
         """
