@@ -44,6 +44,7 @@ def make_client(endpoint: Endpoint, *, answer_s: float = ANSWER_S) -> Redis:
         socket_timeout=answer_s,
         health_check_interval=15,
         decode_responses=True,
+        encoding_errors="surrogateescape",  # what is no UTF-8 is somebody's mistake, and no reason to stop
     )
 
 

@@ -360,6 +360,8 @@ def _examine_workers(config: Config) -> Iterator[Finding]:
         workers, studies = registry.workers(all=True), registry.studies()
         counters = registry.counters()
     yield judge_workers(workers, [study.workspace for study in studies])
+    if damaged := registry.damage.found:
+        yield judge_damage(damaged)
     refused = counters.get("refused", 0)
     yield Finding(
         component="messages",
@@ -368,6 +370,17 @@ def _examine_workers(config: Config) -> Iterator[Finding]:
         hint="messages that were not sealed with your key: somebody else writes to your queues"
         if refused
         else "",
+    )
+
+
+def judge_damage(found: Mapping[str, str]) -> Finding:
+    """Entries of the registry that cannot be used: where -> why."""
+    shown = "; ".join(f"{where[:100]!a}: {why[:100]!a}" for where, why in list(found.items())[:3])
+    return Finding(
+        component="registry",
+        status="warning",
+        detail=f"{len(found)} {'entry' if len(found) == 1 else 'entries'} left out: {shown}",
+        hint="somebody else writes under your names in Redis, or a worker is of another version of Merlin",
     )
 
 

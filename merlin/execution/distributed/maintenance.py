@@ -48,6 +48,7 @@ class Maintenance:
         self._beaten = self._registered = self._answered = time.monotonic()
         self._listed = -math.inf
         self._watch_until = -math.inf
+        self._leave_at = math.inf  # when this worker ends, because a command says so
         self._sweep_from = -math.inf  # no lease is taken over before: its owner could not renew it
         self._advertised: dict[str, StudyInfo] = {}
         self._postponed: dict[str, float] = {}  # study -> until when
@@ -92,6 +93,9 @@ class Maintenance:
             self._beat_leases(now)
             self._beaten = now
         self._obey()
+        if time.monotonic() >= self._leave_at:
+            self._leave_at = math.inf
+            self._end(at_once=False)
         self._engine.count_refused()
         self._answered = time.monotonic()
         if is_watched or now - self._registered >= BEAT_S:
@@ -139,14 +143,12 @@ class Maintenance:
     def _obey(self) -> None:
         commands, num_refused = self._engine.registry.receive(self._engine.name)
         if num_refused:
-            log.error("refused %d commands that were not sealed with this user's key", num_refused)
-            self._engine.registry.count("refused", num_refused)
+            self._engine.refusals.note("a command that was not sealed with this user's key", num=num_refused)
         now = time.monotonic()
         self._obeyed = {id: until for id, until in self._obeyed.items() if until > now}
         for command in commands:
             if command["id"] in self._obeyed:
-                log.error("refused a command that was sent before")
-                self._engine.registry.count("refused")
+                self._engine.refusals.note("a command that was sent before")
                 continue
             self._obeyed[command["id"]] = now + 2 * COMMAND_S
             log.info("command: %s", command["op"])
@@ -154,6 +156,8 @@ class Maintenance:
 
     def _do(self, command: dict[str, Any]) -> None:
         match command["op"]:
+            case "stop" if command.get("in_s"):
+                self._leave_at = min(self._leave_at, time.monotonic() + command["in_s"])
             case "stop" | "stop_now":
                 self._end(at_once=command["op"] == "stop_now")
             case "drop":

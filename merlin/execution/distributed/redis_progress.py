@@ -6,11 +6,13 @@ import json
 import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.errors import ExecutionError, ProgressGoneError, StaleTicketError
+from merlin.execution.distributed.entries import Damage, is_text, is_time, is_whole, parse_entry
 from merlin.execution.distributed.graph import graph_of, opening_of
 from merlin.execution.distributed.scripts import Scripts
 from merlin.execution.distributed.settlement import settlement_of
@@ -87,6 +89,7 @@ class RedisProgress:
     Every method raises, all of them ExecutionErrors:
         ProgressGoneError: the server has lost the study, or has it as it was before; or it was dropped, and then
             `error.reason` says why. Open it again from the ledger, but not what was dropped.
+        ExecutionError: what Redis holds of the study makes no sense: somebody else has written into it.
         ProgressFullError: the server is out of memory; nothing was changed.
         ProgressUnreachableError: the server does not answer.
     """
@@ -113,6 +116,19 @@ class RedisProgress:
         self.keys = [self._prefix + name for name in KEYS]
         self._lock = threading.Lock()
         self._seen = ("", 0)  # epoch and revision of the latest reply
+        self._damage = Damage()
+
+    @contextmanager
+    def _sane(self) -> Iterator[None]:
+        """Whatever cannot be made of an answer is an ExecutionError."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise ExecutionError(
+                f"the progress of study {self._plan.study_id} on {self._scripts.place} is damaged "
+                f"({type(error).__name__}: {str(error)[:100]!a}): merlin cancel ends it, and merlin restart "
+                "publishes it again from its ledger"
+            ) from error
 
     # --------------------------------------------------------------- the study
 
@@ -183,31 +199,38 @@ class RedisProgress:
         if "gone" in reply:
             reason = reply["gone"]
             return StudyState(state="dropped" if reason else "gone", reason=reason or _why_gone(reply))
-        meta = _pairs(reply["meta"])
-        stop_reason = meta.get("stop_reason", "")
-        state: Literal["complete", "stopped", "running"] = "stopped" if stop_reason else "running"
-        due = reply.get("due")
-        return StudyState(
-            state="complete" if meta["num_open"] == "0" else state,
-            session=meta["session"],
-            epoch=meta["epoch"],
-            reason=stop_reason,
-            stop_now="stop_now" in meta,
-            created=float(meta["created"]),
-            now=reply["now"],
-            num_running=reply["num_running"],
-            num_verdicts=reply["num_verdicts"],
-            wakeup_s=None if due is None else max(0.0, float(due) - reply["now"]),
-            has_work=reply["has_work"],
-        )
+        with self._sane():
+            meta = _pairs(reply["meta"])
+            stop_reason = meta.get("stop_reason", "")
+            state: Literal["complete", "stopped", "running"] = "stopped" if stop_reason else "running"
+            due = reply.get("due")
+            return StudyState(
+                state="complete" if meta["num_open"] == "0" else state,
+                session=meta["session"],
+                epoch=meta["epoch"],
+                reason=stop_reason,
+                stop_now="stop_now" in meta,
+                created=float(meta["created"]),
+                now=reply["now"],
+                num_running=reply["num_running"],
+                num_verdicts=reply["num_verdicts"],
+                wakeup_s=None if due is None else max(0.0, float(due) - reply["now"]),
+                has_work=reply["has_work"],
+            )
 
     @property
     def epoch(self) -> str:
         return str(self._look("state")["epoch"])
 
+    def _meta(self) -> dict[str, str]:
+        reply = self._look("state")
+        with self._sane():
+            meta = _pairs(reply["meta"])
+            return meta | {name: meta[name] for name in ("session", "num_open")}  # they must be there
+
     @property
     def session(self) -> str:
-        return _pairs(self._look("state")["meta"])["session"]
+        return self._meta()["session"]
 
     def drop(self, reason: Literal["purged", "cancelled"]) -> bool:
         """Forget the study, but for a tombstone that says why. Whether it was there."""
@@ -228,17 +251,18 @@ class RedisProgress:
             limit=limit,
             token=secrets.token_hex(8),
         )
-        return [
-            Ticket(
-                id=t["id"],
-                instance=self._id(t["i"]),
-                lo=t["lo"],
-                hi=t["hi"],
-                num=t["num"],
-                level=t["level"],
-            )
-            for t in reply["tickets"]
-        ]
+        with self._sane():
+            return [
+                Ticket(
+                    id=t["id"],
+                    instance=self._id(t["i"]),
+                    lo=t["lo"],
+                    hi=t["hi"],
+                    num=t["num"],
+                    level=t["level"],
+                )
+                for t in reply["tickets"]
+            ]
 
     def take_ticket(
         self, ticket_id: str, *, worker: str, num_workers: int = 0, now: float | None = None
@@ -264,7 +288,9 @@ class RedisProgress:
         """
         self._tell_time(now)
         among = {} if instances is None else {"among": [self._number(i) for i in instances]}
-        return [self._id(i) for i in self._do("reissue", quiet_s=quiet_s, **among)["instances"]]
+        found = self._do("reissue", quiet_s=quiet_s, **among)["instances"]
+        with self._sane():
+            return [self._id(i) for i in found]
 
     # ---------------------------------------------------------------- counters
 
@@ -275,7 +301,8 @@ class RedisProgress:
     def counters(self) -> dict[str, int]:
         """Since the study was first opened: duplicates, expired, losses, crashes, retries, tickets_lost …"""
         found = self._scripts.call(lambda: self._client.hgetall(self._prefix + "counters"))
-        return {_text(name): int(value) for name, value in found.items()}
+        with self._sane():
+            return {_text(name): int(value) for name, value in found.items()}
 
     # ------------------------------------------------------------------- events
 
@@ -366,7 +393,11 @@ class RedisProgress:
         reply = self._do(
             "expired", token=secrets.token_hex(8), lease_s=self._lease_s, worker=worker, limit=limit
         )
-        return [self._chunk(taken["chunk"], taken["lease"]) for taken in reply["taken"]]
+        out = []
+        for taken in reply["taken"]:
+            with self._left_out(f"lease {taken['lease']}"):
+                out.append(self._chunk(taken["chunk"], taken["lease"]))
+        return out
 
     def fail(self, instances: Collection[str], cause: str) -> int:
         """End all tasks of these step instances that have not ended, running ones too, as FAILED; their number.
@@ -384,11 +415,11 @@ class RedisProgress:
 
     @property
     def stop_reason(self) -> str:
-        return _pairs(self._look("state")["meta"]).get("stop_reason", "")
+        return self._meta().get("stop_reason", "")
 
     @property
     def stop_now(self) -> bool:
-        return "stop_now" in _pairs(self._look("state")["meta"])
+        return "stop_now" in self._meta()
 
     def verdicts(self) -> list[Verdict]:
         """Outcomes decided here and not yet `written`."""
@@ -396,8 +427,11 @@ class RedisProgress:
         while True:
             after = out[-1].id.partition(".")[2] if out else "0"
             page = self._look("verdicts", limit=BATCH, after=after)["verdicts"]
-            out += map(self._verdict, page)
-            if len(page) < BATCH:
+            num = len(out)
+            for text in page:
+                with self._left_out("a verdict"):
+                    out.append(self._verdict(text))
+            if len(page) < BATCH or len(out) == num:
                 return out
 
     def written(self, verdicts: Sequence[Verdict]) -> None:
@@ -418,40 +452,47 @@ class RedisProgress:
 
     def counts(self) -> dict[str, Counts]:
         """Tasks by state, per step instance."""
-        found = _pairs(self._look("counts")["insts"])
-        out = {}
-        for id, i in self._graph.indices.items():
-            have = json.loads(found[str(i)])
-            have["failed"] += have.setdefault(
-                "soft_failed", 0
-            )  # an earlier version may have opened the study
-            names = [f.name for f in fields(Counts) if f.name != "planned"]
-            out[id] = Counts(
-                planned=self._plan.instances[i].num_tasks, **{name: have[name] for name in names}
-            )
-        return out
+        reply = self._look("counts")
+        with self._sane():
+            found = _pairs(reply["insts"])
+            out = {}
+            for id, i in self._graph.indices.items():
+                have = json.loads(found[str(i)])
+                have["failed"] += have.setdefault(
+                    "soft_failed", 0
+                )  # an earlier version may have opened the study
+                names = [f.name for f in fields(Counts) if f.name != "planned"]
+                out[id] = Counts(
+                    planned=self._plan.instances[i].num_tasks, **{name: have[name] for name in names}
+                )
+            return out
 
     def holdings(self) -> list[Holding]:
         """Every chunk that runs, and who runs it."""
         reply = self._look("leases")
-        expiry = _pairs(reply["expiry"])
+        with self._sane():
+            expiry, leases = _pairs(reply["expiry"]), _pairs(reply["leases"])
         out = []
-        for lease, text in _pairs(reply["leases"]).items():
-            entry = json.loads(text)
-            out.append(
-                Holding(
-                    chunk=self._chunk(entry["chunk"], lease),
-                    worker=entry["worker"],
-                    since=entry["since"],
-                    expires_s=float(expiry[lease]) - reply["now"],
-                )
-            )
+        for lease, text in leases.items():
+            with self._left_out(f"lease {lease}"):
+                out.append(self._holding(lease, text, float(expiry[lease]) - reply["now"]))
         return sorted(out, key=lambda h: h.since)
+
+    def _holding(self, lease: str, text: str, expires_s: float) -> Holding:
+        entry = parse_entry(text)
+        if not (is_text(entry["worker"]) and is_time(entry["since"])):
+            raise ValueError("its worker or its time cannot be")
+        return Holding(
+            chunk=self._chunk(entry["chunk"], lease),
+            worker=entry["worker"],
+            since=entry["since"],
+            expires_s=expires_s,
+        )
 
     @property
     def is_complete(self) -> bool:
         """Every task has an outcome."""
-        return _pairs(self._look("state")["meta"])["num_open"] == "0"
+        return self._meta()["num_open"] == "0"
 
     @property
     def num_running(self) -> int:
@@ -467,7 +508,8 @@ class RedisProgress:
             raise StaleTicketError(
                 f"ticket {args['ticket']} of study {self._plan.study_id} was used before, or is of an earlier run"
             )
-        return self._chunk(reply["chunk"], reply["lease"]) if "chunk" in reply else None
+        with self._sane():
+            return self._chunk(reply["chunk"], reply["lease"]) if "chunk" in reply else None
 
     def _settle(self, op: str, chunk: Chunk, **args: Any) -> bool:
         defaults: Json = {"later": [], "stop": "", "note": "", "judge_failures": False, "counts": {}}
@@ -510,7 +552,17 @@ class RedisProgress:
 
     # ------------------------------------------------------------- translation
 
-    def _id(self, i: int) -> str:
+    @contextmanager
+    def _left_out(self, what: str) -> Iterator[None]:
+        """An entry of which nothing can be made costs itself."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            self._damage.note(f"study {self._plan.study_id}: {what}", repr(error))
+
+    def _id(self, i: object) -> str:
+        if not is_whole(i):
+            raise ValueError(f"no number of a step instance: {i!r}")
         return self._plan.instances[i].id
 
     def _number(self, instance: str) -> int:
@@ -520,7 +572,9 @@ class RedisProgress:
             raise ExecutionError(f"the plan has no step instance '{instance}'") from None
 
     def _verdict(self, text: str) -> Verdict:
-        data = json.loads(text)
+        data = parse_entry(text)
+        if not all(is_whole(data[name]) for name in ("lo", "hi", "attempt")):
+            raise ValueError("its tasks cannot be")
         return Verdict(
             instance=self._id(data["i"]),
             lo=data["lo"],
@@ -545,6 +599,8 @@ class RedisProgress:
         return out
 
     def _chunk(self, data: Json, lease: str) -> Chunk:
+        if not all(is_whole(data[name]) for name in ("lo", "hi", "attempt")):
+            raise ValueError("its tasks cannot be")
         pairs = {name: tuple((a, b) for a, b in data.get(name, ())) for name in ("holes", "absent_rows")}
         rest = {name: value for name, value in data.items() if name != "i"}
         return Chunk(**(rest | pairs | {"instance": self._id(data["i"]), "lease": lease}))

@@ -22,15 +22,14 @@ class Refusals:
         self._num = self._num_untold = 0
         self._told = time.monotonic()
 
-    def note(self, kind: str, found: object = b"") -> None:
+    def note(self, kind: str, found: object = b"", *, num: int = 1) -> None:
         """Something was refused; `found` is shown with the first of its kind, cut and escaped."""
         with self._lock:
-            self._num += 1
+            self._num += num
             is_new = kind not in self._kinds and len(self._kinds) < MAX_KINDS
             if is_new:
                 self._kinds.add(kind)
-            else:
-                self._num_untold += 1
+            self._num_untold += num - is_new
         if is_new:
             log.error("refused: %s%s", kind, _excerpt(found))
 

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_errors, server_time
+from merlin.execution.distributed.entries import (
+    RUNNING,
+    STUDY,
+    WORKER,
+    Damage,
+    believed,
+    is_command,
+    parse_entry,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -26,7 +35,10 @@ SILENT_S = 20.0  # a worker that has not been heard of for so long is not alive
 FORGET_S = 3600.0
 COMMAND_S = 60.0  # a command is valid for so long
 
+MAX_SWEEP_S = 60.0  # nobody holds a sweep for so long
+
 Op = Literal["stop", "stop_now", "drop"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,52 +87,105 @@ class StudyInfo:
 
 
 class Registry:
-    """The user's part of the backend that is not one study's progress. Raises ExecutionError from every method."""
+    """The user's part of the backend that is not one study's progress.
+
+    Every method raises ExecutionError if Redis does not answer or does not let us. An entry that cannot be used is
+    left out, a key that is of another type than ours is put aside, and `damage` has both.
+    """
 
     def __init__(self, client: Redis, config: Config) -> None:
         self._client, self._config = client, config
         self._namespace = config.namespace
+        self._studies = names.studies_key(self._namespace)
+        self._workers = names.workers_key(self._namespace)
+        self._beats = names.beats_key(self._namespace)
+        self._counters = names.counters_key(self._namespace)
+        self.damage = Damage()
+
+    def _ask(self, action: Callable[[], T], *inboxes: str) -> T:
+        """What Redis answers; a second time, if a key has another type than it should, and is out of the way."""
+        from redis import ResponseError
+
+        with redis_errors(self._config.backend):
+            try:
+                return action()
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                self._put_aside(inboxes)
+                return action()
+
+    def _put_aside(self, inboxes: Iterable[str]) -> None:
+        kinds = dict.fromkeys((self._studies, self._workers, self._counters), "hash")
+        kinds |= {self._beats: "zset"} | dict.fromkeys(inboxes, "list")
+        for key, kind in kinds.items():
+            found = str(self._client.type(key))
+            if found not in (kind, "none"):
+                self._client.rename(key, f"{key}:damaged")
+                self.damage.note(key, f"it was a {found}; put aside as {key}:damaged")
+
+    def _hash(self, key: str) -> dict[str, str]:
+        def action() -> Any:
+            return self._client.hgetall(key)
+
+        found: dict[str, str] = self._ask(action)
+        return found
 
     # ---------------------------------------------------------------- workers
 
     def beat(self, worker: WorkerInfo) -> float:
         """Say that the worker lives, and what it does; returns the server's time."""
-        with redis_errors(self._config.backend):
+        data = asdict(worker)
+        del data["last_beat"], data["age_s"]
+
+        def action() -> float:
             now = server_time(self._client)
-            data = asdict(worker)
-            del data["last_beat"], data["age_s"]
             pipe = self._client.pipeline()
-            pipe.hset(names.workers_key(self._namespace), worker.name, json.dumps(data))
-            pipe.zadd(names.beats_key(self._namespace), {worker.name: now})
+            pipe.hset(self._workers, worker.name, json.dumps(data))
+            pipe.zadd(self._beats, {worker.name: now})
             pipe.execute()
             return now
 
-    def leave(self, name: str) -> None:
-        """The worker has ended."""
-        with redis_errors(self._config.backend):
+        return self._ask(action)
+
+    def leave(self, *worker_names: str) -> None:
+        """The workers have ended."""
+
+        def action() -> None:
             pipe = self._client.pipeline()
-            pipe.hdel(names.workers_key(self._namespace), name)
-            pipe.zrem(names.beats_key(self._namespace), name)
-            pipe.delete(names.inbox_key(self._namespace, name))
+            pipe.hdel(self._workers, *worker_names)
+            pipe.zrem(self._beats, *worker_names)
+            pipe.delete(*(names.inbox_key(self._namespace, name) for name in worker_names))
             pipe.execute()
+
+        if worker_names:
+            self._ask(action)
 
     def workers(self, *, all: bool = False) -> list[WorkerInfo]:
         """The live workers, by name; with `all`, those that fell silent within the hour, too."""
-        with redis_errors(self._config.backend):
+
+        def action() -> tuple[float, list[tuple[str, float]], dict[str, str]]:
             now = server_time(self._client)
             pipe = self._client.pipeline()
-            pipe.zrange(names.beats_key(self._namespace), 0, -1, withscores=True)
-            pipe.hgetall(names.workers_key(self._namespace))
+            pipe.zrange(self._beats, 0, -1, withscores=True)
+            pipe.hgetall(self._workers)
             beats, texts = pipe.execute()
-            found: list[WorkerInfo] = []
-            for name, beat in sorted(beats):
-                if now - beat > FORGET_S or name not in texts:
-                    self.leave(name)
-                    continue
-                worker = _worker(texts[name], beat, now)
-                if worker is not None and (all or worker.is_alive):
-                    found.append(worker)
-            return found
+            return now, beats, texts
+
+        now, beats, texts = self._ask(action)
+        self.leave(*(name for name, beat in beats if now - beat > FORGET_S or name not in texts))
+        found: list[WorkerInfo] = []
+        for name, beat in sorted(beats):
+            if now - beat > FORGET_S or name not in texts:
+                continue
+            try:
+                worker = _worker(name, texts[name], beat, now)
+            except (ValueError, TypeError) as error:
+                self.damage.note(f"{self._workers} {name}", error)
+                continue
+            if all or worker.is_alive:
+                found.append(worker)
+        return found
 
     def num_slots(self) -> int:
         """Chunks that all live workers run at a time."""
@@ -131,39 +196,46 @@ class Registry:
     def send(self, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
         """Give a command to workers (to all live ones); returns their names.
 
-        `stop`: end after what runs now; `stop_now`: interrupt what runs, then end; `drop` (study=id): kill what
-        runs of a study and forget it.
+        `stop`: end after what runs now (or, with in_s, so many seconds later); `stop_now`: interrupt what runs, then
+        end; `drop` (study=id): kill what runs of a study and forget it.
         """
         chosen = [w.name for w in self.workers()] if worker_names is None else list(worker_names)
-        with redis_errors(self._config.backend):
+        inboxes = {name: names.inbox_key(self._namespace, name) for name in chosen}
+
+        def action() -> None:
             until = server_time(self._client) + COMMAND_S
             pipe = self._client.pipeline()
-            for name in chosen:
+            for name, key in inboxes.items():
                 body = {"op": op, "to": name, "until": until, "id": secrets.token_hex(8), **more}
-                key = names.inbox_key(self._namespace, name)
                 pipe.rpush(key, json.dumps(seal(body, self._config.key)))
                 pipe.expire(key, int(COMMAND_S))
             pipe.execute()
+
+        self._ask(action, *inboxes.values())
         return chosen
 
     def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
         """The commands to a worker that have arrived, and how many were refused."""
-        with redis_errors(self._config.backend):
-            key = names.inbox_key(self._namespace, name)
+        key = names.inbox_key(self._namespace, name)
+
+        def action() -> list[str]:
             pipe = self._client.pipeline()
             pipe.lrange(key, 0, -1)
             pipe.delete(key)
-            texts = pipe.execute()[0]
-            if not texts:
-                return [], 0
-            now = server_time(self._client)
+            found: list[str] = pipe.execute()[0]
+            return found
+
+        texts = self._ask(action, key)
+        if not texts:
+            return [], 0
+        now = self._ask(lambda: server_time(self._client))
         commands: list[dict[str, Any]] = []
         for text in texts:
             try:
-                body = unseal(json.loads(text), self._config.key)
+                body = unseal(parse_entry(text), self._config.key)
             except (ForgedMessageError, ValueError):
                 continue
-            if body.get("to") == name and "id" in body and float(body.get("until", 0)) >= now:
+            if is_command(body, name, now, get_args(Op)):
                 commands.append(body)
         return commands, len(texts) - len(commands)
 
@@ -171,51 +243,77 @@ class Registry:
 
     def advertise(self, study: StudyInfo) -> None:
         """From now on workers look after the study, even if its messages are lost."""
-        with redis_errors(self._config.backend):
-            envelope = json.dumps(seal(asdict(study), self._config.key))
-            self._client.hset(names.studies_key(self._namespace), study.study_id, envelope)
+        envelope = json.dumps(seal(asdict(study), self._config.key))
+        self._ask(lambda: self._client.hset(self._studies, study.study_id, envelope))
 
     def withdraw(self, study_id: str) -> bool:
         """The study is over; True for the one caller that says so first."""
-        with redis_errors(self._config.backend):
-            return bool(self._client.hdel(names.studies_key(self._namespace), study_id))
+        return bool(self._ask(lambda: self._client.hdel(self._studies, study_id)))
 
     def studies(self) -> list[StudyInfo]:
         """The studies that are not over; what is not sealed with our key is left out."""
-        with redis_errors(self._config.backend):
-            texts = self._client.hgetall(names.studies_key(self._namespace))
+        texts = self._hash(self._studies)
         found: list[StudyInfo] = []
-        for text in texts.values():
+        for id, text in texts.items():
             try:
-                found.append(StudyInfo(**unseal(json.loads(text), self._config.key)))
-            except (ForgedMessageError, ValueError, TypeError):
-                continue
+                study = StudyInfo(**believed(unseal(parse_entry(text), self._config.key), STUDY))
+                if study.study_id != id:
+                    raise ValueError("it is of another study")
+                found.append(study)
+            except (ForgedMessageError, ValueError) as error:
+                self.damage.note(f"{self._studies} {id}", error)
         return sorted(found, key=lambda s: s.published)
 
     # --------------------------------------------------------------- counters
 
     def count(self, name: str, num: int = 1) -> None:
         """Count something that belongs to no study, such as refused messages."""
-        with redis_errors(self._config.backend):
-            self._client.hincrby(names.counters_key(self._namespace), name, num)
+        from redis import ResponseError
+
+        def action() -> None:
+            try:
+                self._client.hincrby(self._counters, name, num)
+            except ResponseError as error:
+                if "integer" not in str(error) and "overflow" not in str(error):
+                    raise
+                self.damage.note(f"{self._counters} {name}", error)
+                self._client.hset(self._counters, name, num)
+
+        self._ask(action)
 
     def counters(self) -> dict[str, int]:
-        with redis_errors(self._config.backend):
-            found = self._client.hgetall(names.counters_key(self._namespace))
-        return {str(name): int(num) for name, num in found.items()}
+        found = self._hash(self._counters)
+        out: dict[str, int] = {}
+        for name, num in found.items():
+            try:
+                out[str(name)] = int(num)
+            except ValueError as error:
+                self.damage.note(f"{self._counters} {name}", error)
+        return out
 
     def sweep_lock(self, study_id: str, period_s: float) -> bool:
         """Whether this worker may sweep the study now; one in `period_s` may."""
-        with redis_errors(self._config.backend):
-            key = names.sweep_key(self._namespace, study_id)
-            return bool(self._client.set(key, "1", nx=True, px=max(1, int(period_s * 1000))))
+        key = names.sweep_key(self._namespace, study_id)
+
+        def action() -> bool:
+            pipe = self._client.pipeline(transaction=False)
+            pipe.set(key, "1", nx=True, px=max(1, int(period_s * 1000)))
+            pipe.pttl(key)
+            is_ours, left_ms = pipe.execute()
+            if not is_ours and (left_ms == -1 or left_ms > 1000 * MAX_SWEEP_S):
+                self.damage.note(key, "it would have kept all workers from this study")
+                self._client.delete(key)
+            return bool(is_ours)
+
+        return self._ask(action)
 
 
-def _worker(text: str, beat: float, now: float) -> WorkerInfo | None:
-    """None for one that describes itself in a way that this version does not know."""
-    try:
-        data = json.loads(text)
-        data["running"] = [RunningChunk(**r) for r in data["running"]]
-        return WorkerInfo(**data, last_beat=beat, age_s=max(0.0, now - beat))
-    except (ValueError, LookupError, TypeError):
-        return None
+def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
+    """Raises ValueError for one that describes itself in a way that this version does not know."""
+    data = believed(parse_entry(text), WORKER)
+    if data["name"] != name:
+        raise ValueError("it is of another worker")
+    if beat > now + SILENT_S:
+        raise ValueError("it is from the future")
+    running = [RunningChunk(**believed(run, RUNNING)) for run in data["running"]]
+    return WorkerInfo(**(data | {"running": running}), last_beat=beat, age_s=max(0.0, now - beat))

@@ -16,14 +16,18 @@ repeat
 until not again
 if #taken > 0 then return finish({ taken = taken }) end
 
-for k, old in ipairs(call('ZRANGEBYSCORE', KEY.expiry, '-inf', now, 'LIMIT', 0, args.limit)) do
-  local entry = cjson.decode(call('HGET', KEY.leases, old))
+for _, old in ipairs(call('ZRANGEBYSCORE', KEY.expiry, '-inf', now, 'LIMIT', 0, args.limit)) do
+  local is_sane, entry = pcall(cjson.decode, call('HGET', KEY.leases, old))
   call('HDEL', KEY.leases, old)
   call('ZREM', KEY.expiry, old)
-  local lease = args.token .. '.' .. k
-  taken[k] = { chunk = entry.chunk, lease = lease }
-  entry.worker = args.worker
-  hold(lease, entry, args.lease_s)
-  count('expired', 1)
+  if is_sane and type(entry) == 'table' and type(entry.chunk) == 'table' then
+    local lease = args.token .. '.' .. (#taken + 1)
+    taken[#taken + 1] = { chunk = entry.chunk, lease = lease }
+    entry.worker = args.worker
+    hold(lease, entry, args.lease_s)
+    count('expired', 1)
+  else
+    count('damaged', 1) -- nobody knows of what this was the lease
+  end
 end
 return finish({ taken = taken })
