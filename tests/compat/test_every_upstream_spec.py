@@ -140,11 +140,31 @@ def test_a_task_that_asks_too_often_to_be_restarted_fails_and_those_after_it_are
     dev: Example,
 ) -> None:
     done = dev.run("restart.yaml", "--json", check=False)
-    assert done.returncode == 1  # upstream goes on; merlin: {on_failure: continue} does so here
+    assert done.returncode == 1
     (workspace,) = dev.workspaces("studies")
     assert len(np.load(workspace / "merlin_info/samples.npy")) == 10
     assert not list(workspace.rglob("bottleneck_step.out"))
     assert "max_retries is 3" in done.stdout
+
+
+def test_one_key_makes_the_study_go_on_as_upstream_does(dev: Example) -> None:
+    spec = dev.folder / "restart.yaml"
+    spec.write_text(spec.read_text().replace("\nmerlin:\n", "\nmerlin:\n  on_failure: continue\n"))
+    done = dev.run("restart.yaml", check=False)
+    assert done.returncode == 1  # ten tasks failed all the same
+    (workspace,) = dev.workspaces("studies")
+    check = workspace / "final_check_for_no_hard_fails/final_check_for_no_hard_fails.out"
+    assert check.read_text() == "check complete :)\n"
+
+
+def test_hpc_demo_says_what_it_lacks_and_runs_with_it(upstream_examples: Path, tmp_path: Path) -> None:
+    demo = Example.copy_of(upstream_examples / "workflows/hpc_demo", tmp_path / "hpc_demo")
+    done = demo.run("hpc_demo.yaml", check=False)
+    assert done.returncode == 2
+    assert "hpc_demo.yaml:72:92: error: $(ITER) is not defined" in done.stderr
+    demo.run("hpc_demo.yaml", "--vars", "ITER=1", "PYTHON=python3", "POST_NPROCS=2")
+    (workspace,) = demo.workspaces("name_studies")
+    assert (workspace / "post-process/iter_1_results.json").is_file()
 
 
 def test_restart_shell_runs_again_in_the_interpreter_of_the_step(dev: Example) -> None:
