@@ -15,6 +15,7 @@ import glob as globbing
 import math
 import mmap
 import os
+import string
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from merlin.study.quoted_text import OpenQuoteError, join_quoted_lines, quoted_f
 FORMATS = (".npy", ".csv", ".tab", ".parquet")
 MAX_DIAGNOSTICS = 20
 _BLOCK_ROWS = 1 << 16
+_BLOCK_BYTES = 16 << 20
+_WORDS = f"{string.ascii_letters}{string.digits}_@%+=:,./-\r\n".encode()
 
 Columns = dict[str, NDArray[Any]]
 
@@ -106,6 +109,11 @@ def blocks(table: SamplesTable) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
 def holds_numbers_only(table: SamplesTable) -> bool:
     """Whether that is known without reading all rows."""
     return not isinstance(table, _TextTable) and table.numeric
+
+
+def holds_words_only(table: SamplesTable) -> bool:
+    """Whether a text file has no blank, quote or operator in any value; does not take its rows apart."""
+    return isinstance(table, _TextTable) and table.has_words_only()
 
 
 def place_in_text(table: SamplesTable, row: int, j: int) -> tuple[str, int, int]:
@@ -416,6 +424,17 @@ class _TextTable:
             out.append(tuple(values))
         return out
 
+    def has_words_only(self) -> bool:
+        allowed = np.zeros(256, dtype=np.bool_)
+        allowed[list(_WORDS + (b"" if self._delimiter else b" \t"))] = True
+        for lo in range(int(self._starts[0]), int(self._ends[-1]), _BLOCK_BYTES):
+            block = self._bytes[lo : min(lo + _BLOCK_BYTES, int(self._ends[-1]))]
+            if block.count(b"\r") != block.count(b"\r\n"):
+                return False
+            if not allowed[np.frombuffer(block, dtype=np.uint8)].all():
+                return False
+        return True
+
     def stored(self, lo: int, hi: int) -> bytes:
         _check_range(lo, hi, self.num)
         return "".join(f"{line}\n" for line in self._raws(lo, hi)).encode("utf-8", "surrogateescape")
@@ -572,7 +591,7 @@ def _index_lines(
     ends: list[NDArray[np.int64]] = []
     size, has_quotes = 0, False
     with open(path, "rb") as file:
-        while block := file.read(16 << 20):
+        while block := file.read(_BLOCK_BYTES):
             ends.append(np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == 10) + size)
             size += len(block)
             has_quotes = has_quotes or b'"' in block

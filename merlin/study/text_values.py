@@ -14,7 +14,7 @@ from merlin.errors import Diagnostic
 from merlin.spec.quoting import uses
 from merlin.spec.variables import mentioned_values, value_variable
 from merlin.study.plan import Plan, StepInstance, StepKind
-from merlin.study.samples import SamplesTable, blocks, holds_numbers_only, place_in_text
+from merlin.study.samples import SamplesTable, blocks, holds_numbers_only, holds_words_only, place_in_text
 
 _WORD = re.compile(r"[\w@%+=:,./-]*")  # what no shell, and no other interpreter inside of a string, acts on
 _WORDS = re.compile(r"[\w@%+=:,./ \t-]*")
@@ -62,7 +62,7 @@ def _of_instance(instance: StepInstance, labels: Sequence[str]) -> Iterator[Colu
 def unsafe_values(plan: Plan, table: SamplesTable, limit: int) -> list[Diagnostic]:
     """The first `limit` values that a script of the plan must not have, in the order of the rows."""
     columns = [(use, table.labels.index(use.label)) for use in column_uses(plan)]
-    if not columns or holds_numbers_only(table):
+    if not columns or holds_numbers_only(table) or holds_words_only(table):
         return []
     found: list[Diagnostic] = []
     for lo, rows in blocks(table):
