@@ -40,6 +40,14 @@ def runs_of_payload(header: RecordHeader, payload: bytes) -> list[Run]:
     return [(header.lo + a, header.lo + b, value) for a, b, value in runs]
 
 
+def has_soft_failures(header: RecordHeader, payload: bytes) -> bool:
+    num = header.hi - header.lo
+    return any(
+        block == Block.EXIT_CODES and bool(_chosen(encoding, data, num))
+        for block, encoding, data in iter_blocks(payload)
+    )
+
+
 def _chosen(encoding: Encoding, data: bytes, num: int) -> list[Range]:
     """Tasks with the exit code of a soft failure."""
     if _CHOSEN not in data:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from merlin.errors import LedgerError
 from merlin.ledger.format import Block, Kind, RecordHeader, Writer, iter_blocks
-from merlin.ledger.outcome_runs import needs_payload, runs_of_header, runs_of_payload
+from merlin.ledger.outcome_runs import has_soft_failures, needs_payload, runs_of_header, runs_of_payload
 from merlin.ledger.records import EventRecord, Failure, Record
 from merlin.ledger.resolve import Run, apply_run, clusters, effective
 from merlin.ledger.segments import Damage, Segment, segment_paths
@@ -172,6 +172,11 @@ class Replay:
         if pending is not None or instance not in self._maps:
             self._bring_up_to_date(instance, self._sizes[instance], pending or [])
         return self._maps[instance]
+
+    def may_have_soft_failures(self, instance: str) -> bool:
+        """False if `outcomes_of` the instance has no soft failures for sure; takes less time than to make these."""
+        failing = [e for e in self._entries[instance] if e.header.counts[Outcome.FAILED]]
+        return any(has_soft_failures(entry.header, payload) for entry, payload in self.payloads(failing))
 
     def _bring_up_to_date(self, instance: str, size: int, pending: list[Entry]) -> None:
         latest = self._latest.get(instance)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Counts, Entry, Replay, replay
+from merlin.status.data_sets import DataSetStatus, data_sets_of
 from merlin.status.live import is_live
 from merlin.study.failed_input import num_on_failed_input
 from merlin.study.plan import StepInstance
@@ -77,6 +78,7 @@ class Snapshot:
     eta_s: float | None
     damage: tuple[str, ...]  # places in the ledger that cannot be read
     ledger_bytes: int
+    data_sets: tuple[DataSetStatus, ...]  # those that are finished; an extension's are its study's
 
 
 def take_snapshot(workspace: Workspace, *, now: float | None = None) -> Snapshot:
@@ -102,7 +104,7 @@ def snapshot_of(
     by_step: dict[str, list[StepInstance]] = {}
     for instance in plan.instances:
         by_step.setdefault(instance.step, []).append(instance)
-    tainted = num_on_failed_input(plan, counts, state.outcomes_of)
+    tainted = num_on_failed_input(plan, state)
     steps = tuple(
         _step_status(
             step,
@@ -136,6 +138,7 @@ def snapshot_of(
         eta_s=totals.eta_s,
         damage=tuple(str(d) for d in state.damage if not d.torn),
         ledger_bytes=state.size_bytes,
+        data_sets=() if workspace.member else tuple(data_sets_of(workspace)),
     )
 
 

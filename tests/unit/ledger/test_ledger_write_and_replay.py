@@ -63,6 +63,7 @@ def test_a_failure_with_exit_code_101_was_chosen(tmp_path, num, pattern):
     state = replay(tmp_path, plan_of(sim=num + 10, other=1))
     want = [NO_OUTCOME] * 4 + np.where(chosen, SOFT_FAILED, outcomes).tolist() + [NO_OUTCOME] * 6
     assert outcomes_of(state.outcomes_of("sim")) == want
+    assert (state.may_have_soft_failures("sim"), state.may_have_soft_failures("other")) == (True, False)
     assert state.counts()["sim"][FAILED] == int((outcomes == FAILED).sum())
 
 
