@@ -72,9 +72,9 @@ class FunctionRunner:
     def _load(self, name: str) -> Function | _Broken:
         if name not in self._functions:
             try:
-                self._functions[name] = _import(name, self._workspace.plan.spec_root)
+                self._functions[name] = import_function(name, self._workspace.plan.spec_root)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the module is the user's
-                self._functions[name] = _Broken(f"cannot import {name}: {_last_line(error)}", _tail(error))
+                self._functions[name] = _Broken(f"cannot import {name}: {cause_of(error)}", _tail(error))
         return self._functions[name]
 
     @contextmanager
@@ -174,7 +174,7 @@ def _run_singly(function: Function, call: _Call, ids: Ids, journal: ChunkJournal
             kept.add(int(i), result)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the function is the user's
             _raise_if_machine(error)
-            failure = Failure(task=int(i), cause=_last_line(error), exit_code=1, tail=_tail(error))
+            failure = Failure(task=int(i), cause=cause_of(error), exit_code=1, tail=_tail(error))
             journal.fail(failure, started=started, seconds=time.perf_counter() - clock)
         else:
             one = np.array([i])
@@ -262,7 +262,7 @@ def _fail_all(journal: ChunkJournal, ids: Ids, broken: _Broken) -> None:
         journal.fail(failure, started=now, seconds=0.0)
 
 
-def _import(name: str, spec_root: str) -> Function:
+def import_function(name: str, spec_root: str) -> Function:
     """Import "module:callable", from beside the spec before anywhere else."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
@@ -285,7 +285,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _last_line(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """ "ValueError: negative pressure", with what the function returned in plain words."""
     text = _one_line(error)
     if isinstance(error, _BadResult):

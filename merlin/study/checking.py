@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,9 +34,15 @@ def load_checked(path: str | os.PathLike[str], variables: Mapping[str, str], opt
 
 
 def check_study(
-    path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions
+    path: str | os.PathLike[str],
+    variables: Mapping[str, str],
+    options: StudyOptions,
+    more: Callable[[Spec], list[Diagnostic]] | None = None,
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """The plan of a spec without errors, and every finding about the spec and the samples it names."""
+    """The plan of a spec without errors, and every finding about the spec and the samples it names.
+
+    `more` is another check, made if the spec can be read.
+    """
     from merlin.spec.load import check_spec
     from merlin.study.acquire import missing_paths
     from merlin.study.expand import runtime_variables
@@ -60,6 +66,7 @@ def check_study(
     found = [*found, *sample_findings(path, variables, options.samples_file), *generator]
     if spec is None or generator:
         return None, _errors_first(found)
+    found += more(spec) if more else []
     try:
         plan = plan_only(spec, options)
     except SpecError as error:

@@ -60,6 +60,7 @@ def run(
     from merlin.cli.execute import execute
     from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for, publish
+    from merlin.execution.try_import import import_warnings
     from merlin.study.checking import load_checked
     from merlin.study.local_launcher import launch_warnings
     from merlin.study.prepare import StudyOptions, prepare_study
@@ -76,6 +77,9 @@ def run(
         print(warning.render(), file=sys.stderr)
     is_dry = dry or loaded.document.batch.dry_run
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
+    if not is_dry:
+        for warning in import_warnings(loaded, elsewhere=config is not None):
+            print(warning.render(), file=sys.stderr)
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:

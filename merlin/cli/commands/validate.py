@@ -31,12 +31,13 @@ def validate(
     """
     from merlin.cli.forecast import UNKNOWN, forecast
     from merlin.cli.output import count, print_json
+    from merlin.execution.try_import import import_findings
     from merlin.study.checking import check_study
     from merlin.study.prepare import StudyOptions
 
     check_pgen(pgen, pargs)
     options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
-    plan, diagnostics = check_study(spec, parse_assignments(assignments), options)
+    plan, diagnostics = check_study(spec, parse_assignments(assignments), options, import_findings)
     num_errors = sum(d.severity == "error" for d in diagnostics)
     num_warnings = len(diagnostics) - num_errors
     summary: dict[str, Any] | None = None

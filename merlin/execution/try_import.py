@@ -1,0 +1,166 @@
+"""Whether the functions of a study can be imported, found out in a process of their own as workers would do it.
+
+``python -P -B -m merlin.execution.try_import FD SPEC_ROOT NAME …`` writes one line of JSON per name to the file
+descriptor FD: what is wrong with it, and a hint; both are "" if nothing is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from merlin.errors import Diagnostic, SpecError
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+
+LIMIT_S = 20.0  # for all imports of a study together; torch alone takes seconds
+QUICK_S = 5.0  # before a run, which will find the rest
+MAX_CHARS = 500  # of a cause
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a function cannot be used."""
+
+    message: str
+    hint: str = ""
+    is_slow: bool = False  # it may well be usable; nobody waited for it
+
+
+def import_findings(spec: Spec, limit_s: float = LIMIT_S) -> list[Diagnostic]:
+    """What is wrong with the functions of a spec: errors, and a warning where importing one takes too long."""
+    wanted = {
+        index: (step.name, step.run.function)
+        for index, step in enumerate(spec.document.study)
+        if step.run.function
+    }
+    spec_root = str(spec.path.absolute().parent)
+    troubles = try_imports([name for _, name in wanted.values()], spec_root, limit_s)
+    found = []
+    for index, (step, name) in wanted.items():
+        if (trouble := troubles.get(name)) is not None:
+            line, col = spec.position("study", index, "run", "function")
+            found.append(
+                Diagnostic(
+                    file=str(spec.path),
+                    line=line,
+                    col=col,
+                    message=f"step {step!r}: {trouble.message}",
+                    text=name,
+                    hint=trouble.hint,
+                    severity="warning" if trouble.is_slow else "error",
+                    code="slow-import" if trouble.is_slow else "import",
+                )
+            )
+    return found
+
+
+def import_warnings(spec: Spec, *, elsewhere: bool) -> list[Diagnostic]:
+    """What to say before a spec runs `elsewhere`, where its functions may well be found; here it cannot run.
+
+    Raises SpecError.
+    """
+    found = [finding for finding in import_findings(spec, QUICK_S) if finding.severity == "error"]
+    if found and not elsewhere:
+        raise SpecError(found)
+    return [replace(finding, severity="warning") for finding in found]
+
+
+def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) -> dict[str, Trouble]:
+    """Those of the names that a worker could not import, each with the reason."""
+    names = list(dict.fromkeys(names))
+    found: dict[str, Trouble] = {}
+    end = time.monotonic() + limit_s
+    while names:
+        answers, code = _ask(names, spec_root, max(0.0, end - time.monotonic()))
+        found |= {name: trouble for name, trouble in answers.items() if trouble.message}
+        names = names[len(answers) :]
+        if names and code is None:
+            slow = Trouble(
+                f"importing {names[0]} takes longer than {limit_s:g} s, so it was not checked", is_slow=True
+            )
+            return found | {names[0]: slow}
+        if names:  # the module ended the process; the next ones are asked for in another
+            how = f"exit code {code}" if code is not None and code >= 0 else f"signal {-(code or 0)}"
+            name, *names = names
+            found[name] = Trouble(f"importing {name} ends the process ({how})")
+    return found
+
+
+def _ask(names: Sequence[str], spec_root: str, limit_s: float) -> tuple[dict[str, Trouble], int | None]:
+    """The answers of a process, in the order of the names, and its exit code; None if it took too long."""
+    answers, theirs = os.pipe()
+    with open(answers, "rb") as file:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-B", "-m", __name__, str(theirs), spec_root, *names],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        code: int | None = None
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(limit_s)
+        with suppress(ProcessLookupError, PermissionError):  # with all that the imports started
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.set_blocking(answers, False)  # what left the session may hold the other end
+        lines = (file.read() or b"").splitlines()
+    return {name: Trouble(*json.loads(line)) for name, line in zip(names, lines, strict=False)}, code
+
+
+def _main(argv: Sequence[str]) -> None:
+    fd, spec_root, *names = argv
+    os.set_inheritable(int(fd), False)
+    for name in names:
+        os.write(int(fd), (json.dumps(_judge(name, spec_root)) + "\n").encode())
+    os._exit(0)  # threads that a module started do not matter
+
+
+def _judge(name: str, spec_root: str) -> tuple[str, str]:
+    """What is wrong, and a hint."""
+    from merlin.execution.functions import cause_of, import_function
+
+    try:
+        import_function(name, spec_root)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the module is the user's
+        cause = cause_of(error)[:MAX_CHARS]
+        return f"cannot import {name}: {cause}{_place(error)}", _hint(name, spec_root, error)
+    return "", ""
+
+
+def _place(error: BaseException) -> str:
+    """Where the user's own code failed."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    own = [f for f in frames if f.name != "import_function" and "importlib" not in f.filename]
+    last = own[-1] if own and own[-1].filename != __file__ else None
+    return f" ({last.filename}:{last.lineno})" if last else ""
+
+
+def _hint(name: str, spec_root: str, error: BaseException) -> str:
+    from merlin.spec.findings import did_you_mean
+
+    module, _, attribute = name.partition(":")
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return f"modules are looked for in {spec_root}, on PYTHONPATH, and among the installed packages"
+    if isinstance(error, AttributeError) and module in sys.modules:
+        return did_you_mean(attribute, vars(sys.modules[module]))
+    return ""
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
