@@ -74,6 +74,13 @@ def _show(facts: Mapping[str, Any]) -> None:
     print(f"{facts['model']} ({place}) on {count(facts['num_samples'], 'sample')}: {facts['split']}")
     for note in facts["notes"]:
         print(f"note: {note}")
+    if facts["classes"]:
+        rows = [
+            [name, *(_number(found[key]) for key in ("accuracy", "most_frequent", "cross_entropy"))]
+            for name, found in facts["classes"].items()
+        ]
+        columns_of_classes = ("class", "accuracy", "most frequent", "cross-entropy")
+        console().print("", table(columns_of_classes, rows, right=columns_of_classes[1:]))
     if facts["scalars"]:
         rows = [
             [
@@ -149,10 +156,8 @@ def export_command(run: TrainedRun, format: str, out: Path, as_json: bool) -> No
     if as_json:
         print_json({"out": out, "to": format, **model_facts(surrogate)})
         return
-    outputs = ", ".join((*surrogate.scalars, *surrogate.images))
-    print(
-        f"{out}: {format}, {size(out.stat().st_size)}\n  inputs {', '.join(surrogate.inputs)}\n  outputs {outputs}"
-    )
+    inputs, outputs = ", ".join((*surrogate.inputs, *surrogate.input_images)), ", ".join(surrogate.outputs)
+    print(f"{out}: {format}, {size(out.stat().st_size)}\n  inputs {inputs}\n  outputs {outputs}")
 
 
 def emit_command(config: Path, words: Sequence[str], out: Path, trust_code: bool, as_json: bool) -> None:

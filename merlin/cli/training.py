@@ -53,9 +53,12 @@ def check_only(request: TrainRequest) -> int:
     splits = ", ".join(f"{name} {num:,}" for name, num in facts.num_samples.items())
     print(f"{request.config}: valid")
     print(f"data    {facts.data_path} ({splits})")
-    print(f"inputs  {', '.join(facts.inputs)}")
+    known = facts.quantities.inputs
+    print(f"inputs  {', '.join(f'{q.name} {q.shape}' if q.shape else q.name for q in known)}")
     print(f"scalars {', '.join(facts.scalars) or 'none'}")
     print(f"images  {', '.join(f'{n} {shape}' for n, shape in facts.images.items()) or 'none'}")
+    for name, values in facts.classes.items():
+        print(f"classes {name}: {', '.join(map(str, values[:20]))}{', …' if len(values) > 20 else ''}")
     print(f"model   {prepared.config.model.name}, {facts.num_parameters:,} parameters")
     print(f"trainers {prepared.config.tournament.trainers}")
     if prepared.run is not None:

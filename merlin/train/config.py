@@ -91,9 +91,20 @@ Steps = Annotated[
 class Fields(Block):
     """What of the data set is used; by default everything that is numeric."""
 
-    inputs: TextList | None = Field(default=None, description="Inputs and parameters. Default: all numeric.")
-    scalars: TextList | None = Field(default=None, description="Fields of kind scalar. Default: all.")
-    images: TextList | None = Field(default=None, description="Fields of kind image. Default: all.")
+    inputs: TextList | None = Field(
+        default=None,
+        description="Inputs and parameters, and fields that are numbers, series of one axis or images. "
+        "Default: all numeric inputs and parameters.",
+    )
+    scalars: TextList | None = Field(
+        default=None, description="Fields of kind scalar. Default: all others, but none beside classes."
+    )
+    images: TextList | None = Field(
+        default=None, description="Fields of kind image. Default: all others, but none beside classes."
+    )
+    classes: TextList | None = Field(
+        default=None, description="Fields whose whole numbers tell a sample's class. Default: none."
+    )
 
 
 class Splits(Block):
@@ -265,7 +276,7 @@ class TrainConfig(Block):
     normalise: dict[str, NormaliseMethod] = Field(
         default_factory=dict,
         description="Methods for inputs, scalars, images, or single fields; "
-        "default: minmax for inputs, standard for scalars and images.",
+        "default: minmax for inputs, standard for scalars and for images, also among the inputs.",
     )
     model: Model = Field(description="What is trained.")
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer(), description="How it is optimised.")
@@ -295,6 +306,8 @@ class TrainConfig(Block):
     def to_json(self) -> dict[str, Any]:
         """What `config.yaml` holds: every key with its value."""
         data: dict[str, Any] = self.model_dump(mode="json", warnings=False)
+        if not self.fields.classes:  # runs that began before there were classes stay the same
+            data["fields"].pop("classes")
         data["model"] = {"name": self.model.name, **self.model.options}
         return data
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,31 +12,40 @@ from merlin.spec.findings import allowed
 from merlin.spec.tree import to_data
 from merlin.spec.validation import validate_as
 from merlin.train.config_file import ConfigFile
-from merlin.train.data import Selection, find_bad_values
+from merlin.train.data import Classes, Selection, class_values, find_bad_values
 from merlin.train.loading.columns import Column, Columns
 
 if TYPE_CHECKING:
     from merlin.train.models.base import Trainee
 
-GROUPS = ("inputs", "scalars", "images")
+GROUPS = ("inputs", "scalars", "images")  # what is normalised; beside them there are classes
 
 
 def check_data(file: ConfigFile, ens: Ensemble) -> Selection:
     """The columns that the configuration selects; notes what is not there, constant, or not finite."""
     columns = Columns(ens)
     numeric = [c for c in columns.fields.values() if not c.is_text and not c.ragged]
-    offered = {
-        "inputs": columns.default_labels(),
-        "scalars": [c for c in numeric if c.kind == "scalar"],
-        "images": [c for c in numeric if c.kind == "image"],
-    }
-    chosen = {group: _choose(file, ens, group, offered[group]) for group in GROUPS}
-    selection = Selection(**chosen)
+    labels = columns.default_labels()
+    scalars, images = ([c for c in numeric if c.kind == kind] for kind in ("scalar", "image"))
+    fields = [c for c in numeric if _may_be_input(c)]
+    inputs = _choose(file, ens, "inputs", labels, [*fields, *labels])
+    told = _choose(file, ens, "classes", (), scalars)
+    learned = () if told else (*scalars, *images)
+    rest = [c for c in learned if c not in inputs]
+    selection = Selection(
+        inputs=inputs,
+        scalars=_choose(file, ens, "scalars", [c for c in rest if c.kind == "scalar"], scalars),
+        images=_choose(file, ens, "images", [c for c in rest if c.kind == "image"], images),
+        classes=tuple(_classes(file, ens, told)),
+    )
+    _refuse_double(file, selection)
     complete = not file.findings.failed  # else what is missing has been told
     if complete and not selection.inputs:
-        file.error(("fields", "inputs"), f"{ens.path} has no inputs that are numbers and vary")
-    if complete and not selection.scalars and not selection.images:
-        file.error(("fields",), f"nothing to learn is selected of {ens.path}", "name scalars or images")
+        hint = "name fields that are inputs, e.g. fields.inputs: [image]"
+        file.error(("fields", "inputs"), f"{ens.path} has no inputs that are numbers and vary", hint)
+    if complete and not selection.scalars and not selection.images and not selection.classes:
+        hint = "name scalars, images or classes"
+        file.error(("fields",), f"nothing to learn is selected of {ens.path}", hint)
     _check_methods(file, selection)
     _check_splits(file, ens)
     if not file.findings.failed:
@@ -48,11 +57,21 @@ def check_data(file: ConfigFile, ens: Ensemble) -> Selection:
     return selection
 
 
-def _choose(file: ConfigFile, ens: Ensemble, group: str, offered: Sequence[Column]) -> tuple[Column, ...]:
-    """Those named, or all that vary."""
+def _may_be_input(column: Column) -> bool:
+    """Of a field: a number, a series of one axis, or an image."""
+    plain = not column.is_complex and not column.graph
+    return plain and (
+        column.kind in ("scalar", "image") or (column.kind == "series" and len(column.shape) == 1)
+    )
+
+
+def _choose(
+    file: ConfigFile, ens: Ensemble, group: str, usual: Sequence[Column], offered: Sequence[Column]
+) -> tuple[Column, ...]:
+    """Those named, of what is offered; or the usual ones, as far as they vary."""
     names: tuple[str, ...] | None = getattr(file.config.fields, group)
     if names is None:
-        return tuple(c for c in offered if not _constant(c))
+        return tuple(c for c in usual if not _constant(c))
     known = {c.name: c for c in offered}
     found = []
     for place, name in enumerate(names):
@@ -73,17 +92,41 @@ def _choose(file: ConfigFile, ens: Ensemble, group: str, offered: Sequence[Colum
     return tuple(found)
 
 
+def _classes(file: ConfigFile, ens: Ensemble, columns: Sequence[Column]) -> Iterator[Classes]:
+    """With their values; notes a field that does not tell classes."""
+    for column in columns:
+        try:
+            yield Classes(column, class_values(ens, column))
+        except UsageError as error:
+            file.error(
+                ("fields", "classes"), f"fields.classes: {error}", "name it in fields.scalars", "classes"
+            )
+
+
+def _refuse_double(file: ConfigFile, selection: Selection) -> None:
+    """Note fields that are to be given and predicted, or predicted in two ways."""
+    groups = {group: getattr(selection, group) for group in GROUPS}
+    groups["classes"] = tuple(found.column for found in selection.classes)
+    seen: dict[str, str] = {}
+    for group, columns in groups.items():
+        for column in columns:
+            before = seen.setdefault(column.path, group)
+            if before != group:
+                path, hint = ("fields", group), "leave it out of one of them"
+                file.error(path, f"fields.{group}: '{column.name}' is one of fields.{before}", hint, "double")
+
+
 def _constant(column: Column) -> bool:
     known = column.statistics
     return known is not None and all(n > 0 for n in known.count) and not all(s > 0 for s in known.std)
 
 
 def _group_of(column: Column, selection: Selection) -> str:
-    return next(group for group in GROUPS if column in getattr(selection, group))
+    return next((group for group in GROUPS if column in getattr(selection, group)), "classes")
 
 
 def _check_methods(file: ConfigFile, selection: Selection) -> None:
-    known = [*GROUPS, *(c.name for c in selection.columns)]
+    known = [*GROUPS, *(c.name for group in GROUPS for c in getattr(selection, group))]
     for name in file.config.normalise:
         if name not in known:
             entry = file.tree.get("normalise", name)

@@ -1,7 +1,7 @@
 """The data of a run: which columns, which samples of which trainer, and loaders over them.
 
 A batch, wherever it comes from, has "inputs" (n, d), "scalars" (n, m) and one entry (n, C, H, W) per image field,
-float32 and normalised.
+float32 and normalised; and one (n,) per field that tells classes, as it is stored. What there is none of is left out.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 INPUTS, SCALARS = "inputs", "scalars"
 DEFAULT_METHODS = {"inputs": "minmax", "scalars": "standard", "images": "standard"}
 DEFAULT_PREFETCH = 2
+MAX_CLASSES = 1000
+_LARGEST = 1 << 24  # whole numbers up to here are float32, too
+_BLOCK_ROWS = 1 << 20
 _ORDER, _SHARES = 0x4F524445, 0x53484152  # what a seed is used for enters it
 
 
@@ -51,32 +54,54 @@ def find_data_set(path: Path) -> Path:
 
 
 @dataclass(frozen=True)
+class Classes:
+    """A field that tells the class of a sample, and the values that it has, ascending."""
+
+    column: Column
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Selection:
-    """The columns that are used; inputs may be parameters of the study."""
+    """The columns that are used; inputs may be parameters of the study, and fields."""
 
     inputs: tuple[Column, ...]
     scalars: tuple[Column, ...]
     images: tuple[Column, ...]
+    classes: tuple[Classes, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return (*self.inputs, *self.scalars, *self.images)
+        return (*self.inputs, *self.scalars, *self.images, *(found.column for found in self.classes))
+
+    @property
+    def matrix(self) -> tuple[Column, ...]:
+        """The inputs that are numbers or series, side by side in "inputs"."""
+        return tuple(c for c in self.inputs if c.kind != "image")
+
+    @property
+    def single(self) -> tuple[Column, ...]:
+        """What has an entry of its own in a batch."""
+        images = (c for c in self.inputs if c.kind == "image")
+        return (*images, *self.images, *(found.column for found in self.classes))
 
     @property
     def shapes(self) -> Shapes:
         return Shapes(
-            tuple(c.name for c in self.inputs),
+            tuple(name for c in self.matrix for name in c.column_names),
             tuple(c.name for c in self.scalars),
             {c.name: _chw(c) for c in self.images},
+            {c.name: _chw(c) for c in self.inputs if c.kind == "image"},
+            {found.column.name: found.values for found in self.classes},
         )
 
     def methods(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """A normalisation for every column: the one given for it, else for its group, else the default."""
         chosen = {}
         for group, columns in (("inputs", self.inputs), ("scalars", self.scalars), ("images", self.images)):
-            of_group = given[group] if group in given else DEFAULT_METHODS[group]
             for column in columns:
-                chosen[column.name] = given.get(column.name, of_group)
+                usual = DEFAULT_METHODS["images" if column.kind == "image" else group]
+                chosen[column.name] = given.get(column.name, given.get(group, usual))
         return chosen
 
 
@@ -108,15 +133,15 @@ class TrainingData:
         """Samples of a split (None: all), or of a trainer's share of it; UsageError if there is no such split."""
         from merlin.train.loading.dataset import ShardDataset
 
-        fields = [c.name for c in (*self.selection.scalars, *self.selection.images)]
+        scalars = [c.name for c in self.selection.scalars]
         return ShardDataset(
             self.ens,
-            fields,
-            [c.name for c in self.selection.inputs],
+            [*scalars, *(c.name for c in self.selection.single)],
+            [c.name for c in self.selection.matrix],
             split=split,
             partition=partition,
             normalise=self.normaliser,
-            stack_scalars=True,
+            stack_scalars=scalars,
             layout="chw",
             dtype="float32",
         )
@@ -165,7 +190,7 @@ class TrainingData:
         if given is not None:
             return given
         on_cpu = device is None or device.type == "cpu"
-        return 0 if on_cpu and not self.selection.images else DEFAULT_PREFETCH
+        return 0 if on_cpu and not self.selection.single else DEFAULT_PREFETCH
 
     def evaluation_loader(
         self, dataset: ShardDataset, rank: int = 0, num_ranks: int = 1, device: Any = None
@@ -198,6 +223,28 @@ class TrainingData:
 def with_channels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A loader's batch as models see it: images (n, H, W) get an axis of one channel."""
     return {key: values.unsqueeze(1) if values.ndim == 3 else values for key, values in batch.items()}
+
+
+def class_values(ens: Ensemble, column: Column) -> tuple[int, ...]:
+    """The values of a field that tells classes, ascending; those that are not finite are left out.
+
+    Raises UsageError if they are no whole numbers, or too many for classes.
+    """
+    known = np.zeros(0)
+    for lo in range(0, len(ens), _BLOCK_ROWS):
+        rows = np.arange(lo, min(lo + _BLOCK_ROWS, len(ens)))
+        values = np.asarray(column.read(ens, rows), np.float64)
+        known = np.union1d(known, values[np.isfinite(values)])
+        if len(known) > MAX_CLASSES:
+            raise UsageError(
+                f"'{column.name}' has more than {MAX_CLASSES:,} values, which is too many for classes"
+            )
+    other = known[(known != np.round(known)) | (np.abs(known) > _LARGEST)]
+    if len(other):
+        raise UsageError(
+            f"'{column.name}' has the value {other[0]:.10g}: classes are told by whole numbers up to {_LARGEST:,}"
+        )
+    return tuple(int(value) for value in known)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from merlin.shards.reading.reader import Ensemble, open_shards
 from merlin.train.config import CHANGEABLE, DEFAULT_EPOCHS, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_file import ConfigFile, load_config
-from merlin.train.data import Selection, TrainingData, find_data_set
+from merlin.train.data import Classes, Selection, TrainingData, find_data_set
 from merlin.train.distributed import choose_device, num_cores
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.consent import require_consent
@@ -123,10 +123,12 @@ def open_data(run: RunDirectory, config: TrainConfig) -> TrainingData:
 
     ens = open_shards(config.data)
     columns, facts = Columns(ens), run.facts()
+    inputs = facts.inputs if config.fields.inputs is None else config.fields.inputs
     selection = Selection(
-        tuple(columns.label(name) for name in facts.inputs),
+        tuple(columns.input(name) for name in inputs),
         tuple(columns.fields[name] for name in facts.scalars),
         tuple(columns.fields[name] for name in facts.images),
+        tuple(Classes(columns.fields[name], values) for name, values in facts.classes.items()),
     )
     return TrainingData(ens, selection, run.normaliser(), config)
 
@@ -232,6 +234,7 @@ def _resolved(config: TrainConfig, selection: Selection, data_path: Path) -> Tra
         inputs=tuple(c.name for c in selection.inputs),
         scalars=tuple(c.name for c in selection.scalars),
         images=tuple(c.name for c in selection.images),
+        classes=tuple(found.column.name for found in selection.classes) or None,
     )
     name = config.model.name
     model = Model(name=name, **resolved(name, config.model.options))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +26,22 @@ class Quantity:
     shape: tuple[int, ...] = ()  # of one sample, as it is stored
     axis: int | None = None  # of the channels, counted from the end
     channels: tuple[str, ...] = ()
+    classes: tuple[int, ...] = ()  # the values of a field that tells classes, ascending
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) > 1
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Of a number, or of a series, as columns of the model's matrix."""
+        return tuple(f"{self.name}[{i}]" for i in range(self.shape[0])) if self.shape else (self.name,)
+
+    @property
+    def probabilities(self) -> Quantity:
+        """Of what tells classes: the probability of each of them, (K,)."""
+        what = f"probabilities of {', '.join(map(str, self.classes))}"
+        return Quantity(f"{self.name}.probabilities", "", description=what, shape=(len(self.classes),))
 
     @property
     def shape_chw(self) -> tuple[int, int, int]:
@@ -49,7 +65,7 @@ class Quantity:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Quantity:
-        lists = {key: tuple(data[key]) for key in ("shape", "channels")}
+        lists = {key: tuple(data.get(key, ())) for key in ("shape", "channels", "classes")}
         return Quantity(**{**data, **lists})
 
 
@@ -60,15 +76,31 @@ class Quantities:
     inputs: tuple[Quantity, ...] = ()
     scalars: tuple[Quantity, ...] = ()
     images: tuple[Quantity, ...] = ()
+    classes: tuple[Quantity, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Quantity, ...]:
+        """The inputs that are numbers or series: the columns of a matrix."""
+        return tuple(q for q in self.inputs if not q.is_image)
+
+    @property
+    def input_images(self) -> tuple[Quantity, ...]:
+        return tuple(q for q in self.inputs if q.is_image)
+
+    @property
+    def outputs(self) -> tuple[Quantity, ...]:
+        return (*self.scalars, *self.classes, *self.images)
 
     @staticmethod
     def of(ens: Ensemble, selection: Selection) -> Quantities:
-        def some(columns: Sequence[Column]) -> tuple[Quantity, ...]:
-            return tuple(
-                _quantity(c, ens.fields.get(c.name) if c.group == "fields" else None) for c in columns
-            )
+        def one(column: Column) -> Quantity:
+            return _quantity(column, ens.fields.get(column.name) if column.group == "fields" else None)
 
-        return Quantities(some(selection.inputs), some(selection.scalars), some(selection.images))
+        def some(columns: Sequence[Column]) -> tuple[Quantity, ...]:
+            return tuple(map(one, columns))
+
+        classes = tuple(replace(one(found.column), classes=found.values) for found in selection.classes)
+        return Quantities(some(selection.inputs), some(selection.scalars), some(selection.images), classes)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

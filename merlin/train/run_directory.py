@@ -57,10 +57,12 @@ class RunFacts:
     threads: int  # of a process; sums differ in their last bits with another number
     quantities: Quantities = field(default_factory=Quantities)
     model_version: int | str | None = None
+    input_images: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    classes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the values that tell a class
 
     @property
     def shapes(self) -> Shapes:
-        return Shapes(self.inputs, self.scalars, self.images)
+        return Shapes(self.inputs, self.scalars, self.images, self.input_images, self.classes)
 
 
 def new_facts(
@@ -90,6 +92,8 @@ def new_facts(
         threads=threads,
         quantities=quantities,
         model_version=version_of(config.model.name),
+        input_images=dict(shapes.input_images),
+        classes=dict(shapes.classes),
     )
 
 
@@ -127,9 +131,9 @@ class RunDirectory:
         data = _read_json(self.path / FACTS)
         if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
             raise TrainingError(f"{self.path / FACTS}: not a {FORMAT} of version {VERSION}")
-        data["images"] = {name: tuple(shape) for name, shape in data["images"].items()}
+        shapes = Shapes.from_json(data)
         data["quantities"] = Quantities.from_json(data.get("quantities", {}))
-        return RunFacts(**{**data, "inputs": tuple(data["inputs"]), "scalars": tuple(data["scalars"])})
+        return RunFacts(**{**data, **{key: getattr(shapes, key) for key in shapes.__dataclass_fields__}})
 
 
 class TrainerDirectory:
@@ -223,7 +227,7 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
         "format": MODEL_FORMAT,
         "version": VERSION,
         "model": {**best["code"], "options": options},
-        "shapes": {"inputs": list(facts.inputs), "scalars": list(facts.scalars), "images": facts.images},
+        "shapes": facts.shapes.to_json(),
         "quantities": facts.quantities.to_json(),
         "run": {"created": facts.created, "data_path": facts.data_path, "data_digest": facts.data_digest},
         "state_dict": {**best["trainer"]["model"], **(best["trainer"]["average"] or {})},

@@ -11,7 +11,7 @@ from merlin.cli.options import device_option, json_option, run_argument, trust_c
 
 @click.command()
 @run_argument
-@click.argument("samples", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("samples", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "-o",
     "--out",
@@ -45,8 +45,8 @@ def predict(
     """Predict what the simulation would say to every sample of SAMPLES.
 
     RUN is what `merlin train` has made, or a copy of the directory `best` in it. SAMPLES is a .csv, .tsv, .npy, .npz,
-    .parquet or .h5 file with a column for each input of the model, in physical units; further columns are left alone.
-    The predictions are in physical units, too, and in the order of the samples.
+    .parquet or .h5 file with a column for each input of the model, in physical units; further columns are left alone. A
+    data set with these will do, too. The predictions are in physical units, and in the order of the samples.
     """
     from merlin.cli.results import TrainedRun, predict_command
 

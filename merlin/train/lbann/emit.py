@@ -90,6 +90,12 @@ def _inexpressible(config: TrainConfig, normaliser: Normaliser, facts: RunFacts)
     training, tournament = config.training, config.tournament
     if config.model.name not in MODELS:
         yield "model.name", f"only {', '.join(MODELS)} can be written, not {config.model.name}"
+    fields = [q.name for q in facts.quantities.inputs if q.path.startswith("fields/")]
+    if fields:
+        yield (
+            "fields.inputs",
+            f"only inputs and parameters can be written, and no fields ({', '.join(fields)})",
+        )
     for q in (*facts.quantities.inputs, *facts.quantities.scalars, *facts.quantities.images):
         scaling = normaliser.scalings.get(q.path)
         if scaling is not None and any(offset is not None for offset in scaling.offset):

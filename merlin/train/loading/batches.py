@@ -55,7 +55,7 @@ class Item(Protocol):
 
 @dataclass
 class Matrix:
-    """Scalars side by side: (n, number of columns) float32, normalised when they are read.
+    """Numbers and series side by side: (n, numbers of a sample) float32, normalised when they are read.
 
     Kept in memory if that takes no more than `cache_bytes`, so that a batch is a single gather.
     """
@@ -70,12 +70,16 @@ class Matrix:
     def keys(self) -> tuple[str, ...]:
         return (self.key,)
 
+    @property
+    def width(self) -> int:
+        return sum(len(column.column_names) for column in self.columns)
+
     def layout(self, source: Source, num: int) -> Layout:
-        return {self.key: ((num, len(self.columns)), FLOAT)}
+        return {self.key: ((num, self.width), FLOAT)}
 
     def prepare(self, source: Source) -> None:
         """Read everything, if it is to be kept."""
-        shape = (len(source), len(self.columns))
+        shape = (len(source), self.width)
         if self._cached is not None or FLOAT.itemsize * shape[0] * shape[1] > self.cache_bytes:
             return
         values = aligned_empty(shape, FLOAT)
@@ -99,8 +103,11 @@ class Matrix:
 
     def _gather(self, source: Source, rows: Array, out: Array) -> None:
         values = np.empty(out.shape, np.float64)
-        for place, column in enumerate(self.columns):
-            values[:, place] = column.read(source.ens, rows)
+        place = 0
+        for column in self.columns:
+            width = len(column.column_names)
+            values[:, place : place + width] = np.reshape(column.read(source.ens, rows), (-1, width))
+            place += width
         if self.scaling is None:
             out[...] = values
         else:

@@ -46,6 +46,11 @@ class Column:
     def is_complex(self) -> bool:
         return self.dtype.kind == "c"
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Of a number, or of a series, what it is called as columns of a matrix: "x", or "x[0]", "x[1]", …"""
+        return tuple(f"{self.name}[{i}]" for i in range(self.shape[0])) if self.shape else (self.name,)
+
     def read(self, ens: Ensemble, rows: Array) -> Any:
         """Values at rows (m,) of the ensemble: (m, *shape), or a `Ragged`."""
         return ens.column_at(self.path)[rows]
@@ -69,6 +74,11 @@ class Columns:
     def label(self, name: str) -> Column:
         """An input by its label, else a parameter."""
         return self._find(name, {**self.parameters, **self.inputs}, "input or parameter")
+
+    def input(self, name: str) -> Column:
+        """What a trainer may take for an input: an input by its label, else a parameter, else a field."""
+        is_field = name in self.fields and name not in self.inputs and name not in self.parameters
+        return self.fields[name] if is_field else self.label(name)
 
     def find(self, name: str) -> Column:
         """A field, else an input, else a parameter."""

@@ -53,7 +53,8 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     Keys and shapes of a batch of n samples (a single sample lacks the first axis):
 
     - "inputs": (n, d) float32, the columns of the samples file and the study's parameters, `input_names`;
-    - "scalars": (n, m) float32, the fields of kind scalar, `scalar_names`, if `stack_scalars`; not complex ones;
+    - "scalars": (n, m) float32, the fields of kind scalar, `scalar_names`, if `stack_scalars`, which may also name
+      some of them; not complex ones;
     - every other field under its name, (n, *shape), as it is stored, or as float32 if it is normalised;
     - of a ragged field, the items of all samples (items, *shape), and "<name>.offsets" (n + 1,) int64: where those of
       each sample begin. A single sample has its items alone;
@@ -64,7 +65,8 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     Args:
         source: the data set's directory, or an open one, or some of its samples: ens.query("yield > 1e14").
         fields: names, that of a graph for all its members; all but text by default.
-        inputs: labels of inputs and parameters; all that are real numbers by default.
+        inputs: labels of inputs and parameters; all that are real numbers by default. Fields that are numbers or
+            series may be named, too: a series becomes columns "name[0]", "name[1]", ….
         split: a split of the data set; all samples by default.
         partition: a trainer's share of them: (k, K), or a `Partition`.
         normalise: a `Normaliser`, or what `Normaliser.fit` takes as methods, where groups mean what is chosen here.
@@ -85,7 +87,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         split: str | None = None,
         partition: tuple[int, int] | Partition | None = None,
         normalise: Any = None,
-        stack_scalars: bool = False,
+        stack_scalars: bool | Sequence[str] = False,
         layout: Literal["chw", "hwc"] | None = None,
         dtype: Literal["float32"] | None = None,
         cache_bytes: int = CACHE_BYTES,
@@ -97,11 +99,12 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         self.partition = Partition(*partition) if isinstance(partition, tuple) else partition
         columns = Columns(self.ens)
         chosen = columns.default_fields() if fields is None else [c for f in fields for c in columns.field(f)]
-        labels = columns.default_labels() if inputs is None else [columns.label(name) for name in inputs]
+        labels = columns.default_labels() if inputs is None else [columns.input(name) for name in inputs]
         refuse_text([*chosen, *labels])
-        _refuse_complex(labels)
+        _refuse_unfit(labels)
         self.normaliser = _normaliser(self.ens, normalise, [*chosen, *labels])
-        self._stacked = [c for c in chosen if stack_scalars and c.kind == "scalar" and not c.is_complex]
+        wanted = {c.name for c in chosen} if stack_scalars is True else set(stack_scalars or ())
+        self._stacked = [c for c in chosen if c.name in wanted and c.kind == "scalar" and not c.is_complex]
         self._single = [c for c in chosen if c not in self._stacked]
         self._labels = labels
         self._layout, self._dtype, self._cache_bytes = layout, dtype, cache_bytes
@@ -116,7 +119,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     @property
     def input_names(self) -> tuple[str, ...]:
         """The columns of "inputs"."""
-        return tuple(column.name for column in self._labels)
+        return tuple(name for column in self._labels for name in column.column_names)
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
@@ -240,7 +243,8 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
 
     def _stack(self, columns: Sequence[Column]) -> Scaling | None:
         found = [self._stored_scaling(column) for column in columns]
-        return Scaling.stack(found) if any(scaling is not None for scaling in found) else None
+        widths = [len(column.column_names) for column in columns]
+        return Scaling.stack(found, widths) if any(scaling is not None for scaling in found) else None
 
     def _stored_scaling(self, column: Column) -> Scaling | None:
         return None if self.normaliser is None else self.normaliser.of(column)
@@ -269,8 +273,13 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         return {**self.__dict__, "_source": None, "_matrices": {}, "_readers": {}}
 
 
-def _refuse_complex(labels: Sequence[Column]) -> None:
+def _refuse_unfit(labels: Sequence[Column]) -> None:
     for column in labels:
+        if column.ragged or len(column.shape) > 1:
+            raise UsageError(
+                f"'{column.name}' is neither a number nor a series of fixed length, and has no place among the "
+                "columns of inputs; ask for it in fields="
+            )
         if column.is_complex:
             raise UsageError(
                 f"'{column.name}' is complex and has no place among the float32 inputs; leave it out"

@@ -31,12 +31,19 @@ class Scaling:
     axis: int | None = None
 
     @staticmethod
-    def stack(columns: Sequence[Scaling | None]) -> Scaling:
-        """One for the matrix (n, len(columns)) of scalars; None leaves a column as it is."""
+    def stack(columns: Sequence[Scaling | None], widths: Sequence[int] = ()) -> Scaling:
+        """One for the matrix (n, sum of widths) of numbers and series; None leaves them as they are."""
         plain = Scaling((0.0,), (1.0,), (None,), (0.0,))
-        parts = [plain if column is None else column for column in columns]
-        centre, scale = tuple(p.centre[0] for p in parts), tuple(p.scale[0] for p in parts)
-        return Scaling(centre, scale, tuple(p.offset[0] for p in parts), tuple(p.floor[0] for p in parts), -1)
+        wide = zip(columns, widths or (1,) * len(columns), strict=True)
+        parts = [(plain if column is None else column)._widened(width) for column, width in wide]
+        centre, scale = (tuple(v for p in parts for v in getattr(p, name)) for name in ("centre", "scale"))
+        offset = tuple(v for p in parts for v in p.offset)
+        return Scaling(centre, scale, offset, tuple(v for p in parts for v in p.floor), -1)
+
+    def _widened(self, width: int) -> Scaling:
+        """For `width` numbers: each its own, or all the same."""
+        times = width if len(self.centre) == 1 else 1
+        return Scaling(self.centre * times, self.scale * times, self.offset * times, self.floor * times, -1)
 
     @staticmethod
     def log10(offset: Sequence[float], floor: Sequence[float], axis: int | None) -> Scaling:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import Parameter
@@ -12,17 +12,35 @@ from torch.nn import Parameter
 if TYPE_CHECKING:
     from merlin.train.loading.normalise import Normaliser
 
-Batch = Mapping[str, Tensor]  # normalised float32: "inputs" (n, d), "scalars" (n, m), images (n, C, H, W)
+# normalised float32: "inputs" (n, d), "scalars" (n, m), images (n, C, H, W); classes (n,) as they are stored
+Batch = Mapping[str, Tensor]
 Direction = Literal["min", "max"]
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """The columns of a batch, by name and in order; an image's shape is (C, H, W)."""
+    """What a batch consists of, by name and in order; an image's shape is (C, H, W)."""
 
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # the columns of "inputs"; without any, a batch has no such entry
     scalars: tuple[str, ...] = ()
-    images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # to be predicted
+    input_images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    classes: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # the values that tell a class, ascending
+
+    def to_json(self) -> dict[str, Any]:
+        groups = {"inputs": list(self.inputs), "scalars": list(self.scalars), "images": dict(self.images)}
+        more = {"input_images": dict(self.input_images), "classes": dict(self.classes)}
+        return groups | {key: values for key, values in more.items() if values}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Shapes:
+        named = {
+            key: {name: tuple(numbers) for name, numbers in data.get(key, {}).items()}
+            for key in ("images", "input_images", "classes")
+        }
+        return Shapes(tuple(data["inputs"]), tuple(data["scalars"]), **named)
 
 
 class Trainee(nn.Module):
@@ -60,6 +78,8 @@ class Trainee(nn.Module):
         """Named parts of the state dict, as prefixes of its keys, that a tournament may exchange."""
         return {}
 
-    def predict(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Predictions for normalised inputs (n, d): "scalars" (n, m) and images (n, C, H, W), normalised."""
+    def predict(self, inputs: Tensor, images: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Predictions for normalised inputs (n, d): "scalars" (n, m) and images (n, C, H, W), normalised, and for
+        what tells classes logits (n, K). `images` are the images among the inputs, and given only if there are some.
+        """
         raise NotImplementedError

@@ -7,7 +7,7 @@ the encoder's codes from draws of N(0, 1), and the encoder to deceive it. Widths
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from merlin.spec.field_types import Positive
 from merlin.spec.model import Block
 from merlin.train.config import Above0, AtLeast0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
+from merlin.train.models.inputs import refuse_classes
 from merlin.train.models.layers import (
     Activation,
     ConvDecoder,
@@ -75,6 +76,7 @@ class Coder(nn.Module):
         super().__init__()
         if options.kind == "cnn" and options.variant != "app":
             raise UsageError("model.variant: 2019 has no convolutions; use variant: app, or kind: mlp")
+        refuse_classes(shapes, "icf_autoencoder")
         self.outputs = outputs = Outputs(shapes)
         self.by_convolutions = options.kind == "cnn"
         latent, capacity = options.latent, options.capacity
@@ -193,7 +195,7 @@ class IcfAutoencoder(Trainee):
         """Scalars and images, by way of their latent codes."""
         return self.coder.decode(self.coder.encode(batch))
 
-    def predict(self, inputs: Tensor) -> dict[str, Tensor]:
+    def predict(self, inputs: Tensor, images: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         raise UsageError(
             "an autoencoder predicts nothing from inputs: train a surrogate on top of it, with "
             "model: {name: icf_surrogate, autoencoder: RUN_DIRECTORY}"

@@ -9,7 +9,7 @@ that are frozen for some steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -25,6 +25,7 @@ from merlin.spec.model import Block
 from merlin.train.config import Above0, AtLeast0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
 from merlin.train.models.icf_autoencoder import Coder, CoderOptions, Variant, judge
+from merlin.train.models.inputs import refuse_input_images
 from merlin.train.models.layers import dense, he_normal, scaled, stack
 from merlin.train.models.outputs import weighted
 
@@ -98,6 +99,7 @@ class IcfSurrogate(Trainee):
         options = options.resolved()
         source, variant, old = options.autoencoder, options.variant, options.variant == "2019"
         assert source.coder is not None
+        refuse_input_images(shapes, "icf_surrogate")
         self.shapes, self.source = shapes, source
         self.fidelity = options.fidelity or ("l1" if old else "mse")
         self.cycle = options.cycle if options.cycle is not None else 0.1 if old else 1e-3
@@ -226,7 +228,7 @@ class IcfSurrogate(Trainee):
             ],
         }
 
-    def predict(self, inputs: Tensor) -> dict[str, Tensor]:
+    def predict(self, inputs: Tensor, images: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         return self.coder.decode(self.forward_generator(inputs))
 
     def infer(self, outputs: Batch) -> Tensor:

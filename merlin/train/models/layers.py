@@ -84,15 +84,8 @@ class Pictures:
 
     @staticmethod
     def of(shapes: Sequence[tuple[int, int, int]]) -> Pictures:
-        """Raises UsageError if convolutions cannot see them together, or cannot halve them often enough."""
-        sizes = sorted({shape[1:] for shape in shapes})
-        if len(sizes) != 1:
-            told = ", ".join(f"{h}x{w}" for h, w in sizes) or "none"
-            raise UsageError(
-                f"model.kind: cnn needs images of one size, and these are selected: {told}; "
-                "choose others in fields.images, or kind: mlp"
-            )
-        height, width = sizes[0]
+        """To be made. Raises UsageError if convolutions cannot see them together, or halve them often enough."""
+        height, width = _size(shapes, "kind", "fields.images")
         least = 2**_HALVINGS
         if height % least or width % least:
             raise UsageError(
@@ -101,9 +94,33 @@ class Pictures:
             )
         return Pictures(sum(shape[0] for shape in shapes), height, width)
 
+    @staticmethod
+    def seen(shapes: Sequence[tuple[int, int, int]]) -> Pictures:
+        """To be seen only, so that halving may leave out a line. Raises UsageError if nothing would be left."""
+        height, width = _size(shapes, "encoder", "fields.inputs")
+        least = 2**_HALVINGS
+        if min(height, width) < least:
+            raise UsageError(
+                f"model.encoder: cnn needs images of at least {least}x{least}, not {height}x{width}; "
+                "use encoder: mlp"
+            )
+        return Pictures(sum(shape[0] for shape in shapes), height, width)
+
     def code_shape(self, channels: int) -> tuple[int, int, int]:
         """Of what the smallest convolution sees."""
         return channels, self.height >> _HALVINGS, self.width >> _HALVINGS
+
+
+def _size(shapes: Sequence[tuple[int, int, int]], option: str, key: str) -> tuple[int, int]:
+    """Height and width of all images, which convolutions see side by side."""
+    sizes = sorted({shape[1:] for shape in shapes})
+    if len(sizes) != 1:
+        told = ", ".join(f"{h}x{w}" for h, w in sizes) or "none"
+        raise UsageError(
+            f"model.{option}: cnn needs images of one size, and these are selected: {told}; "
+            f"choose others in {key}, or {option}: mlp"
+        )
+    return sizes[0]
 
 
 def conv_channels(capacity: float) -> tuple[int, ...]:

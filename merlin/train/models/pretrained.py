@@ -39,9 +39,7 @@ class Pretrained:
         if found != NAME:
             raise UsageError(f"model.autoencoder: {run} is a run of the model {found}, and not of {NAME}")
         require_code(NAME, state["model"], f"model.autoencoder: {run}")
-        shapes = state["shapes"]
-        images = {name: tuple(shape) for name, shape in shapes["images"].items()}
-        self.shapes = Shapes(tuple(shapes["inputs"]), tuple(shapes["scalars"]), images)
+        self.shapes = Shapes.from_json(state["shapes"])
         self.options: CoderOptions = IcfAutoencoder.coder_options(state["model"]["options"])
         self.weights: dict[str, Tensor] = {
             key.removeprefix(_CODER): value

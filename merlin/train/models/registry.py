@@ -19,6 +19,7 @@ from merlin.train.models.base import Shapes, Trainee
 # name -> "module:class"; the class has an `Options` and is called with (shapes, options)
 MODELS: dict[str, str] = {
     "regressor": "merlin.train.models.regressor:Regressor",
+    "classifier": "merlin.train.models.classifier:Classifier",
     "icf_autoencoder": "merlin.train.models.icf_autoencoder:IcfAutoencoder",
     "icf_surrogate": "merlin.train.models.icf_surrogate:IcfSurrogate",
 }

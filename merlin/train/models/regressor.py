@@ -1,29 +1,26 @@
-"""The baseline: from the inputs straight to scalars and images, by mean squared error."""
+"""The baseline: from columns and images straight to scalars and images, by mean squared error."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from merlin.spec.field_types import Positive
-from merlin.spec.model import Block
 from merlin.train.config import Above0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
+from merlin.train.models.inputs import BodyOptions, InputEncoder, inputs_of, refuse_classes
 from merlin.train.models.layers import ConvDecoder, Pictures, dense, he_normal, scaled, stack
 from merlin.train.models.outputs import SCALARS, Outputs, weighted
 
 
 class Regressor(Trainee):
-    """x_ND -> scalars_NM and images_NCHW."""
+    """x_ND and images_NCHW -> scalars_NM and images_NCHW."""
 
     version = 1  # raise it with every change after which the same weights predict something else
 
-    class Options(Block):
-        width: Positive = Field(default=256, description="Units of each hidden layer.")
-        depth: Positive = Field(default=3, description="Hidden layers.")
-        capacity: Above0 = Field(default=1.0, description="Factor of the width, and of channels.")
+    class Options(BodyOptions):
         kind: Literal["mlp", "cnn"] = Field(
             default="mlp", description="What makes images: a dense layer, or transposed convolutions."
         )
@@ -33,34 +30,37 @@ class Regressor(Trainee):
 
     def __init__(self, shapes: Shapes, options: Options) -> None:
         super().__init__()
+        refuse_classes(shapes, "regressor")
+        self.encoder = InputEncoder(shapes, options)
         self.outputs = Outputs(shapes)
         self.image_weight = options.image_weight
         hidden = scaled(dense(*[options.width] * options.depth, activation="silu"), options.capacity)
         by_convolutions = bool(shapes.images) and options.kind == "cnn"
         num_dense = self.outputs.num_scalars if by_convolutions else self.outputs.size
-        self.layers = stack(len(shapes.inputs), hidden, num_dense) if num_dense else None
+        self.layers = stack(self.encoder.size, hidden, num_dense) if num_dense else None
         self.image_body: nn.Sequential | None = None
         if by_convolutions:
             pictures = Pictures.of(list(shapes.images.values()))
-            self.image_body = stack(len(shapes.inputs), hidden)
+            self.image_body = stack(self.encoder.size, hidden)
             self.image_head = ConvDecoder(hidden[-1].units, pictures, options.capacity, "silu")
         if shapes.images:
             he_normal(self.layers, self.image_body)
 
-    def predict(self, inputs: Tensor) -> dict[str, Tensor]:
+    def predict(self, inputs: Tensor | None, images: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        x = self.encoder(inputs, images)
         if self.image_body is None:
             assert self.layers is not None
-            return self.outputs.from_vector(self.layers(inputs))
-        made = {} if self.layers is None else {SCALARS: self.layers(inputs)}
-        return made | self.outputs.split_images(self.image_head(self.image_body(inputs)))
+            return self.outputs.from_vector(self.layers(x))
+        made = {} if self.layers is None else {SCALARS: self.layers(x)}
+        return made | self.outputs.split_images(self.image_head(self.image_body(x)))
 
     def forward(self, batch: Batch, phase: str = "model") -> dict[str, Tensor]:
-        means = self.outputs.mean_squared_errors(self.predict(batch["inputs"]), batch)
+        means = self.outputs.mean_squared_errors(self.predict(*inputs_of(batch)), batch)
         loss = weighted(means, self.image_weight)
         return {"loss": loss} if len(means) == 1 else {"loss": loss, **means}
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:
-        made = self.predict(batch["inputs"])
+        made = self.predict(*inputs_of(batch))
         errors = self.outputs.squared_errors(made, batch)
         found = {"loss": weighted(errors, self.image_weight)}
         if SCALARS in made:

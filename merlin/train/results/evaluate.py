@@ -30,7 +30,7 @@ from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantity
 from merlin.train.results.held_out import choose_split, open_held_out
 from merlin.train.results.physical import PhysicalModel, as_chw
-from merlin.train.results.scores import ImageScores, ScalarScores
+from merlin.train.results.scores import ClassScores, ImageScores, ScalarScores
 from merlin.train.results.similarity import ssim
 from merlin.train.results.surrogate import BestModel, load_best
 from merlin.train.run_directory import RunDirectory, RunFacts, is_run
@@ -125,7 +125,7 @@ def evaluate(
         "num_samples": len(dataset),
         "notes": [note] if note else [],
     }
-    known = (*best.quantities.inputs, *best.quantities.scalars, *best.quantities.images)
+    known = (*best.quantities.inputs, *best.quantities.outputs)
     return Evaluation(
         run, config, run_facts, {**about, **judge.results()}, judge.kept("scalars"), judge.kept("inputs"),
         judge.shown(), {q.name: q for q in known},
@@ -141,12 +141,15 @@ class _Judge:
         self._best, self._data, self._dataset, self._device = best, data, dataset, device
         self._model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
         self.kind = "reconstruction" if hasattr(best.trainee, "reconstruct") else "prediction"
-        self._infers = hasattr(best.trainee, "infer")
+        plain = not any(q.shape for q in best.quantities.inputs)
+        self._infers = hasattr(best.trainee, "infer") and plain
         if self.kind == "prediction":
             self._model.predicted()
         selection = data.selection
-        self._truths = {c.name: c for c in (*selection.scalars, *selection.images)}
-        self._quantities = {q.name: q for q in (*best.quantities.scalars, *best.quantities.images)}
+        classes = (found.column for found in selection.classes)
+        self._truths = {c.name: c for c in (*selection.scalars, *selection.images, *classes)}
+        self._quantities = {q.name: q for q in best.quantities.outputs}
+        self._classes = {q.name: ClassScores(q.classes) for q in best.quantities.classes}
         self._scalars: dict[str, ScalarScores] = {}
         self._inputs: dict[str, ScalarScores] = {}
         self._images: dict[str, ImageScores] = {}
@@ -170,7 +173,8 @@ class _Judge:
 
     @property
     def _step(self) -> int:
-        row_bytes = 8 * sum(int(np.prod(q.shape, dtype=np.int64)) for q in self._quantities.values())
+        images = (*self._quantities.values(), *self._best.quantities.input_images)
+        row_bytes = 8 * sum(int(np.prod(q.shape, dtype=np.int64)) for q in images)
         return max(1, min(_MAX_BATCH, _BATCH_BYTES // max(1, row_bytes)))
 
     def _add(self, lo: int, hi: int) -> None:
@@ -181,8 +185,13 @@ class _Judge:
         kept = self._keep[np.searchsorted(self._keep, lo) : np.searchsorted(self._keep, hi)] - lo
         rows = self._dataset.rows[index]
         for name, values in made.items():
+            if name not in self._quantities:
+                continue  # probabilities, which stand beside their class
             true = self._read(self._truths[name], rows)
-            if self._quantities[name].shape:
+            if name in self._classes:
+                given = made[self._quantities[name].probabilities.name].cpu().numpy()
+                self._classes[name].add(values.cpu().numpy(), true, given)
+            elif self._quantities[name].shape:
                 self._add_images(self._quantities[name], values, true)
             else:
                 self._add_scalar("scalars", self._scalars, name, values.double().cpu().numpy(), true, kept)
@@ -192,12 +201,9 @@ class _Judge:
     def _apply(self, index: Array) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """A normalised batch, and what the model makes of it, by name and in the data set's units."""
         batch = {key: v.to(self._device) for key, v in with_channels(self._dataset[index]).items()}
-        trainee = self._best.trainee
         if self.kind == "reconstruction":
-            made = trainee.reconstruct(batch)  # type: ignore[operator]
-        else:
-            made = trainee.predict(batch["inputs"])
-        return batch, self._model.restored(made)
+            return batch, self._model.restored(self._best.trainee.reconstruct(batch))  # type: ignore[operator]
+        return batch, self._model.predicted_from(batch)
 
     def _add_scalar(
         self, group: str, scores: dict[str, ScalarScores], name: str, values: Array, true: Array, kept: Array
@@ -231,6 +237,7 @@ class _Judge:
                 n: {"units": self._quantities[n].units, **s.result()} for n, s in self._scalars.items()
             },
             "images": images,
+            "classes": {name: scores.result() for name, scores in self._classes.items()},
             "inputs": {name: scores.result() for name, scores in self._inputs.items()},
             "metrics": {name: total / num for name, total in self._metrics.items()},
         }

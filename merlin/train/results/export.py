@@ -1,7 +1,8 @@
 """Trained models for other programs: ONNX and TorchScript, with the normalisation inside.
 
-Both take "inputs" (n, d) float64 in physical units and give one output for each thing predicted: scalars (n,) float64,
-images (n, *shape) float32. What the columns are is in the file: as metadata of ONNX, and as `merlin.json` inside of a
+Both take "inputs" (n, d) float64 in physical units, then each image among the inputs (n, *shape) float32, and give one
+output for each thing predicted: scalars (n,) float64, images (n, *shape) float32, classes (n,) int64 and their
+probabilities (n, K) float32. What the columns are is in the file: as metadata of ONNX, and as `merlin.json` inside of a
 TorchScript archive.
 """
 
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 from merlin.errors import MissingExtraError, TrainingError
 from merlin.shards.format.atomic import replacing
 from merlin.train.results.surrogate import Surrogate
+
+Predict = Callable[..., dict[str, Tensor]]  # of the model's inputs, in their order
 
 FORMATS = ("onnx", "torchscript")
 FACTS = "merlin.json"  # in a TorchScript archive
@@ -53,7 +56,10 @@ def model_facts(surrogate: Surrogate) -> dict[str, Any]:
         "model": surrogate.best.name,
         "model_version": surrogate.best.facts["model"].get("version"),
         "merlin": surrogate.best.facts["model"].get("merlin"),
-        "inputs": [{"name": q.name, "low": q.low, "high": q.high} for q in quantities.inputs],
+        "inputs": [
+            {"name": q.name, "low": q.low, "high": q.high, **({"shape": list(q.shape)} if q.shape else {})}
+            for q in (*quantities.columns, *quantities.input_images)
+        ],
         "outputs": [
             {
                 "name": q.name,
@@ -61,53 +67,55 @@ def model_facts(surrogate: Surrogate) -> dict[str, Any]:
                 "units": q.units,
                 "description": q.description,
                 "channels": list(q.channels),
+                **({"classes": list(q.classes)} if q.classes else {}),
             }
-            for q in (surrogate.quantity(name) for name in (*surrogate.scalars, *surrogate.images))
+            for q in (surrogate.quantity(name) for name in surrogate.outputs)
         ],
         **{key: surrogate.best.facts[key] for key in ("trainer", "step", "metrics")},
     }
 
 
 class _Outputs(nn.Module):
-    """The model as a function of one tensor that gives a tuple, as ONNX has it."""
+    """The model as a function that gives a tuple, as ONNX has it."""
 
     def __init__(self, surrogate: Surrogate) -> None:
         super().__init__()
         self.model = surrogate.model
-        self.names = (*surrogate.scalars, *surrogate.images)
+        self.names = surrogate.outputs
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        made = self.model(inputs)
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        made = self.model(*given)
         return tuple(made[name] for name in self.names)
 
 
-def _write_torchscript(surrogate: Surrogate, path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+def _write_torchscript(surrogate: Surrogate, path: Path) -> Predict:
     example = _samples(surrogate, _TRACED)
     with _explaining("TorchScript", surrogate), torch.no_grad():
         traced = torch.jit.trace(surrogate.model, example, strict=False, check_trace=False)
         torch.jit.save(traced, str(path), _extra_files={FACTS: json.dumps(model_facts(surrogate))})
         loaded = torch.jit.load(str(path), map_location="cpu")
 
-    def predict(x: Tensor) -> dict[str, Tensor]:
-        return dict(loaded(x))
+    def predict(*given: Tensor) -> dict[str, Tensor]:
+        return dict(loaded(*given))
 
     return predict
 
 
-def _write_onnx(surrogate: Surrogate, path: Path) -> Callable[[Tensor], dict[str, Tensor]] | None:
+def _write_onnx(surrogate: Surrogate, path: Path) -> Predict | None:
     try:
         import onnx
         import onnxscript  # noqa: F401  torch's exporter is built on it
     except ImportError as error:
         raise MissingExtraError("onnx and onnxscript", "train", "export to ONNX") from error
     module = _Outputs(surrogate).eval()
+    samples = torch.export.Dim("samples")
     with _explaining("ONNX", surrogate), torch.no_grad():
         program = torch.onnx.export(
             module,
-            (_samples(surrogate, _TRACED),),
-            input_names=["inputs"],
+            _samples(surrogate, _TRACED),
+            input_names=list(surrogate.model.input_names),
             output_names=list(module.names),
-            dynamic_shapes={"inputs": {0: torch.export.Dim("samples")}},
+            dynamic_shapes=(tuple({0: samples} for _ in surrogate.model.input_names),),
             dynamo=True,
             verbose=False,
         )
@@ -117,10 +125,10 @@ def _write_onnx(surrogate: Surrogate, path: Path) -> Callable[[Tensor], dict[str
     onnx.helper.set_model_props(model, {"merlin": json.dumps(facts)})
     onnx.save_model(model, str(path))
     onnx.checker.check_model(str(path))
-    return _onnx_runner(path, module.names)
+    return _onnx_runner(path, surrogate.model.input_names, module.names)
 
 
-def _onnx_runner(path: Path, names: tuple[str, ...]) -> Callable[[Tensor], dict[str, Tensor]] | None:
+def _onnx_runner(path: Path, inputs: tuple[str, ...], names: tuple[str, ...]) -> Predict | None:
     """Runs the file as other programs do; None where ONNX Runtime is not installed."""
     try:
         import onnxruntime
@@ -130,27 +138,32 @@ def _onnx_runner(path: Path, names: tuple[str, ...]) -> Callable[[Tensor], dict[
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
-    def predict(x: Tensor) -> dict[str, Tensor]:
-        found = session.run(list(names), {"inputs": x.numpy()})
+    def predict(*given: Tensor) -> dict[str, Tensor]:
+        arrays = {name: values.numpy() for name, values in zip(inputs, given, strict=True)}
+        found = session.run(list(names), arrays)
         return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
 
     return predict
 
 
-def _samples(surrogate: Surrogate, num: int) -> Tensor:
+def _samples(surrogate: Surrogate, num: int) -> tuple[Tensor, ...]:
     """Samples from the ranges of the inputs, always the same."""
-    random = np.random.default_rng(0).random((num, len(surrogate.inputs)))
-    for i, name in enumerate(surrogate.inputs):
-        low, high = surrogate.ranges.get(name, (0.0, 1.0))
-        random[:, i] = low + (high - low) * random[:, i]
-    return torch.from_numpy(random)
+    random, ranges = np.random.default_rng(0), surrogate.ranges
+
+    def draw(name: str, shape: tuple[int, ...]) -> Tensor:
+        low, high = ranges.get(name, (0.0, 1.0))
+        return torch.from_numpy(low + (high - low) * random.random((num, *shape)))
+
+    columns = [draw(name, ()) for name in surrogate.inputs]
+    images = (draw(name, shape).float() for name, shape in surrogate.input_images.items())
+    return (*([torch.stack(columns, 1)] if columns else []), *images)
 
 
-def _require_equal(surrogate: Surrogate, predict: Callable[[Tensor], dict[str, Tensor]], format: str) -> None:
+def _require_equal(surrogate: Surrogate, predict: Predict, format: str) -> None:
     """TrainingError unless the exported model predicts what the model does, for another number of samples."""
-    x = _samples(surrogate, _TRIED)
+    given = _samples(surrogate, _TRIED)
     with _explaining(format, surrogate), torch.inference_mode():
-        expected, found = surrogate.model(x), predict(x)
+        expected, found = surrogate.model(*given), predict(*given)
     for name, values in expected.items():
         scale = float(values.abs().max()) or 1.0
         if found[name].shape != values.shape or float((found[name] - values).abs().max()) > _RELATIVE * scale:

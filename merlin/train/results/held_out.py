@@ -7,7 +7,7 @@ from pathlib import Path
 from merlin.errors import NotADataSetError, ShardError, UsageError
 from merlin.shards.reading.reader import Ensemble, open_shards
 from merlin.train.config import TrainConfig
-from merlin.train.data import Selection, TrainingData, find_data_set
+from merlin.train.data import Classes, Selection, TrainingData, class_values, find_data_set
 from merlin.train.loading.columns import Column, Columns
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantities, Quantity
@@ -45,15 +45,28 @@ def _own(config: TrainConfig, digest: str) -> Ensemble:
 
 def _select(ens: Ensemble, quantities: Quantities) -> Selection:
     columns = Columns(ens)
-    labels = {**columns.parameters, **columns.inputs}
+    labels = {**columns.fields, **columns.parameters, **columns.inputs}
     missing = [q.name for q in quantities.inputs if q.name not in labels]
-    missing += [q.name for q in (*quantities.scalars, *quantities.images) if q.name not in columns.fields]
+    missing += [q.name for q in quantities.outputs if q.name not in columns.fields]
     if missing:
         raise UsageError(f"{ens.path} has not what the model was trained on; missing: {', '.join(missing)}")
     fields = columns.fields
     images = tuple(_same_shape(ens, fields[q.name], q) for q in quantities.images)
     scalars = tuple(_same_shape(ens, fields[q.name], q) for q in quantities.scalars)
-    return Selection(tuple(labels[q.name] for q in quantities.inputs), scalars, images)
+    classes = tuple(_same_classes(ens, fields[q.name], q) for q in quantities.classes)
+    inputs = tuple(_same_shape(ens, labels[q.name], q) for q in quantities.inputs)
+    return Selection(inputs, scalars, images, classes)
+
+
+def _same_classes(ens: Ensemble, column: Column, quantity: Quantity) -> Classes:
+    others = sorted(set(class_values(ens, _same_shape(ens, column, quantity))) - set(quantity.classes))
+    if others:
+        listed = ", ".join(map(str, others[:8])) + (", …" if len(others) > 8 else "")
+        known = ", ".join(map(str, quantity.classes[:20])) + (", …" if len(quantity.classes) > 20 else "")
+        raise UsageError(
+            f"'{column.name}' of {ens.path} has classes that the model does not know: {listed}; it knows {known}"
+        )
+    return Classes(column, quantity.classes)
 
 
 def _same_shape(ens: Ensemble, column: Column, quantity: Quantity) -> Column:

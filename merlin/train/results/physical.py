@@ -14,6 +14,7 @@ from merlin.errors import TrainingError
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.scaling import Scaling
 from merlin.train.models.base import Trainee
+from merlin.train.models.inputs import INPUTS
 from merlin.train.quantities import Quantities, Quantity
 
 
@@ -60,28 +61,55 @@ class Affine(nn.Module):
 
 
 class PhysicalModel(nn.Module):
-    """inputs (n, d) float64 -> {scalar: (n,) float64, image: (n, *shape) float32}, all in the data set's units.
+    """Inputs -> {scalar: (n,) float64, image: (n, *shape) float32, class: (n,) int64}, all in the data set's units.
 
-    Images are laid out as the data set stores them.
+    Inputs are, in the order of `input_names`, the matrix "inputs" (n, d) float64 if there are columns, and images
+    (n, *shape) float32. Images are laid out as the data set stores them. Beside a class stand the probabilities of all
+    classes, "<name>.probabilities" (n, K) float32.
     """
 
     def __init__(self, trainee: Trainee, quantities: Quantities, normaliser: Normaliser) -> None:
         super().__init__()
         self.trainee = trainee
         self.quantities = quantities
-        self.inputs = _stacked(quantities.inputs, normaliser)
+        self.inputs = _stacked(quantities.columns, normaliser)
+        self.input_images = nn.ModuleList(_of_image(q, normaliser) for q in quantities.input_images)
+        columns = (INPUTS,) if quantities.columns else ()
+        self.input_names: tuple[str, ...] = (*columns, *(q.name for q in quantities.input_images))
         self.scalars = _stacked(quantities.scalars, normaliser) if quantities.scalars else None
         self.images = nn.ModuleList(_of_image(q, normaliser) for q in quantities.images)
+        for i, quantity in enumerate(quantities.classes):
+            self.register_buffer(f"classes_{i}", torch.tensor(quantity.classes), persistent=False)
 
-    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
-        return self.restored(self.trainee.predict(self.inputs(inputs).float()))
+    def forward(self, *given: Tensor) -> dict[str, Tensor]:
+        batch = dict(zip(self.input_names, given, strict=True))
+        if INPUTS in batch:
+            batch[INPUTS] = self.inputs(batch[INPUTS]).float()
+        for quantity, affine in zip(self.quantities.input_images, self.input_images, strict=True):
+            batch[quantity.name] = affine(as_chw(batch[quantity.name].float(), quantity))
+        return self.predicted_from(batch)
+
+    def predicted_from(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As `forward`, of a normalised batch."""
+        images = {q.name: batch[q.name] for q in self.quantities.input_images}
+        inputs = batch.get(INPUTS)
+        if inputs is None:
+            some = next(iter(images.values()))
+            inputs = some.new_zeros((some.shape[0], 0))
+        return self.restored(self.trainee.predict(inputs, images) if images else self.trainee.predict(inputs))
 
     def restored(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a model made, "scalars" (n, m) and images (n, C, H, W), by name and in the data set's units."""
+        """What a model made, "scalars" (n, m), images (n, C, H, W) and logits of classes, by name and in the data
+        set's units."""
         found: dict[str, Tensor] = {}
         if self.scalars is not None and "scalars" in made:
             scalars = self.scalars.inverse(made["scalars"].double())
             found |= {q.name: scalars[:, i] for i, q in enumerate(self.quantities.scalars)}
+        for i, quantity in enumerate(self.quantities.classes):
+            if quantity.name in made:
+                logits = made[quantity.name].float()
+                found[quantity.name] = self.get_buffer(f"classes_{i}")[logits.argmax(1)]
+                found[quantity.probabilities.name] = logits.softmax(1)
         for quantity, affine in zip(self.quantities.images, self.images, strict=True):
             if quantity.name in made:
                 found[quantity.name] = as_stored(affine.inverse(made[quantity.name].float()), quantity)  # type: ignore[operator]
@@ -94,10 +122,11 @@ class PhysicalModel(nn.Module):
         Raises TrainingError if it has no `predict`, UsageError if it says that it cannot.
         """
         try:
-            found = self(_middle(self.quantities).to(self.inputs.centre.device))
+            found = self(*(given.to(self.inputs.centre.device) for given in _middle(self.quantities)))
         except NotImplementedError as error:
             raise TrainingError("the model has no `predict`: it tells nothing from inputs alone") from error
-        known = {q.name: q for q in (*self.quantities.scalars, *self.quantities.images)}
+        outputs = (*self.quantities.outputs, *(q.probabilities for q in self.quantities.classes))
+        known = {q.name: q for q in outputs}
         return tuple(known[name] for name in found)
 
 
@@ -116,7 +145,9 @@ def as_chw(images: Tensor, quantity: Quantity) -> Tensor:
 
 
 def _stacked(quantities: tuple[Quantity, ...], normaliser: Normaliser) -> Affine:
-    return Affine(Scaling.stack([normaliser.scalings.get(q.path) for q in quantities]), torch.float64, -1)
+    widths = [len(q.column_names) for q in quantities]
+    scaling = Scaling.stack([normaliser.scalings.get(q.path) for q in quantities], widths)
+    return Affine(scaling, torch.float64, -1)
 
 
 def _of_image(quantity: Quantity, normaliser: Normaliser) -> Affine:
@@ -124,7 +155,13 @@ def _of_image(quantity: Quantity, normaliser: Normaliser) -> Affine:
     return Affine(normaliser.scalings.get(quantity.path) or plain, torch.float32, -3)
 
 
-def _middle(quantities: Quantities) -> Tensor:
+def _middle(quantities: Quantities) -> list[Tensor]:
     """Two samples in the middle of the inputs' ranges."""
-    middle = [0.0 if q.low is None or q.high is None else (q.low + q.high) / 2 for q in quantities.inputs]
-    return torch.tensor([middle, middle], dtype=torch.float64)
+    columns = [_centre(q) for q in quantities.columns for _ in q.column_names]
+    matrix = [torch.tensor([columns, columns], dtype=torch.float64)] if columns else []
+    return [*matrix, *(torch.full((2, *q.shape), _centre(q)) for q in quantities.input_images)]
+
+
+def _centre(quantity: Quantity) -> float:
+    low, high = quantity.low, quantity.high
+    return 0.0 if low is None or high is None else (low + high) / 2

@@ -11,8 +11,8 @@ import numpy as np
 from merlin.errors import UsageError
 from merlin.shards.export.columns_file import OutColumn, holds_arrays, writing_columns
 from merlin.train.quantities import Quantity
-from merlin.train.results.samples import SamplesFile
-from merlin.train.results.surrogate import BATCH_SIZE, Surrogate, describe_outside
+from merlin.train.results.samples import open_samples
+from merlin.train.results.surrogate import BATCH_SIZE, Surrogate, describe_outside, dtype_of
 
 Progress = Callable[[int, int], None]  # samples done, in all
 
@@ -41,30 +41,33 @@ def predict_file(
     batch_size: int = BATCH_SIZE,
     progress: Progress = lambda done, total: None,
 ) -> Predictions:
-    """Predict every sample of a file, in its order; the inputs are written beside the predictions.
+    """Predict every sample of a file or a data set, in its order; beside the predictions stand the inputs that are
+    columns.
 
     Memory: a block of samples, of 64 MB or one batch. Raises UsageError for columns that are missing, values that are
     no finite numbers, unknown fields, and a format that cannot hold what was asked for.
     """
     wanted, notes = _fitting(surrogate.chosen(fields), out, is_asked=fields is not None)
     columns = _columns(surrogate, wanted)
-    samples = SamplesFile(samples_path, surrogate.inputs)
+    samples = open_samples(samples_path, surrogate.inputs, surrogate.input_images)
     notes += [samples.note] if samples.note else []
     outside: dict[str, int] = {}
     row_bytes = sum(c.dtype.itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in columns)
+    row_bytes += sum(4 * int(np.prod(shape)) for shape in surrogate.input_images.values())
     step = max(batch_size, min(_BLOCK, _BLOCK_BYTES // row_bytes) // batch_size * batch_size)
     facts = {"model": surrogate.best.name, "run": str(surrogate.best.directory.resolve().parent)}
     try:
         with writing_columns(out, columns, samples.num, facts) as file:
             for lo, x in samples.blocks(step):
+                given = [*([x] if surrogate.inputs else []), *samples.images(lo, lo + len(x))]
                 made = [
-                    surrogate.predict_batch(x[at : at + batch_size], wanted)
+                    surrogate.predict_batch([values[at : at + batch_size] for values in given], wanted)
                     for at in range(0, len(x), batch_size)
                 ]
                 names = [column.name for column in columns]
                 predicted = [np.concatenate([part[q.name] for part in made]) for q in wanted]
                 file.write(lo, dict(zip(names, [*x.T, *predicted], strict=True)))
-                for name, num in surrogate.outside(x).items():
+                for name, num in surrogate.outside(given).items():
                     outside[name] = outside.get(name, 0) + num
                 progress(lo + len(x), samples.num)
     finally:
@@ -72,21 +75,27 @@ def predict_file(
     if outside:
         notes.append(describe_outside(outside, surrogate.ranges))
     return Predictions(
-        out, samples.num, surrogate.inputs, tuple(q.name for q in wanted), outside, tuple(notes)
+        out,
+        samples.num,
+        (*surrogate.inputs, *surrogate.input_images),
+        tuple(q.name for q in wanted),
+        outside,
+        tuple(notes),
     )
 
 
 def _fitting(
     wanted: Sequence[Quantity], out: Path, *, is_asked: bool
 ) -> tuple[tuple[Quantity, ...], list[str]]:
-    """What the format can hold; images that nobody asked for by name are left out with a note."""
+    """What the format can hold; images, and probabilities, that nobody asked for by name are left out with a note."""
     images = [q.name for q in wanted if q.shape]
     if holds_arrays(out) or not images:
         return tuple(wanted), []
+    what = "images" if all(q.is_image for q in wanted if q.shape) else "arrays"
     rest = tuple(q for q in wanted if not q.shape)
     where = "write .npz, .parquet or .h5 to have them"
     if is_asked or not rest:
-        raise UsageError(f"{out}: a CSV file has no place for images ({', '.join(images)}); {where}")
+        raise UsageError(f"{out}: a CSV file has no place for {what} ({', '.join(images)}); {where}")
     return rest, [f"{out} has no place for {', '.join(images)}; {where}"]
 
 
@@ -94,13 +103,8 @@ def _columns(surrogate: Surrogate, wanted: Sequence[Quantity]) -> list[OutColumn
     """Inputs, then predictions; an input that is called as a prediction is inputs.<name>."""
     taken = {q.name for q in wanted}
     inputs = [
-        OutColumn(
-            f"inputs.{q.name}" if q.name in taken else q.name, np.dtype("<f8"), (), q.units, q.description
-        )
-        for q in surrogate.best.quantities.inputs
+        OutColumn(f"inputs.{name}" if name in taken else name, np.dtype("<f8"), (), q.units, q.description)
+        for q in surrogate.best.quantities.columns
+        for name in q.column_names
     ]
-    kinds = [np.dtype("<f4" if q.shape else "<f8") for q in wanted]
-    return inputs + [
-        OutColumn(q.name, kind, q.shape, q.units, q.description)
-        for q, kind in zip(wanted, kinds, strict=True)
-    ]
+    return inputs + [OutColumn(q.name, dtype_of(q), q.shape, q.units, q.description) for q in wanted]

@@ -7,6 +7,10 @@ For predictions p and true values t of a scalar over all samples:
 A channel of an image field has the same relative L2, with sums over all its pixels, and beside it ‖p - t‖ / ‖t‖ of each
 sample, of which mean and quantiles are told: it says how well faint pictures do. R² compares with the mean image: its
 denominator is the sum over all pixels of Σ(t - mean t)² of that pixel.
+
+Of classes the accuracy, and beside it that of always saying the most frequent class; the cross-entropy, which is the
+mean of -log of the probability that the true class was given; and of each class, how many of its samples were found
+(recall), and how many that were taken for it are of it (precision).
 """
 
 from __future__ import annotations
@@ -77,6 +81,44 @@ class ScalarScores:
             "relative_l2": _root_of(self.squared, self.size),
             "max_error": self.worst,
             "std": math.sqrt(float(self.spread.squares) / num),
+        }
+
+
+@dataclass
+class ClassScores:
+    """Of one field that tells classes; `confusion` (K, K) counts samples by true and by predicted class."""
+
+    classes: tuple[int, ...]
+    confusion: Array = field(init=False)
+    surprise: float = 0.0  # Σ -log of the true class's probability
+
+    def __post_init__(self) -> None:
+        self.confusion = np.zeros((len(self.classes), len(self.classes)), np.int64)
+
+    def add(self, predicted: Array, true: Array, probabilities: Array) -> None:
+        """Classes (n,) by their values, and what each was given (n, K)."""
+        rows, columns = (np.searchsorted(self.classes, values) for values in (true, predicted))
+        np.add.at(self.confusion, (rows, columns), 1)
+        given = probabilities[np.arange(len(rows)), rows].astype(np.float64)
+        self.surprise += float(-np.log(np.maximum(given, np.finfo(np.float32).tiny)).sum())
+
+    def result(self) -> dict[str, Any]:
+        num, of_class = max(1, int(self.confusion.sum())), self.confusion.sum(axis=1)
+        right, said = np.diag(self.confusion), self.confusion.sum(axis=0)
+        return {
+            "accuracy": float(right.sum()) / num,
+            "most_frequent": float(of_class.max(initial=0)) / num,
+            "cross_entropy": self.surprise / num,
+            "classes": [
+                {
+                    "class": value,
+                    "num_samples": int(of_class[i]),
+                    "recall": int(right[i]) / int(of_class[i]) if of_class[i] else math.nan,
+                    "precision": int(right[i]) / int(said[i]) if said[i] else math.nan,
+                }
+                for i, value in enumerate(self.classes)
+            ],
+            "confusion": self.confusion.tolist(),
         }
 
 

@@ -26,6 +26,7 @@ from merlin.train.models.base import Shapes, Trainee
 from merlin.train.models.consent import require_consent
 from merlin.train.models.version import require_code
 from merlin.train.quantities import Quantities, Quantity
+from merlin.train.results.given import find_column, require_finite, taken
 from merlin.train.results.physical import PhysicalModel
 from merlin.train.run_directory import FACTS, MODEL_FORMAT, NORMALISE, VERSION, RunDirectory, is_run
 
@@ -131,11 +132,9 @@ def _named_in(directory: Path, name: str) -> str:
 def _build(state: Mapping[str, Any]) -> Trainee:
     from merlin.train.models.registry import build
 
-    shapes, model = state["shapes"], state["model"]
-    images = {name: tuple(shape) for name, shape in shapes["images"].items()}
-    known = Shapes(tuple(shapes["inputs"]), tuple(shapes["scalars"]), images)
+    model = state["model"]
     try:
-        return build(model["name"], known, model["options"])
+        return build(model["name"], Shapes.from_json(state["shapes"]), model["options"])
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise TrainingError(
             f"the model {model['name']} cannot be built: {type(error).__name__}: {error}"
@@ -170,18 +169,33 @@ class Surrogate:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns of inputs, in the order of an array's."""
-        return tuple(q.name for q in self.best.quantities.inputs)
+        """The columns of inputs, in the order of an array's; a series has one for each of its numbers."""
+        return tuple(name for q in self.best.quantities.columns for name in q.column_names)
+
+    @property
+    def input_images(self) -> dict[str, tuple[int, ...]]:
+        """The images among the inputs, each with its shape, laid out as in the data set."""
+        return {q.name: q.shape for q in self.best.quantities.input_images}
 
     @property
     def scalars(self) -> tuple[str, ...]:
         """The scalars that are predicted."""
-        return tuple(q.name for q in self._predicted if not q.shape)
+        return tuple(q.name for q in self._predicted if not q.shape and not q.classes)
 
     @property
     def images(self) -> dict[str, tuple[int, ...]]:
         """The images that are predicted, each with its shape, laid out as in the data set."""
-        return {q.name: q.shape for q in self._predicted if q.shape}
+        return {q.name: q.shape for q in self._predicted if q.is_image}
+
+    @property
+    def classes(self) -> dict[str, tuple[int, ...]]:
+        """What tells classes, with their values; the columns of "<name>.probabilities" are in their order."""
+        return {q.name: q.classes for q in self._predicted if q.classes}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Everything predicted."""
+        return tuple(q.name for q in self._predicted)
 
     @cached_property
     def units(self) -> dict[str, str]:
@@ -191,12 +205,15 @@ class Surrogate:
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The least and the greatest value of each input in the data set that the model was trained on."""
-        known = self.best.quantities.inputs
-        return {q.name: (q.low, q.high) for q in known if q.low is not None and q.high is not None}
+        quantities = self.best.quantities
+        known = [(name, q) for q in quantities.columns for name in q.column_names]
+        known += [(q.name, q) for q in quantities.input_images]
+        return {name: (q.low, q.high) for name, q in known if q.low is not None and q.high is not None}
 
     def __repr__(self) -> str:
-        what = [*self.scalars, *(f"{name} {shape}" for name, shape in self.images.items())]
-        return f"Surrogate({self.best.name}: {', '.join(self.inputs)} -> {', '.join(what)})"
+        given = [f"{q.name} {q.shape}" if q.shape else q.name for q in self.best.quantities.inputs]
+        what = [*self.scalars, *self.classes, *(f"{name} {shape}" for name, shape in self.images.items())]
+        return f"Surrogate({self.best.name}: {', '.join(given)} -> {', '.join(what)})"
 
     def quantity(self, name: str) -> Quantity:
         """What is known about something predicted; KeyError if it is not."""
@@ -205,21 +222,23 @@ class Surrogate:
     def predict(
         self, inputs: Any, *, fields: Sequence[str] | None = None, batch_size: int = BATCH_SIZE
     ) -> dict[str, Array]:
-        """Predictions for n samples: scalars (n,) float64 and images (n, *shape) float32.
+        """Predictions for n samples: scalars (n,) float64, images (n, *shape) float32, classes (n,) int64 and their
+        "<name>.probabilities" (n, K) float32.
 
         `inputs` is an array (n, d) with the columns `self.inputs`, or a mapping or a DataFrame with a column of each
-        name; single numbers stand for all samples. `fields` choose among what is predicted. Inputs outside of the range
-        that the model was trained on are warned about (ExtrapolationWarning).
+        name; single numbers stand for all samples. Columns z0, z1, … may be given as z (n, k), and images (n, *shape)
+        by their names. `fields` choose among what is predicted. Inputs outside of the range that the model was trained
+        on are warned about (ExtrapolationWarning).
 
         Raises UsageError for columns that are missing, values that are not finite, and unknown fields.
         """
-        x = self.matrix(inputs)
-        self._warn(self.outside(x))
-        wanted = self.chosen(fields)
-        shapes = {q.name: q.shape for q in wanted}
-        out = {n: np.empty((len(x), *s), np.float32 if s else np.float64) for n, s in shapes.items()}
-        for lo in range(0, len(x), batch_size):
-            for name, values in self.predict_batch(x[lo : lo + batch_size], wanted).items():
+        given = self.arrays(inputs)
+        self._warn(self.outside(given))
+        wanted, num = self.chosen(fields), len(given[0])
+        out = {q.name: np.empty((num, *q.shape), dtype_of(q)) for q in wanted}
+        for lo in range(0, num, batch_size):
+            batch = [values[lo : lo + batch_size] for values in given]
+            for name, values in self.predict_batch(batch, wanted).items():
                 out[name][lo : lo + batch_size] = values
         return out
 
@@ -234,13 +253,44 @@ class Surrogate:
         return tuple(known[name] for name in fields)
 
     @torch.inference_mode()
-    def predict_batch(self, x: Array, wanted: Sequence[Quantity]) -> dict[str, Array]:
-        """As `predict`, for a matrix (n, d) float64 that fits into memory at once."""
-        made = self.model(torch.from_numpy(np.ascontiguousarray(x)).to(self.device))
+    def predict_batch(self, given: Sequence[Array], wanted: Sequence[Quantity]) -> dict[str, Array]:
+        """As `predict`, for what `arrays` gave, as far as it fits into memory at once."""
+        made = self.model(*(torch.from_numpy(np.ascontiguousarray(x)).to(self.device) for x in given))
         return {q.name: made[q.name].cpu().numpy() for q in wanted}
 
-    def matrix(self, inputs: Any) -> Array:
-        """Inputs as a finite matrix (n, d) float64. Raises UsageError for what cannot be one."""
+    def arrays(self, inputs: Any) -> list[Array]:
+        """Inputs as the model takes them: a finite matrix (n, d) float64 if it has columns, and images (n, *shape)
+        float32. Raises UsageError for what cannot be that."""
+        if not self.input_images:
+            return [self._matrix(inputs)]
+        if not _has_columns(inputs):
+            names = ", ".join((*self.inputs, *self.input_images))
+            raise UsageError(f"inputs: the model sees images; give a mapping with {names}")
+        require_columns(tuple(self.input_images), list(inputs.keys()), "inputs")
+        images = [self._image(name, shape, inputs[name]) for name, shape in self.input_images.items()]
+        given = [*([self._matrix(inputs)] if self.inputs else []), *images]
+        lengths = dict(zip(self.model.input_names, map(len, given), strict=True))
+        several = {length for length in lengths.values() if length != 1}
+        if len(several) > 1:
+            listed = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+            raise UsageError(f"inputs: expected as many samples of each; found {listed}")
+        num = next(iter(several), 1)
+        return [values if len(values) == num else np.repeat(values, num, axis=0) for values in given]
+
+    def _image(self, name: str, shape: tuple[int, ...], given: Any) -> Array:
+        """(n, *shape); a single image is one sample."""
+        values = np.asarray(given, np.float32)
+        if values.shape == shape:
+            values = values[np.newaxis]
+        if values.shape[1:] != shape:
+            raise UsageError(
+                f"inputs: '{name}' of shape {values.shape}: expected (samples, {', '.join(map(str, shape))})"
+            )
+        require_finite(values, "inputs", name)
+        return values
+
+    def _matrix(self, inputs: Any) -> Array:
+        """(n, d)"""
         x = self._from_columns(inputs) if _has_columns(inputs) else np.asarray(inputs, np.float64)
         if x.ndim != 2 or x.shape[1] != len(self.inputs):
             raise UsageError(
@@ -257,8 +307,12 @@ class Surrogate:
         return x
 
     def _from_columns(self, inputs: Any) -> Array:
-        require_columns(self.inputs, list(inputs.keys()), "inputs")
-        columns = [np.asarray(inputs[name], np.float64) for name in self.inputs]
+        keys = list(inputs.keys())
+        is_complete = set(self.inputs) <= set(keys)
+        shapes = {key: () if is_complete else np.shape(inputs[key])[1:] for key in keys}
+        places = {name: place for name in self.inputs if (place := find_column(name, shapes))}
+        require_columns(self.inputs, [*keys, *places], "inputs")
+        columns = [np.asarray(taken(inputs, place), np.float64) for place in places.values()]
         lengths = {name: c.shape for name, c in zip(self.inputs, columns, strict=True) if c.ndim}
         if len(set(lengths.values())) > 1 or any(len(shape) > 1 for shape in lengths.values()):
             listed = ", ".join(f"{name} {shape}" for name, shape in lengths.items())
@@ -266,14 +320,17 @@ class Surrogate:
         num = next(iter(lengths.values()), (1,))
         return np.stack([np.broadcast_to(column, num) for column in columns], axis=1)
 
-    def outside(self, x: Array) -> dict[str, int]:
-        """Columns of a matrix with values outside of the data set's range, and in how many samples."""
-        found = {}
-        for i, name in enumerate(self.inputs):
-            if name in self.ranges:
-                low, high = self.ranges[name]
+    def outside(self, given: Sequence[Array]) -> dict[str, int]:
+        """Columns and images with values outside of the data set's range, and in how many samples."""
+        columns = dict(zip(self.inputs, given[0].T, strict=True)) if self.inputs else {}
+        images = given[1:] if self.inputs else given
+        found, ranges = {}, self.ranges
+        for name, values in {**columns, **dict(zip(self.input_images, images, strict=True))}.items():
+            if name in ranges:
+                low, high = ranges[name]
                 slack = _ULPS * (high - low)
-                num = int(((x[:, i] < low - slack) | (x[:, i] > high + slack)).sum())
+                wrong = (values < low - slack) | (values > high + slack)
+                num = int(wrong.reshape(len(values), -1).any(axis=1).sum())
                 if num:
                     found[name] = num
         return found
@@ -281,6 +338,11 @@ class Surrogate:
     def _warn(self, outside: Mapping[str, int]) -> None:
         if outside:
             warnings.warn(describe_outside(outside, self.ranges), ExtrapolationWarning, stacklevel=3)
+
+
+def dtype_of(quantity: Quantity) -> np.dtype[Any]:
+    """Of what is predicted."""
+    return np.dtype("<i8" if quantity.classes else "<f4" if quantity.shape else "<f8")
 
 
 def describe_outside(outside: Mapping[str, int], ranges: Mapping[str, tuple[float, float]]) -> str:

@@ -57,7 +57,7 @@ def assert_shapes(made: dict[str, torch.Tensor], batch: dict[str, torch.Tensor])
 
 
 def test_all_models_have_names_and_their_options_descriptions() -> None:
-    assert set(MODELS) == {"regressor", "icf_autoencoder", "icf_surrogate"}
+    assert set(MODELS) == {"regressor", "classifier", "icf_autoencoder", "icf_surrogate"}
     for name in MODELS:
         options = find(name).options
         assert options is not None

@@ -56,6 +56,8 @@ def _parts(
             found.append(("scalars", "Scalars in numbers", tables.scalars_table(facts["scalars"])))
         if name == "inputs":
             found[-1] = (*found[-1][:2], found[-1][2] + tables.scalars_table(facts["inputs"]))
+    if facts["classes"]:
+        found.insert(0, ("classes", "Classes in numbers", tables.classes_tables(facts["classes"])))
     if facts["images"]:
         last = max(i for i, (id, *_) in enumerate(found) if id.startswith("chart-images_"))
         found.insert(last + 1, ("images", "Images in numbers", tables.images_table(facts["images"])))
@@ -82,10 +84,10 @@ def _subtitle(evaluation: Evaluation) -> str:
 def _lead(evaluation: Evaluation) -> str:
     """What the numbers mean, in two sentences."""
     facts = evaluation.facts
-    inputs = len(evaluation.run_facts.inputs)
+    inputs = len(evaluation.run_facts.quantities.inputs or evaluation.run_facts.inputs)
     is_own = facts["data"]["digest"] == evaluation.run_facts.data_digest
     is_seen = is_own and facts["split"] == evaluation.config.splits.train
-    outputs = []
+    outputs = [f"the classes of {', '.join(facts['classes'])}"] if facts["classes"] else []
     if facts["scalars"]:
         outputs.append(f"{len(facts['scalars'])} scalar" + ("s" if len(facts["scalars"]) > 1 else ""))
     if facts["images"]:
@@ -93,10 +95,15 @@ def _lead(evaluation: Evaluation) -> str:
     if facts["kind"] == "reconstruction":
         what = f"The model squeezes {' and '.join(outputs)} into a latent code and unfolds them again"
     else:
-        what = f"The model predicts {' and '.join(outputs)} from {inputs} inputs"
+        what = f"The model predicts {' and '.join(outputs)} from {tables.count(inputs, 'input')}"
+    seen = "was trained on." if is_seen else "has not learned from."
+    if facts["classes"]:
+        return (
+            f"{what}. All numbers here are of samples that it {seen} Accuracy is the fraction of samples whose class "
+            "is the one predicted; cross-entropy is 0 where the true class is always given the probability 1."
+        )
     return (
-        f"{what}. All errors here are in the units of the data set, on samples that it "
-        + ("was trained on." if is_seen else "has not learned from.")
+        f"{what}. All errors here are in the units of the data set, on samples that it {seen}"
         + " R² is 1 for a perfect model and 0 for one that always says the mean; relative L2 is the size of the error, "
         "divided by the size of the true value; SSIM is the structural similarity of images, 1 where they are equal."
     )
@@ -105,6 +112,8 @@ def _lead(evaluation: Evaluation) -> str:
 def _cards(evaluation: Evaluation, history: History) -> str:
     facts = evaluation.facts
     cards = []
+    for name, found in facts["classes"].items():
+        cards.append((f"{100 * found['accuracy']:.3g} %", f"accuracy of {escape(name)}"))
     if facts["scalars"]:
         found = {name: s["r2"] for name, s in facts["scalars"].items() if s["r2"] == s["r2"]}
         if found:

@@ -13,6 +13,8 @@ from merlin.train.results.evaluate import Evaluation
 from merlin.train.results.history import History
 from merlin.train.results.report.agreement import score
 
+_MAX_CONFUSED = 20  # classes of a table with a line and a column for each
+
 
 def scalars_table(scores: Mapping[str, Any]) -> str:
     rows = [
@@ -28,6 +30,41 @@ def scalars_table(scores: Mapping[str, Any]) -> str:
 def _name(name: str, found: Mapping[str, Any]) -> str:
     units = found.get("units", "")
     return f"<b>{escape(name)}</b>" + (f' <span class="sub">{escape(units)}</span>' if units else "")
+
+
+def classes_tables(scores: Mapping[str, Any]) -> str:
+    """Of every field its numbers, and how often each class was taken for which."""
+    rows = [
+        [_name(name, found), _percent(found["accuracy"]), _percent(found["most_frequent"]),
+         number(found["cross_entropy"], 4)]
+        for name, found in scores.items()
+    ]  # fmt: skip
+    columns = ("", "accuracy", "always the most frequent", "cross-entropy")
+    parts = [table(columns, rows, right=columns[1:])]
+    for name, found in scores.items():
+        parts.append(f"<h3>{escape(name)}</h3>\n{_of_classes(found)}")
+        if len(found["classes"]) <= _MAX_CONFUSED:
+            parts.append(_confusion(found))
+    return "\n".join(parts)
+
+
+def _of_classes(found: Mapping[str, Any]) -> str:
+    rows = [
+        [f"<b>{of['class']}</b>", f"{of['num_samples']:,}", _percent(of["recall"]), _percent(of["precision"])]
+        for of in found["classes"]
+    ]
+    columns = ("class", "samples", "found (recall)", "right where said (precision)")
+    return table(columns, rows, right=columns[1:])
+
+
+def _confusion(found: Mapping[str, Any]) -> str:
+    names = [str(of["class"]) for of in found["classes"]]
+    rows = [
+        [f"<b>{name}</b>", *(f"{num:,}" if num else "" for num in counts)]
+        for name, counts in zip(names, found["confusion"], strict=True)
+    ]
+    note = '<p class="note">Samples by true class (lines) and predicted class (columns).</p>'
+    return note + table(("", *names), rows, right=names)
 
 
 def images_table(scores: Mapping[str, Any]) -> str:
@@ -112,7 +149,7 @@ def provenance_table(evaluation: Evaluation) -> str:
         ("trained on", f"{run.data_path} ({splits})"),
         ("evaluated on", f"{facts['data']['path']}, {facts['split']}"),
         ("data digest", facts["data"]["digest"]),
-        ("inputs", ", ".join(run.inputs)),
+        ("inputs", ", ".join(q.name for q in run.quantities.inputs) or ", ".join(run.inputs)),
     ]
     rows = [[label, f"<code>{escape(value)}</code>"] for label, value in known]
     listed = table(("", ""), rows).replace("<thead><tr><th></th><th></th></tr></thead>", "")
