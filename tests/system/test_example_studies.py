@@ -32,7 +32,7 @@ def run(spec: str, cwd: Path, *variables: str) -> Path:
 
 
 def test_every_folder_of_specs_has_a_test_here() -> None:
-    assert {p.parent.name for p in SPECS.glob("*/*.yaml")} == {"hello", "icf", "covid"}
+    assert {p.parent.name for p in SPECS.glob("*/*.yaml")} == {"hello", "icf", "covid", "simple_chain"}
 
 
 def test_hello_throws_remarks_and_finds_the_longest(tmp_path: Path) -> None:
@@ -40,6 +40,12 @@ def test_hello_throws_remarks_and_finds_the_longest(tmp_path: Path) -> None:
     counts = json.loads(command("status", str(workspace), "--json", cwd=tmp_path))["totals"]
     assert counts["ok"] == counts["planned"] > 0
     assert (workspace / "longest/longest.out").read_text().strip()
+
+
+def test_the_chain_reports_what_its_first_step_made(tmp_path: Path) -> None:
+    workspace = run("simple_chain/simple_chain.yaml", tmp_path)
+    (report,) = workspace.glob("report/NUMBER.12/*.out")
+    assert report.read_text() == "12 squared is 144\n"
 
 
 def test_icf_makes_verified_shards_of_scalars_series_and_images(tmp_path: Path) -> None:
