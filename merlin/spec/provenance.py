@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from merlin.spec.defaults import fill
+from merlin.spec.expand import is_of_maestro
 from merlin.spec.scalars import Plain
 from merlin.spec.tokens import substitute
 from merlin.spec.tree import Entry, to_data
@@ -59,6 +60,8 @@ _Dumper.add_representer(list, _represent_list)
 def dump(tree: Entry, values: Mapping[str, str] | None = None) -> str:
     """The tree with defaults as YAML; `values` are filled in last, in keys too."""
     data = fill(to_data(tree))
+    if is_of_maestro(tree):
+        del data["merlin"]  # with the block, $(OUTPUT_PATH) would mean something else
     ordered = {key: data[key] for key in _ORDER if key in data}
     ordered.update({key: value for key, value in data.items() if key not in ordered})
     plain = _writable(ordered, values or {})

@@ -217,6 +217,8 @@ def test_a_spec_of_maestro_has_its_clone_in_every_workspace(spec_of, tmp_path, r
         assert workspace.path.parent == tmp_path / "out"
         assert workspace.plan.instances[0].command == f"ls {workspace.path}/CODE {workspace.path}"
         assert (workspace.path / "CODE" / ".git").is_dir()
+    again = prepare_study(load_spec(workspace.info / "hello.partial.yaml"))
+    assert again.plan.instances[0].command == f"ls {again.path}/CODE {again.path}"
 
 
 @NEEDS_GIT
