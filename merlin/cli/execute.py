@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,7 @@ def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[st
         "failed": summary.failed,
         "skipped": summary.skipped,
         "missing": summary.missing,
+        "on_failed_input": snapshot.totals.on_failed_input,
         "steps": _steps(snapshot),
         "failures": group_failures(workspace)[:MAX_GROUPS] if summary.failed else [],
         "data_sets": data_sets(workspace),
@@ -121,7 +123,7 @@ def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[st
 
 
 def _steps(snapshot: Snapshot) -> list[dict[str, Any]]:
-    keys = ("step", "planned", "ok", "failed", "skipped", "missing")
+    keys = ("step", "planned", "ok", "failed", "skipped", "missing", "on_failed_input")
     return [{key: getattr(step, key) for key in keys} for step in snapshot.steps]
 
 
@@ -142,7 +144,7 @@ def _data_set(folder: Path) -> dict[str, Any]:
         "path": str(folder),
         "line": facts.line,
         "rows": facts.num_rows,
-        "filtered": facts.counts.filtered,
+        "samples": asdict(facts.counts),
         "shards": facts.num_shards,
         "size_bytes": facts.size_bytes,
         "fields": [field.info.name for field in facts.fields],
@@ -162,6 +164,8 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
     rows = [[step["step"], *(f"{step[key]:,}" for key in keys)] for step in report["steps"]]
     console().print(table(("step", *keys), rows, right=keys))
     print(f"\ntasks: {reconciled(report)}   ({duration(report['seconds'])})")
+    if report["on_failed_input"]:
+        print(on_failed_input(report["on_failed_input"]))
     for group in report["failures"]:
         print(f"\n{group.step}: {count(group.count, 'task')} failed: {group.cause}")
         for line in group.log_tail.splitlines()[-MAX_TAIL_LINES:]:
@@ -170,8 +174,7 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
         print(f"\nall failures, with logs: {command_line('failures', report['workspace'])}")
     for data_set in report["data_sets"]:
         print(f"\ndata set {data_set['line']}")
-        if data_set["filtered"]:
-            print(f"    {count(data_set['filtered'], 'sample')} filtered: a `valid` condition rejected them")
+        print(f"    samples: {reconciled(data_set['samples'])}")
     flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         print(f"stopped early: {report['stop_reason']}", file=sys.stderr)
@@ -191,7 +194,12 @@ def _show_note(report: dict[str, Any]) -> None:
     flush()
 
 
-def reconciled(numbers: dict[str, Any]) -> str:
-    """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
-    parts = " + ".join(f"{key} {numbers[key]:,}" for key in ("ok", "failed", "skipped", "missing"))
-    return f"planned {numbers['planned']:,} = {parts}"
+def on_failed_input(num: int) -> str:
+    """For the line below the counts."""
+    return f"{count(num, 'task')} ran on input that had failed"
+
+
+def reconciled(numbers: Mapping[str, int]) -> str:
+    """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"; filtered, too, where samples are counted."""
+    keys = [key for key in ("ok", "failed", "filtered", "skipped", "missing") if key in numbers]
+    return f"planned {numbers['planned']:,} = " + " + ".join(f"{key} {numbers[key]:,}" for key in keys)

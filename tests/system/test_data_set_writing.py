@@ -24,6 +24,8 @@ from live_processes import processes_inside
 from servers import RedisServer
 from waiting import wait_until
 
+from merlin.shards.format.counts import counts_of
+
 NUM = 40
 NUM_STORMS, NUM_KILLS = repeats(2, 8), repeats(4, 8)
 
@@ -205,6 +207,10 @@ def test_every_kind_of_field_is_stored_as_it_was_made(spec: Path, tmp_path: Path
     assert [f["expression"] for f in data["filters"]] == [
         "yield < 0.9", "len(mol.nodes) > 1", "not hot or yield > -1"
     ]  # fmt: skip
+    told = str(counts_of(workspace / "files"))  # the same words everywhere
+    assert f"samples: {told}" in done.stdout
+    assert f"samples in files: {told}" in merlin("status", workspace, cwd=tmp_path).stdout
+    assert told in merlin("shards", "verify", workspace, cwd=tmp_path).stdout
     check_files(workspace, kept)
     check_arrays(workspace)
     assert_intact(workspace)

@@ -101,7 +101,7 @@ def bar(step: StepStatus, fills: dict[str, str], width: int = BAR_WIDTH) -> list
 
 def show(snapshot: Snapshot, added: Sequence[Snapshot] = (), *, cb_help: bool = False) -> None:
     """Print a snapshot for people, and those of the study's extensions below it."""
-    from merlin.cli.execute import reconciled
+    from merlin.cli.execute import on_failed_input, reconciled
 
     print(f"{snapshot.name}  {snapshot.state}  {snapshot.workspace}\n")
     width = max((len(s.step) for each in (snapshot, *added) for s in each.steps), default=4)
@@ -115,7 +115,11 @@ def show(snapshot: Snapshot, added: Sequence[Snapshot] = (), *, cb_help: bool = 
         kind: sum(getattr(step, kind) for each in (snapshot, *added) for step in each.steps)
         for kind in ("planned", "ok", "failed", "skipped", "missing")
     }
-    print(f"\n{reconciled(totals)}")
+    print(f"\ntasks: {reconciled(totals)}")
+    if num := sum(each.totals.on_failed_input for each in (snapshot, *added)):
+        print(on_failed_input(num))
+    for data_set in snapshot.data_sets:
+        print(f"samples in {data_set.aggregate}: {data_set.samples}")
     _show_advice([snapshot, *added], totals)
 
 

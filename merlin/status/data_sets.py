@@ -1,0 +1,29 @@
+"""What became of the samples of a study's data sets, in the words of their manifests. Light: no NumPy, no HDF5."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from merlin.shards.format.counts import Counts, counts_of
+from merlin.study.plan import StepKind
+from merlin.study.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSetStatus:
+    """A finished data set, with the samples that extensions have added."""
+
+    aggregate: str  # id of the step instance
+    path: str
+    samples: Counts
+
+
+def data_sets_of(workspace: Workspace) -> list[DataSetStatus]:
+    """The finished data sets of a study, in the order of the plan."""
+    found = []
+    for instance in workspace.plan.instances:
+        if instance.kind is StepKind.AGGREGATE:
+            directory = workspace.data_set_dir(instance)
+            if counts := counts_of(directory):
+                found.append(DataSetStatus(aggregate=instance.id, path=str(directory), samples=counts))
+    return found
