@@ -39,6 +39,7 @@ def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config 
             f"--workers is for runs on this machine, and a broker is configured ({config.path or config.origin}); "
             f"add --local, or start workers: {start_workers(target)}"
         )
+    _ = config.key  # before a workspace is made: without a key that is safe to use nothing can be published
     require_reachable(config, hint=LOCAL_HINT)
     return config
 

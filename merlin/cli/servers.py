@@ -21,19 +21,18 @@ PATIENCE_S = 10.0  # for a server that has to answer; one that is only looked at
 LOCAL_HINT = "To run on this machine alone, add --local."
 
 
-def require_reachable(config: Config, *, hint: str = "") -> None:
-    """Raise ExecutionError within `PATIENCE_S` if a server of `config` cannot be used.
+def require_reachable(config: Config, *, hint: str = "") -> list[str]:
+    """Warnings about the servers of `config`.
 
-    The message names the server, says what is wrong and what to do; `hint` is added to it.
+    Raises ExecutionError within `PATIENCE_S` if one of them cannot be used: the message names the server, says what
+    is wrong and what to do; `hint` is added to it.
     """
-    problems = [
-        reach.detail + (f"\n  {reach.hint}" if reach.hint else "")
-        for _, reach in reach_all(config, PATIENCE_S)
-        if not reach.ok
-    ]
+    reached = [reach for _, reach in reach_all(config, PATIENCE_S)]
+    problems = [r.detail + (f"\n  {r.hint}" if r.hint else "") for r in reached if not r.ok]
     if problems:
         where = f"It is configured by {config.path or config.origin}; merlin doctor looks closer."
         raise ExecutionError("\n  ".join([*problems, where, *([hint] if hint else [])]))
+    return [f"{reach.detail}, but {reach.hint}" for reach in reached if reach.hint]
 
 
 def reach_all(config: Config, timeout_s: float | None = None) -> list[tuple[Endpoint, Reach]]:

@@ -11,6 +11,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from merlin.config.places import KEY_FILE
 from merlin.errors import ConfigError
 
 KEY_BYTES = 32
@@ -41,6 +42,17 @@ def make_key(path: Path) -> bytes:
     """The key in `path`, made if there is none yet; of several processes that make it at once, one wins."""
     if not path.exists():
         _create(path)
+    return read_key(path)
+
+
+def given_key(path: Path) -> bytes:
+    """The key in the file that MERLIN_KEY_FILE names. A new one would be of no use: nobody else has it."""
+    if not path.exists():
+        raise ConfigError(
+            f"MERLIN_KEY_FILE names {path}, which does not exist\n"
+            f"  Copy your key there (scp -p), or unset MERLIN_KEY_FILE to use ~/.merlin/{KEY_FILE}; "
+            "merlin config create makes a new one"
+        )
     return read_key(path)
 
 

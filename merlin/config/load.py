@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from merlin.config.app_file import read_app_file
@@ -54,7 +55,8 @@ def require_config(env: Mapping[str, str] = os.environ, *, cwd: Path | None = No
 
 def load_config(path: Path, env: Mapping[str, str] = os.environ, *, origin: str = "named") -> Config:
     """The configuration in one app.yaml. Raises ConfigError with every finding."""
-    return read_app_file(absolute(str(path), env), env, origin)
+    found = read_app_file(absolute(str(path), env), env, origin)
+    return replace(found, is_key_given=bool(env.get("MERLIN_KEY_FILE")))
 
 
 def find_config_path(
@@ -111,7 +113,13 @@ def _from_urls(env: Mapping[str, str]) -> Config:
             f"{what}, and the progress of studies is kept in Redis\n"
             "  Set MERLIN_BACKEND_URL=redis://:PASSWORD@HOST:6379/0"
         )
-    return Config(broker=broker, backend=backend, key_path=default_key_path(env), origin="MERLIN_BROKER_URL")
+    return Config(
+        broker=broker,
+        backend=backend,
+        key_path=default_key_path(env),
+        origin="MERLIN_BROKER_URL",
+        is_key_given=bool(env.get("MERLIN_KEY_FILE")),
+    )
 
 
 def _endpoint(variable: str, env: Mapping[str, str]) -> Endpoint:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from merlin.config.keys import make_key
+from merlin.config.keys import given_key, make_key
 from merlin.errors import Diagnostic
 
 Kind = Literal["redis", "rediss", "redis+socket", "amqp", "amqps"]
@@ -190,11 +190,13 @@ class Config:
     path: Path | None = None  # the app.yaml, None for MERLIN_BROKER_URL
     celery: Mapping[str, Any] = field(default_factory=dict)  # celery.overrides
     warnings: tuple[Diagnostic, ...] = ()
+    is_key_given: bool = False  # by MERLIN_KEY_FILE: then it is there, or something is wrong
 
     @cached_property
     def key(self) -> bytes:
-        """The user's key, made at its first use. Raises ConfigError if it is not safe to use."""
-        return make_key(self.key_path)
+        """The user's key, made at its first use. Raises ConfigError if it is not safe to use, or not where it was
+        said to be."""
+        return given_key(self.key_path) if self.is_key_given else make_key(self.key_path)
 
     @cached_property
     def namespace(self) -> str:

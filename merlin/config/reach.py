@@ -25,7 +25,7 @@ class Reach:
     version: str = ""
     latency_ms: float | None = None  # of one round trip on an open connection
     detail: str = ""  # one sentence that names the product, host and port
-    hint: str = ""  # what to do; "" if all is well
+    hint: str = ""  # what to do; "" if all is well; of a server that answers, a warning
 
 
 def check_endpoint(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
@@ -83,9 +83,39 @@ def _ask_redis(endpoint: Endpoint, timeout_s: float) -> Reach:
             version = str(client.info("server").get("redis_version", ""))
         except redis.ResponseError:  # the account may use the server without looking at it
             version = ""
+        hint = OPEN_TO_ALL if not endpoint.password and _is_open_to_others(client, endpoint) else ""
     finally:
         client.close()
-    return Reach(ok=True, version=version, latency_ms=latency_ms, detail=f"{_who(endpoint)} answers")
+    return Reach(
+        ok=True, version=version, latency_ms=latency_ms, detail=f"{_who(endpoint)} answers", hint=hint
+    )
+
+
+def _is_open_to_others(client: Any, endpoint: Endpoint) -> bool:
+    """Whether other machines reach a Redis that has let us in without a password."""
+    import redis
+
+    if endpoint.tls is not None and endpoint.tls.certfile:  # it asks for certificates
+        return False
+    if endpoint.kind != "redis+socket" and not is_here(endpoint.host):
+        return True
+    try:
+        bound = str(client.config_get("bind").get("bind", "")).split()
+        is_protected = client.config_get("protected-mode").get("protected-mode") == "yes"
+    except redis.ResponseError:  # we may not ask
+        return False
+    return not is_protected and not (bound and all(is_here(host.removeprefix("-")) for host in bound))
+
+
+def is_here(host: str) -> bool:
+    """Whether this name or address stands for this machine, and no other machine can use it."""
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return True
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return all(str(address[0]).startswith(("127.", "::1")) for *_, address in found)
 
 
 def _ask_rabbitmq(endpoint: Endpoint, timeout_s: float) -> Reach:
@@ -112,6 +142,16 @@ def _ask_rabbitmq(endpoint: Endpoint, timeout_s: float) -> Reach:
 def _who(endpoint: Endpoint) -> str:
     return f"{endpoint.product} at {endpoint.address}"
 
+
+OPEN_TO_ALL = (
+    "it has no password, and other machines reach it: whoever finds it can read, change and delete your studies' "
+    "progress; give it one (requirepass in redis.conf, password: in app.yaml), or bind it to 127.0.0.1"
+)
+OPEN_TO_HOLDERS = (
+    "Other machines can connect, and its password is all that keeps them out; the password, and everything else, goes "
+    "over the network unencrypted. Who has it can read and delete your studies' progress (but run nothing as you: "
+    "messages are sealed with your key). Do this in a network that you trust."
+)
 
 _UNREACHABLE = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}

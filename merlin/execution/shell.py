@@ -16,15 +16,18 @@ TAIL_BYTES = 2048
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
-# errors that say something about the machine and nothing about the task
+# errors that say something about the machine and nothing about the task, and what helps
 _MACHINE_ERRORS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EMFILE: "too many open files",
-    errno.ENFILE: "too many open files on this machine",
-    errno.EAGAIN: "no more processes can be started",
-    errno.ENOMEM: "out of memory",
+    errno.ENOSPC: ("the disk is full", "make room"),
+    errno.EDQUOT: ("the disk quota is used up", "make room"),
+    errno.EROFS: ("the file system is read-only", "make it writable"),
+    errno.EMFILE: ("too many open files", "allow more (ulimit -n 65536), or use fewer workers"),
+    errno.ENFILE: (
+        "too many open files on this machine",
+        "end other programs, or let its owner raise fs.file-max",
+    ),
+    errno.EAGAIN: ("no more processes can be started", "allow more (ulimit -u), or use fewer workers"),
+    errno.ENOMEM: ("out of memory", "use fewer workers, or a machine with more memory"),
 }
 # what a shell reports as 128 + N when the task itself or its last command died of signal N
 _DEADLY = frozenset(
@@ -114,11 +117,11 @@ def timeout_cause(timeout_s: float) -> str:
 
 def machine_error(error: OSError) -> ExecutionError | None:
     """The error to stop with if `error` is the machine's fault; None if it concerns one task."""
-    what = _MACHINE_ERRORS.get(error.errno or 0)
-    if what is None:
+    if (error.errno or 0) not in _MACHINE_ERRORS:
         return None
+    what, advice = _MACHINE_ERRORS[error.errno or 0]
     place = f" ({error.filename})" if error.filename else ""
-    return ExecutionError(f"{what}{place}; nothing finished is lost: make room, then run merlin restart")
+    return ExecutionError(f"{what}{place}; nothing finished is lost: {advice}, then run merlin restart")
 
 
 def full_disk(path: str) -> ExecutionError:

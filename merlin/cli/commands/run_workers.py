@@ -159,7 +159,8 @@ def _start(lines_of: _Lines, config: Config, timeout_s: float, foreground: bool,
     from merlin.cli.servers import open_registry, require_reachable, workers_here
     from merlin.execution.distributed.start import LOGS_DIR, start, wait_until_alive, worker_environment
 
-    require_reachable(config)
+    for warning in require_reachable(config):
+        print(f"merlin: warning: {warning}", file=sys.stderr)
     registry = open_registry(config)
     selection, lines = lines_of.make(workers_here(registry))
     if not as_json:

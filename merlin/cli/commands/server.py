@@ -83,6 +83,7 @@ def init(folder: Path, host: str | None, port: int | None, engine: str | None, i
     made = make(place, _changes(host=host, port=port, engine=engine, image=image))
     print("Merlin server initialization successful.")  # upstream's words, for scripts that wait for them
     print(f"{place.path} is {'ready' if made else 'there already'}; next: merlin server start")
+    _say_who_can_connect(place)
 
 
 @server.command()
@@ -117,7 +118,6 @@ def _say_how_to_use(place: Folder) -> None:
     import os
 
     from merlin.config.load import find_config_path
-    from merlin.server.folder import is_loopback
 
     try:
         found = find_config_path()
@@ -131,8 +131,15 @@ def _say_how_to_use(place: Folder) -> None:
         print(f"Merlin does NOT use it yet: {'MERLIN_BROKER_URL' if url else used or 'it is elsewhere'} comes first."
               " To use it:")  # fmt: skip
     print(f"  {'unset MERLIN_BROKER_URL; ' if url else ''}{command_line('config', 'use', place.app_file)}")
+    _say_who_can_connect(place)
+
+
+def _say_who_can_connect(place: Folder) -> None:
+    from merlin.config.reach import OPEN_TO_HOLDERS
+    from merlin.server.folder import is_loopback
+
     if not is_loopback(place.settings().host):
-        print("Other machines can connect, and nothing is encrypted: do this in a network that you trust.")
+        print(OPEN_TO_HOLDERS)
 
 
 @server.command()

@@ -11,6 +11,7 @@ import pytest
 
 from merlin.config import keys
 from merlin.config.keys import make_key, read_key
+from merlin.config.load import find_config
 from merlin.errors import ConfigError
 
 
@@ -105,3 +106,30 @@ def test_a_link_without_a_target_is_not_followed_into_nowhere(tmp_path):
     path.symlink_to(tmp_path / "gone")
     with pytest.raises(ConfigError):
         make_key(path)
+
+
+def test_a_key_that_was_named_and_is_not_there_is_an_error_and_not_a_new_key(tmp_path):
+    env = {
+        "HOME": str(tmp_path),
+        "MERLIN_BROKER_URL": "redis://localhost:1/0",
+        "MERLIN_KEY_FILE": "~/other.key",
+    }
+    config = find_config(env)
+    assert config is not None
+    with pytest.raises(ConfigError, match=r"MERLIN_KEY_FILE names .*/other\.key, which does not exist"):
+        _ = config.namespace
+    assert list(tmp_path.iterdir()) == []
+    key = make_key(tmp_path / "other.key")
+    again = find_config(env)
+    assert again is not None
+    assert again.key == key
+
+
+def test_so_it_is_with_an_app_file(tmp_path):
+    app_file = tmp_path / "app.yaml"
+    app_file.write_text("broker: {name: redis, server: localhost, port: 1}\n")
+    env = {"HOME": str(tmp_path), "MERLIN_CONFIG": str(app_file), "MERLIN_KEY_FILE": str(tmp_path / "none")}
+    config = find_config(env)
+    assert config is not None
+    with pytest.raises(ConfigError, match="which does not exist"):
+        _ = config.key
