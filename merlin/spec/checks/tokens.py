@@ -145,7 +145,7 @@ class _Checker:
         hint = self._suggest(name, cutoff=0.8)
         if unused and not is_shell_substitution(name):
             message = f"$({name}) is not defined, and nothing uses {unused}"
-        elif hint:
+        elif hint or name.endswith(".workspace"):
             message = f"$({name}) is not defined, and is left as it is"
         else:
             return

@@ -104,6 +104,9 @@ def samples(body: str) -> str:
             "abc",
         ),
         (study("- {name: a, run: {cmd: x, depends: [a]}}"), 3, 37, "cycle", ""),
+        (study("- {name: a, description: ' ', run: {cmd: x}}"), 3, 12, "empty", "leave the key out"),
+        (run("cmd: x\nwalltime: string"), 6, 15, "value", "HH:MM:SS"),
+        (run("cmd: x", "batch: {walltime: soon}\n"), 6, 19, "value", "HH:MM:SS"),
         (
             study("- {name: a, run: {cmd: x}}\n- {name: b, run: {cmd: x, depends: [a_*, a*]}}"),
             4,
@@ -125,6 +128,12 @@ def test_an_error_is_found_at_its_place(
 @pytest.mark.parametrize("kind", ["local", "slurm", "flux", "lsf", "lsf-srun", "pbs", "$(T)"])
 def test_every_scheduler_of_upstream_is_allowed(tmp_path: Path, kind: str) -> None:
     text = run("cmd: x", f"env: {{variables: {{T: flux}}}}\nbatch: {{type: {kind}}}\n")
+    assert check(tmp_path, text) == []
+
+
+@pytest.mark.parametrize("time", ["60", "'00:10'", "10:00:00", "1-12:00:00", "1-12", "30m", "inf", "$(T)"])
+def test_a_walltime_may_be_what_any_scheduler_takes(tmp_path: Path, time: str) -> None:
+    text = run(f"cmd: x\nwalltime: {time}", f"env: {{variables: {{T: 60}}}}\nbatch: {{walltime: {time}}}\n")
     assert check(tmp_path, text) == []
 
 
@@ -294,6 +303,8 @@ def test_what_the_shell_does_not_run_is_text(tmp_path: Path, command: str) -> No
 def test_the_script_of_another_interpreter_is_text(tmp_path: Path, shell: str) -> None:
     assert check(tmp_path, run(f'cmd: print("$(MPICXX)")\nshell: {shell}')) == []
     assert check(tmp_path, run('cmd: print("$(MPICXX)")', f"batch: {{shell: {shell}}}\n")) == []
+    found = only(check(tmp_path, run(f'cmd: print("$(nowhere.workspace)")\nshell: {shell}')))
+    assert found.severity == "warning"
 
 
 def test_text_that_looks_like_a_slip_is_a_warning(tmp_path: Path) -> None:
