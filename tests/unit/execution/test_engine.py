@@ -149,6 +149,9 @@ class Study:
 class Registry:
     def __init__(self) -> None:
         self.counted: list[str] = []
+        self.sent: list[tuple[list[str], str, Any]] = []
+        self.inbox: list[dict[str, Any]] = []
+        self.alive: list[Any] = []
         self.advertised: list[Any] = []
 
     def num_slots(self) -> int:
@@ -162,7 +165,14 @@ class Registry:
         return time.time()
 
     def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
-        return [], 0
+        found, self.inbox = self.inbox, []
+        return found, 0
+
+    def workers(self) -> list[Any]:
+        return self.alive
+
+    def send(self, names: list[str], op: str, **more: Any) -> None:
+        self.sent.append((names, op, more))
 
     def studies(self) -> list[Any]:
         return self.advertised
@@ -502,6 +512,29 @@ def test_nothing_is_taken_over_while_redis_cannot_have_been_asked(bench: Bench, 
     assert "expired" not in bench.progress.names()  # the others have had no time to renew theirs
     keeping._sweep_all(now + bench.engine.lease_s)
     assert "expired" in bench.progress.names()
+
+
+@pytest.mark.parametrize(("state", "in_s"), [("complete", 0.0), ("running", 60.0)])
+def test_a_task_that_asks_the_workers_to_stop_leaves_the_rest_of_its_study_a_minute(
+    bench: Bench, keeping: Maintenance, monkeypatch: pytest.MonkeyPatch, state: str, in_s: float
+) -> None:
+    found = SimpleNamespace(state=state, stop_now=False, num_running=0)
+    monkeypatch.setattr(bench.progress, "state", lambda: found)
+    monkeypatch.setattr(bench.engine, "leave", lambda: bench.registry.count("left"))
+    queue = bench.engine.config.queue_name("hot")
+    bench.study.workspace.plan.instances = [SimpleNamespace(queue="hot")]
+    bench.registry.alive = [SimpleNamespace(name=f"celery@{q[0]}", queues=[q]) for q in (queue, "cold")]
+    bench.engine._stop_workers(bench.study)  # type: ignore[arg-type]
+    assert bench.registry.sent == [([f"celery@{queue[0]}"], "stop", {"in_s": in_s})]
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    bench.registry.inbox = [{"op": "stop", "id": "1", "in_s": in_s}]
+    keeping._beat(now)
+    assert ("left" in bench.registry.counted) == (state == "complete")
+    now += 60.0
+    keeping._answered = now
+    keeping._beat(now)
+    assert bench.registry.counted.count("left") == 1
 
 
 def test_a_process_that_was_stopped_for_long_is_killed(bench: Bench, keeping: Maintenance) -> None:
