@@ -50,10 +50,17 @@ class Spec:
         """The spec with --vars, --samplesfile and defaults in it, and all tokens still there."""
         return provenance.dump(self.tree)
 
-    def expanded_yaml(self, runtime_variables: Mapping[str, Any] | None = None) -> str:
-        """The spec with user variables filled in, and these as well (SPECROOT, MERLIN_INFO, …)."""
+    def expanded_yaml(
+        self,
+        runtime_variables: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The spec with user variables filled in, and these as well (SPECROOT, MERLIN_INFO, …).
+
+        `parameters`, of a generator, stand in place of global.parameters.
+        """
         values = {name: str(value) for name, value in (runtime_variables or {}).items()}
-        return provenance.dump(self.expanded, values)
+        return provenance.dump(self.expanded, values, parameters)
 
     @property
     def digest(self) -> str:

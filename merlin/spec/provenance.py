@@ -57,9 +57,16 @@ _Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(list, _represent_list)
 
 
-def dump(tree: Entry, values: Mapping[str, str] | None = None) -> str:
-    """The tree with defaults as YAML; `values` are filled in last, in keys too."""
+def dump(
+    tree: Entry, values: Mapping[str, str] | None = None, parameters: Mapping[str, Any] | None = None
+) -> str:
+    """The tree with defaults as YAML; `values` are filled in last, in keys too.
+
+    `parameters` stand in place of the block global.parameters.
+    """
     data = fill(to_data(tree))
+    if parameters is not None:
+        data["global.parameters"] = parameters
     if is_of_maestro(tree):
         del data["merlin"]  # with the block, $(OUTPUT_PATH) would mean something else
     ordered = {key: data[key] for key in _ORDER if key in data}

@@ -17,7 +17,7 @@ from merlin.study.expand import make_plan, runtime_variables
 from merlin.study.growing import Extends, extends
 from merlin.study.local_launcher import LAUNCHERS, local_launcher
 from merlin.study.new_samples import JoinedRows
-from merlin.study.parameters import Combination, combinations
+from merlin.study.parameters import Combination, as_block, combinations
 from merlin.study.plan import Plan, SamplesInfo
 from merlin.study.plan_io import write_plan
 from merlin.study.prepare import StudyOptions, code_version, preparing, write_provenance
@@ -118,7 +118,8 @@ class _Extension:
         _make_directory(self.path)
         with preparing(self.path):
             info = self.path / INFO_DIR
-            write_provenance(self.spec, info, variables)
+            parameters = as_block(self.combos) if self.options.pgen else None
+            write_provenance(self.spec, info, variables, parameters)
             file = new.write(info, say)
             if file is not None:
                 table = open_samples(file, new.samples.column_labels)

@@ -98,6 +98,17 @@ def _combine(
     )
 
 
+def as_block(combos: Sequence[Combination]) -> dict[str, dict[str, list[Any]]]:
+    """The combinations as a block global.parameters has them."""
+    return {
+        name: {
+            "values": [combo.values[name] for combo in combos],
+            "label": [combo.labels[name] for combo in combos],
+        }
+        for name in (combos[0].values if combos else ())
+    }
+
+
 def _scalar(value: Any) -> Scalar:
     return value if isinstance(value, str | int | float | bool) else str(value)
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from merlin.errors import MerlinError, UsageError, WorkspaceError
 from merlin.spec.tokens import substitute
 from merlin.study.acquire import acquire_dependencies
 from merlin.study.expand import make_plan, provenance_stem, runtime_variables
 from merlin.study.local_launcher import local_launcher
-from merlin.study.parameters import combinations
+from merlin.study.parameters import as_block, combinations
 from merlin.study.plan import Plan
 from merlin.study.plan_io import write_plan, write_text_atomic
 from merlin.study.same_samples import digest, stamp
@@ -86,7 +86,7 @@ def prepare_study(
     info = workspace / INFO_DIR
     with preparing(workspace):
         variables = runtime_variables(spec, workspace)
-        write_provenance(spec, info, variables)
+        write_provenance(spec, info, variables, as_block(combos) if options.pgen else None)
         acquire_dependencies(spec, variables, say)
         table, samples_file = _make_samples(spec, options, info, variables, say)
         plan = make_plan(
@@ -201,12 +201,14 @@ def _new_directory(folder: Path, stem: str) -> Path:
         ) from error
 
 
-def write_provenance(spec: Spec, info: Path, variables: Mapping[str, str]) -> None:
-    """The spec as it is, with defaults, and with variables filled in."""
+def write_provenance(
+    spec: Spec, info: Path, variables: Mapping[str, str], parameters: Mapping[str, Any] | None = None
+) -> None:
+    """The spec as it is, with defaults, and with variables, and `parameters` of a generator, filled in."""
     stem = provenance_stem(spec)
     write_text_atomic(info / f"{stem}.orig.yaml", spec.text)
-    write_text_atomic(info / f"{stem}.partial.yaml", spec.partial_yaml())
-    write_text_atomic(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables))
+    write_text_atomic(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
+    write_text_atomic(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
 
 
 def _keep_message(info: Path, message: str) -> None:

@@ -59,6 +59,7 @@ def run(
     """
     from merlin.cli.execute import execute
     from merlin.cli.extending import extend
+    from merlin.cli.output import count
     from merlin.cli.publishing import broker_for, publish
     from merlin.execution.try_import import import_warnings
     from merlin.study.checking import load_checked
@@ -83,8 +84,11 @@ def run(
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:
+        if "OUTPUT_PATH" in loaded.variables:  # upstream's line, for scripts that look for it
+            print(f"OUTPUT_PATH: {loaded.variables['OUTPUT_PATH']}", file=sys.stderr)
         workspace = prepare_study(loaded, options)
         if workspace.plan.samples is not None:
+            print(f"{count(workspace.plan.samples.num, 'sample')} loaded.", file=sys.stderr)
             for warning in unused_generate(loaded, workspace.plan.samples.num):
                 print(warning.render(), file=sys.stderr)
     for warning in launch_warnings(loaded, workspace.plan):

@@ -263,3 +263,28 @@ def test_git_dependencies_are_cloned(spec_of, tmp_path):
     )
     with pytest.raises(SpecError, match="git clone"):
         prepare_study(broken)
+
+
+def test_the_expanded_provenance_holds_the_parameters_of_a_generator_and_the_values_of_vars(tmp_path):
+    (tmp_path / "pgen.py").write_text(
+        "from maestrowf.datastructures.core import ParameterGenerator\n"
+        "def get_custom_generator(env, **kwargs):\n"
+        "    made = ParameterGenerator()\n"
+        "    made.add_parameter('P', [0.25, 0.75], 'P.%%')\n"
+        "    return made\n"
+    )
+    (tmp_path / "demo.yaml").write_text(
+        "description: {name: demo, description: d}\n"
+        f"env: {{variables: {{N: 1, OUTPUT_PATH: {tmp_path}}}}}\n"
+        "study: [{name: a, description: d, run: {cmd: 'echo $(P) $(N)'}}]\n"
+        "global.parameters: {P: {values: [0.5], label: P.%%}}\n"
+    )
+    spec = load_spec(tmp_path / "demo.yaml", variables={"N": "30"})
+    workspace = prepare_study(spec, StudyOptions(pgen=str(tmp_path / "pgen.py")))
+    again = load_spec(workspace.info / "demo.expanded.yaml")
+    assert list(again.document.parameters["P"].values) == [0.25, 0.75]
+    assert again.variables["N"] == 30
+    assert "0.5" not in (workspace.info / "demo.expanded.yaml").read_text()
+    assert str(workspace.path) in (workspace.info / "demo.partial.yaml").read_text()
+    rerun = {instance.id for instance in plan_only(again).instances}
+    assert rerun == {instance.id for instance in workspace.plan.instances} == {"a/P.0.25", "a/P.0.75"}
