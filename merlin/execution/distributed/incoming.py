@@ -103,6 +103,16 @@ def clean_redis_message(raw: bytes, queue: str) -> bytes:
     return json.dumps(clean).encode("ascii")
 
 
+def check_taken(raw: bytes) -> None:
+    """Raise ForgedMessageError unless it is what kombu notes of a message that was taken: wrapping, exchange, queue."""
+    found = _from_json(raw) if len(raw) <= 2 * MAX_MESSAGE_BYTES else None
+    if not (
+        isinstance(found, list) and len(found) == _NUM_PARTS and found[1] == "" and isinstance(found[2], str)
+    ):
+        raise ForgedMessageError("a message that nobody has taken")
+    clean_redis_message(json.dumps(found[0]).encode("ascii"), found[2])
+
+
 def _priority(found: object) -> int:
     """Where the message waits if it is put back."""
     is_one = isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= names.MAX_PRIORITY

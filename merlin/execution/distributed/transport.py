@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from amqp.method_framing import frame_handler
@@ -12,7 +12,12 @@ from kombu.transport import pyamqp, redis, virtual
 from redis.exceptions import ResponseError
 
 from merlin.errors import ForgedMessageError
-from merlin.execution.distributed.incoming import MAX_MESSAGE_BYTES, check_wrapping, clean_redis_message
+from merlin.execution.distributed.incoming import (
+    MAX_MESSAGE_BYTES,
+    check_taken,
+    check_wrapping,
+    clean_redis_message,
+)
 from merlin.execution.distributed.refusals import Refusals
 
 log = logging.getLogger("merlin.worker")
@@ -60,16 +65,52 @@ class QoS(redis.QoS):
 
     def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
         try:
+            with self.channel.conn_or_acquire(client) as asked:
+                taken = asked.hget(self.unacked_key, tag)
+            if taken is not None:
+                check_taken(taken)
             super().restore_by_tag(tag, client, leftmost)  # type: ignore[no-untyped-call]
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            self.channel.connection.refusals.note("a message that was taken by nobody of ours")
+        except ForgedMessageError as error:
+            self.channel.connection.refusals.note(str(error), taken)
             self._remove_from_indices(tag).execute()  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            log.warning("a message that was taken is not put back: %s", error)
 
 
 class Channel(redis.Channel):
     """Drops what is no message; Kombu's own lets it end the worker, and anybody can write into a queue."""
 
     QoS = QoS
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            self._put_aside(self.active_queues)
+            return True
+
+    def _size(self, queue: str) -> Any:
+        try:
+            return super()._size(queue)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            self._put_aside([queue])
+            return super()._size(queue)  # type: ignore[no-untyped-call]
+
+    def _put_aside(self, queues: Iterable[str]) -> None:
+        """What has the name of a queue and is none would keep us from all of them."""
+        with self.conn_or_acquire() as client:
+            for queue in queues:
+                for step in self.priority_steps:
+                    key = f"{self.global_keyprefix}{self._q_for_pri(queue, step)}"  # type: ignore[no-untyped-call]
+                    if client.type(key) not in (b"list", b"none", "list", "none"):
+                        client.rename(key, f"{key}:damaged")
+                        self.connection.refusals.note(
+                            "a key that has the name of a queue, and is no list", key
+                        )
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]

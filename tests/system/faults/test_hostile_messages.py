@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from effort import repeats
-from hostile import HostileRabbit, HostileRedis
+from hostile import DEEP, HostileRabbit, HostileRedis
 from injections import draw_seed
 from installation import Installation, installation
 from lines_study import LinesStudy
@@ -65,3 +65,27 @@ def test_whatever_comes_over_the_wire_is_refused_and_counted_while_a_study_runs(
     assert len(log) < 60_000, "the log grows with what strangers send"
     assert "\x1b[2J" not in log
     home.stop_workers()
+
+
+def test_other_keys_of_a_redis_broker_are_written_to_by_strangers(
+    tmp_path: Path, any_redis: RedisServer
+) -> None:
+    with installation(tmp_path, any_redis) as home:
+        study = LinesStudy.publish(home, "N=60", "SLEEP=0", "SHARD=10", held=True)
+        with any_redis.client(decode_responses=False) as client:
+            client.set(f"{home.config().queue_name('writes')}\x06\x169", "no list")
+            taken = [b"", b"\xff", b"[" * DEEP, b"[1, 2, 3]", b'[{}, "", ""]', b'[{}, "x", []]', b"5", b"{}"]
+            for number, text in enumerate(taken):
+                client.hset("unacked", f"tag{number}", text)
+                client.zadd("unacked_index", {f"tag{number}": 1})
+        home.replace_workers(study.spec, 1)
+        (worker,) = home.workers
+        study.wait_for(1)
+        with any_redis.client() as client:  # while the worker listens to it
+            client.set(f"{home.config().queue_name('shards')}\x06\x169", "no list")
+        study.let_go()
+        study.wait_for_end()
+        study.check()
+        wait_until(lambda: num_refused(home) >= len(taken), worker.tail)
+        assert "Traceback" not in worker.log.read_text(), worker.tail()
+        home.stop_workers()
