@@ -235,7 +235,7 @@ class ChunkRunner:
             failure = Failure(
                 task=task.task,
                 cause=verdict.cause,
-                exit_code=ended.code,
+                exit_code=ended.code if verdict.code is None else verdict.code,
                 tail=read_tail(task.err, task.err_at),
             )
             journal.fail(failure, started=ended.started, seconds=ended.seconds)

@@ -24,6 +24,7 @@ class Verdict:
     cause: str = ""
     stop: str = ""
     use_restart: bool = False
+    code: int | None = None  # what is recorded in place of the task's own exit code
 
 
 _OK = Verdict(Outcome.OK)
@@ -64,5 +65,6 @@ def _again(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
             Outcome.FAILED,
             f"asked to be {what} (exit code {code}) after {chunk.retries} retries; "
             f"max_retries is {instance.max_retries}",
+            code=ReturnCode.SOFT_FAIL,  # the step has said what it wants; what comes after it runs, as upstream does it
         )
     return Verdict(None, use_restart=restart)
