@@ -1,10 +1,18 @@
-"""Blocks around the study: its description, workers, batch."""
+"""Blocks around the study: its description, workers, batch; and what is the same in these and in steps."""
 
 from __future__ import annotations
 
+import re
+
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.findings import Findings, allowed, did_you_mean
+from merlin.spec.scalars import shown
 from merlin.spec.tree import Entry
+
+# minutes or seconds, [[D-]HH:]MM:SS, D-HH:MM, a number with a unit, or none at all: what one scheduler or another takes
+_WALLTIME = re.compile(
+    r"(\d+-)?\d+(\.\d+)?(:\d+(\.\d+)?){0,3}\s*(s|m|min|h|d)?|inf|infinite|unlimited", re.IGNORECASE
+)
 
 
 def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> None:
@@ -30,8 +38,37 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
                     hint=allowed(item.text, [*graph.steps, "all"], "steps"),
                     code="missing-step",
                 )
+    study, workers = tree.get("study").items, tree.get("merlin", "resources", "workers").mapping.values()
+    for described in (tree.get("description"), *study):
+        _check_description(described.get("description"), findings)
+    for block in (tree.get("batch"), *(s.get("run") for s in study), *(w.get("batch") for w in workers)):
+        _check_walltime(block.get("walltime"), findings)
     _check_free_keys("description", tree, tuple(Description.model_fields), findings)
     _check_free_keys("batch", tree, tuple(Batch.model_fields), findings)
+
+
+def _check_description(entry: Entry, findings: Findings) -> None:
+    """None at all is allowed."""
+    if isinstance(entry.content, str) and not entry.text.strip():
+        findings.error(
+            entry.key_place,
+            "description is empty",
+            text="description",
+            hint="say in a line what it is, or leave the key out",
+            code="empty",
+        )
+
+
+def _check_walltime(entry: Entry, findings: Findings) -> None:
+    text = entry.text.strip()
+    if text and "$" not in text and not _WALLTIME.fullmatch(text):
+        findings.error(
+            entry.place,
+            f"walltime {shown(text)} is not a time",
+            text=entry.text,
+            hint='write "HH:MM:SS"',
+            code="value",
+        )
 
 
 def _check_free_keys(block: str, tree: Entry, known: tuple[str, ...], findings: Findings) -> None:

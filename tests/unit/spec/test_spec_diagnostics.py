@@ -104,7 +104,7 @@ def samples(body: str) -> str:
             "abc",
         ),
         (study("- {name: a, run: {cmd: x, depends: [a]}}"), 3, 37, "cycle", ""),
-        (study("- {name: a, description: ' ', run: {cmd: x}}"), 3, 12, "empty", "leave the key out"),
+        (study("- {name: a, description: ' ', run: {cmd: x}}"), 3, 13, "empty", "leave the key out"),
         (run("cmd: x\nwalltime: string"), 6, 15, "value", "HH:MM:SS"),
         (run("cmd: x", "batch: {walltime: soon}\n"), 6, 19, "value", "HH:MM:SS"),
         (
