@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Example
+from upstream_example import Example
 
 SPECS = Path(__file__).parent / "specs"
 
