@@ -5,7 +5,9 @@ A ``.npy`` is memory-mapped. Members of archives are read as they are unpacked, 
 
 from __future__ import annotations
 
+import lzma
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,21 @@ import numpy as np
 from merlin.errors import ShardError
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
-from merlin.shards.importing.sources import Facts, SourceFile, as_text
+from merlin.shards.format.stored import read_npy_header, require_unpackable
+from merlin.shards.importing.sources import Facts, SourceFile, as_text, checked_cuts
 
 _KINDS = "biufcUS"
+# what archives raise that are cut off, altered, encrypted, or compressed in a way that Python does not know
+_DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    RuntimeError,
+    KeyError,
+)
 
 
 def open_arrays(path: Path) -> SourceFile:
@@ -29,6 +43,8 @@ class NpyFile(SourceFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
+            with path.open("rb") as file:
+                read_npy_header(file, path.stat().st_size)
             self._array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as e:
             raise ShardError(f"{path}: not a readable .npy file: {e}") from e
@@ -57,7 +73,7 @@ class NpzFile(SourceFile):
         try:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
-        except (OSError, zipfile.BadZipFile) as e:
+        except _DAMAGED as e:
             raise ShardError(f"{path}: not a readable .npz file: {e}") from e
         self._members: dict[str, _Member] = {}
         self._names = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
@@ -76,19 +92,21 @@ class NpzFile(SourceFile):
         found = _facts(values.place, values.dtype, values.shape)
         if cuts is None:
             return found
+        if len(cuts.shape) != 1 or not cuts.shape[0]:
+            raise ShardError(f"{cuts.place} holds no list of n + 1 offsets")
         return Facts(cuts.shape[0] - 1, found.dtype, found.shape, ragged=True)
 
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
         values, cuts = self._parts(key, offsets)
         if cuts is None:
             return _values(values.read(lo, hi))
-        where = cuts.read(lo, hi + 1).astype(np.int64)
+        where = checked_cuts(cuts.place, cuts.read(lo, hi + 1), values.shape[0])
         return Ragged(_values(values.read(int(where[0]), int(where[-1]))), where - where[0])
 
     def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
-        cuts = self._parts(key, offsets)[1]
+        values, cuts = self._parts(key, offsets)
         assert cuts is not None
-        return np.diff(cuts.read(lo, hi + 1).astype(np.int64))
+        return np.diff(checked_cuts(cuts.place, cuts.read(lo, hi + 1), values.shape[0]))
 
     def _parts(self, key: str, offsets: str | None) -> tuple[_Member, _Member | None]:
         if offsets is not None:
@@ -126,12 +144,11 @@ class _Member:
     def _open(self) -> Any:
         try:
             with zipfile.ZipFile(self._path) as archive:
-                stream = archive.open(f"{self._key}.npy")  # keeps the file open
-            version = np.lib.format.read_magic(stream)
-            first = version == (1, 0)
-            read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-            self.shape, fortran, self.dtype = read(stream)
-        except (OSError, ValueError, zipfile.BadZipFile) as e:
+                member = archive.getinfo(f"{self._key}.npy")
+                require_unpackable(member, self._path.stat().st_size)
+                stream = archive.open(member)  # keeps the file open
+            self.shape, fortran, self.dtype = read_npy_header(stream, member.file_size)
+        except _DAMAGED as e:
             raise ShardError(f"{self.place} cannot be read: {e}") from e
         if fortran and len(self.shape) > 1:
             raise ShardError(
@@ -147,7 +164,7 @@ class _Member:
             if lo > at:
                 stream.seek((lo - at) * self._row_bytes, 1)
             data = stream.read(size)
-        except (OSError, zipfile.BadZipFile, EOFError) as e:
+        except _DAMAGED as e:
             raise ShardError(f"{self.place} cannot be read: {e}") from e
         if len(data) != size:
             raise ShardError(f"{self.place} ends early")

@@ -1,8 +1,13 @@
-"""HDF5 files: rows of data sets, or one group for each sample as Conduit writes them."""
+"""HDF5 files: rows of data sets, or one group for each sample as Conduit writes them.
+
+Nothing outside of a file is read, whatever its links, external storage or virtual data sets name.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +15,9 @@ import numpy as np
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.view import Array, Values
+from merlin.shards.format.foreign_hdf5 import ForeignFile
 from merlin.shards.format.segments import Ragged
-from merlin.shards.importing.sources import Facts, SourceFile, as_text, list_some
+from merlin.shards.importing.sources import Facts, SourceFile, as_text, checked_cuts, list_some
 
 
 class RowsFile(SourceFile):
@@ -23,21 +29,26 @@ class RowsFile(SourceFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._file = _open(path)
+        self._known: dict[tuple[str, str | None], tuple[Any, Any]] = {}
 
     def names(self) -> list[str]:
-        import h5py
-
-        found: list[str] = []
-        self._file.visititems(
-            lambda name, node: found.append(name) if isinstance(node, h5py.Dataset) else None
-        )
+        with _explaining(self.path):
+            found = self._file.datasets()
+            found += [n for n in self._file.names() if n not in found and self._file.is_outside(n)]
         groups = [name.removesuffix("/values") for name in found if name.endswith("/values")]
         groups = [name for name in groups if f"{name}/offsets" in found]
         hidden = {f"{name}/{part}" for name in groups for part in ("values", "offsets")}
-        return [*(name for name in found if name not in hidden and self._file[name].shape), *groups]
+        return [*(name for name in found if name not in hidden and not self._is_single(name)), *groups]
+
+    def _is_single(self, name: str) -> bool:
+        if self._file.is_outside(name):
+            return False  # whoever asks for it hears why it is not read
+        node = self._file.dataset(name)
+        return node is None or not node.shape
 
     def has(self, key: str) -> bool:
-        return key in self._file
+        with _explaining(self.path):
+            return self._file.find(key) is not None
 
     def facts(self, key: str, offsets: str | None = None) -> Facts:
         import h5py
@@ -48,49 +59,63 @@ class RowsFile(SourceFile):
         found = _dtype(f"{self.path}: '{key}'", values)
         if cuts is not None:
             return Facts(cuts.shape[0] - 1, found, values.shape[1:], ragged=True)
-        ragged = found.kind != "O" and h5py.check_vlen_dtype(values.dtype) is not None
+        with _explaining(self.path, key):
+            ragged = found.kind != "O" and h5py.check_vlen_dtype(values.dtype) is not None
         return Facts(values.shape[0], found, values.shape[1:], ragged)
 
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
         values, cuts = self._parts(key, offsets)
-        try:
+        with _explaining(self.path, key):
             if cuts is not None:
-                where = np.asarray(cuts[lo : hi + 1], dtype=np.int64)
+                where = self._cuts(key, values, cuts, lo, hi)
                 return Ragged(np.asarray(values[int(where[0]) : int(where[-1])]), where - where[0])
             if facts.ragged:
                 return _join(values[lo:hi], facts)
             return as_text(values.asstr()[lo:hi]) if facts.is_text else np.asarray(values[lo:hi])
-        except OSError as e:
-            raise ShardError(f"{self.path}: '{key}' cannot be read: {e}") from e
 
     def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
-        cuts = self._parts(key, offsets)[1]
+        values, cuts = self._parts(key, offsets)
         if cuts is None:
             return super().lengths(key, lo, hi, facts, offsets)
-        return np.diff(np.asarray(cuts[lo : hi + 1], dtype=np.int64))
+        with _explaining(self.path, key):
+            return np.diff(self._cuts(key, values, cuts, lo, hi))
+
+    def _cuts(self, key: str, values: Any, cuts: Any, lo: int, hi: int) -> Array:
+        return checked_cuts(f"{self.path}: '{key}'", cuts[lo : hi + 1], values.shape[0])
 
     def _parts(self, key: str, offsets: str | None) -> tuple[Any, Any]:
         """The data set, and the one that cuts it into samples."""
-        import h5py
+        if (key, offsets) not in self._known:
+            with _explaining(self.path):
+                self._known[key, offsets] = self._find_parts(key, offsets)
+        return self._known[key, offsets]
 
-        node = self._file.get(key)
-        if isinstance(node, h5py.Group) and {"values", "offsets"} <= set(node):
-            return node["values"], node["offsets"]
-        if not isinstance(node, h5py.Dataset):
-            raise ShardError(f"{self.path}: '{key}' is no data set; there are: {list_some(self.names())}")
-        return node, None if offsets is None else self._file[offsets]
+    def _find_parts(self, key: str, offsets: str | None) -> tuple[Any, Any]:
+        values, cuts = self._file.dataset(f"{key}/values"), self._file.dataset(f"{key}/offsets")
+        if values is None or cuts is None:
+            values, cuts = self._file.dataset(key), None
+            if values is None:
+                raise ShardError(f"{self.path}: '{key}' is no data set; there are: {list_some(self.names())}")
+            if offsets is not None:
+                cuts = self._file.dataset(offsets)
+                if cuts is None:
+                    raise ShardError(f"{self.path}: '{offsets}', the offsets of '{key}', is no data set")
+        if cuts is not None and (not values.shape or len(cuts.shape or ()) != 1 or not cuts.shape[0]):
+            raise ShardError(f"{self.path}: the offsets of '{key}' are no list of n + 1 numbers")
+        return values, cuts
 
     def about(self, key: str) -> dict[str, Any]:
-        node = self._file[key]
-        told = dict(node.attrs)
-        if "values" in getattr(node, "keys", dict)():
-            told = dict(node["values"].attrs) | told
+        with _explaining(self.path, key):
+            node = self._file.find(key)
+            values = self._file.dataset(f"{key}/values")
+            told = ({} if values is None else dict(values.attrs)) | dict(node.attrs)
+            made = str(self._file.attrs.get("format", ""))
         known = ("kind", "units", "description", "layout")
         texts = {name: told[name] for name in known if isinstance(told.get(name), str | bytes)}
         found: dict[str, Any] = {name: as_text([text])[0] for name, text in texts.items() if text}
         names = {word: _names(told.get(word)) for word in ("axes", "channels")}
         found |= {word: listed for word, listed in names.items() if listed}
-        if key in ("sample_id", "row") and str(self._file.attrs.get("format", "")).startswith("merlin-"):
+        if key in ("sample_id", "row") and made.startswith("merlin-"):
             found["role"] = "id"
         is_any = isinstance(told.get("finite"), bool | np.bool_) and not told["finite"]
         return found | ({"finite": False} if is_any else {})
@@ -103,26 +128,23 @@ class GroupsFile(SourceFile):
     """Each group of the file is a sample, in the order of their names; data sets inside have equal names."""
 
     def __init__(self, path: Path, success: str | None = None) -> None:
-        import h5py
-
         super().__init__(path)
         self._file = _open(path)
-        self._samples = [name for name in self._file if self._file.get(name, getclass=True) is h5py.Group]
         self._success = success
         self._known: dict[str, str] = {}  # why a sample failed, as far as it was asked
-        if not self._samples:
-            raise ShardError(f"{path} holds no groups, which would be its samples")
-        if success and not any(success in self._file[name] for name in self._samples):
-            raise UsageError(f"success: no sample of {path} has a data set '{success}'")
-        self._first = next((name for name in self._samples if not self._failure(name)), self._samples[0])
+        with _explaining(path):
+            self._samples = [name for name in self._file.names() if self._file.is_group(name)]
+            if not self._samples:
+                raise ShardError(f"{path} holds no groups, which would be its samples")
+            if success and not any(self._file.find(f"{name}/{success}") for name in self._samples):
+                raise UsageError(f"success: no sample of {path} has a data set '{success}'")
+            self._first = next((name for name in self._samples if not self._failure(name)), self._samples[0])
 
     def _failure(self, name: str) -> str:
         """Why a sample failed; nothing if it did not."""
-        import h5py
-
         if self._success is not None and name not in self._known:
-            node = self._file[name].get(self._success)
-            if not isinstance(node, h5py.Dataset):
+            node = self._file.dataset(f"{name}/{self._success}")
+            if node is None:
                 self._known[name] = f"there is no {self._success}"
             else:
                 self._known[name] = "" if np.asarray(node[()]).all() else f"{self._success} is 0"
@@ -131,56 +153,59 @@ class GroupsFile(SourceFile):
     def failures(self, lo: int, hi: int) -> dict[int, str]:
         if self._success is None:
             return {}
-        found = {row: self._failure(self._samples[row]) for row in range(lo, hi)}
+        with _explaining(self.path):
+            found = {row: self._failure(self._samples[row]) for row in range(lo, hi)}
         return {row: why for row, why in found.items() if why}
 
     def names(self) -> list[str]:
-        import h5py
-
-        found: list[str] = []
-        self._file[self._first].visititems(
-            lambda name, node: found.append(name) if isinstance(node, h5py.Dataset) else None
-        )
-        return [name for name in found if name != self._success]
+        with _explaining(self.path):
+            return [name for name in self._file.datasets(self._first) if name != self._success]
 
     def has(self, key: str) -> bool:
-        return key in self._file[self._first]
+        with _explaining(self.path):
+            return self._file.find(f"{self._first}/{key}") is not None
 
     def facts(self, key: str, offsets: str | None = None) -> Facts:
-        dataset = self._file[self._first][key]
+        with _explaining(self.path):
+            dataset = self._file.dataset(f"{self._first}/{key}")
+        if dataset is None or dataset.shape is None:
+            raise ShardError(f"{self.path}: '{self._first}/{key}' is no data set with values")
         dtype = _dtype(f"{self.path}: '{self._first}/{key}'", dataset)
         shape = () if dtype.kind == "O" or dataset.shape == (1,) else dataset.shape
         return Facts(len(self._samples), dtype, shape)
 
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
         """Samples that `problems` reports are zero, or empty text."""
-        rows = [self._value(self._samples[i], key, facts) for i in range(lo, hi)]
-        if facts.is_text:
-            return as_text("" if row is None else row for row in rows)
-        out = np.zeros((hi - lo, *facts.shape), facts.dtype)
-        for i, row in enumerate(rows):
-            if row is not None:
-                out[i] = row
-        return out
+        with _explaining(self.path, key):
+            rows = [self._value(self._samples[i], key, facts) for i in range(lo, hi)]
+            if facts.is_text:
+                return as_text("" if row is None else row for row in rows)
+            out = np.zeros((hi - lo, *facts.shape), facts.dtype)
+            for i, row in enumerate(rows):
+                if row is not None:
+                    out[i] = row
+            return out
 
     def _value(self, sample: str, key: str, facts: Facts) -> Any:
         """None if it is not there, or has another size."""
-        node = self._file[sample].get(key)
-        if node is None:
+        node = self._file.dataset(f"{sample}/{key}")
+        if node is None or node.shape is None:
             return None
         if facts.is_text:
             return _text(node)
-        value = node[()]
-        return np.reshape(value, facts.shape) if np.size(value) == np.prod(facts.shape, dtype=int) else None
+        if node.size != np.prod(facts.shape, dtype=int):
+            return None
+        return np.reshape(node[()], facts.shape)
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
         found = {}
         for row in range(lo, hi):
-            group = self._file[self._samples[row]]
-            if key not in group:
+            with _explaining(self.path, key):
+                node = self._file.dataset(f"{self._samples[row]}/{key}")
+            if node is None or node.shape is None:
                 found[row] = "there is none"
-            elif not facts.is_text and group[key].size != np.prod(facts.shape, dtype=int):
-                found[row] = f"expected {facts.shape}, found shape {group[key].shape}"
+            elif not facts.is_text and node.size != np.prod(facts.shape, dtype=int):
+                found[row] = f"expected {facts.shape}, found shape {node.shape}"
         return found
 
     def place(self, key: str, row: int) -> str:
@@ -190,23 +215,45 @@ class GroupsFile(SourceFile):
         self._file.close()
 
 
-def _open(path: Path) -> Any:
-    import h5py
-    import hdf5plugin  # noqa: F401 - registers decompressors
-
+def _open(path: Path) -> ForeignFile:
     try:
-        return h5py.File(path, "r", locking=False)
-    except OSError as e:
+        return ForeignFile(path)
+    except (OSError, RuntimeError, ValueError) as e:
         raise ShardError(f"{path}: not a readable HDF5 file: {e}") from e
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[ForeignFile]:
+    """A file for one look at it. Raises ShardError if it cannot be read, or leads out of itself."""
+    file = _open(path)
+    try:
+        with _explaining(path):
+            yield file
+    finally:
+        file.close()
+
+
+@contextmanager
+def _explaining(path: Path, key: str = "") -> Iterator[None]:
+    """Turn what h5py raises for files that are damaged, or hold what NumPy does not know, into a ShardError."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as e:
+        what = f"{path}: '{key}' cannot be read" if key else str(path)
+        raise ShardError(f"{what}: {e}") from e
 
 
 def _dtype(place: str, dataset: Any) -> np.dtype[Any]:
     """Of numbers; object for text."""
     import h5py
 
-    if h5py.check_string_dtype(dataset.dtype) is not None:
+    try:
+        stored = dataset.dtype
+    except (TypeError, ValueError) as e:
+        raise ShardError(f"{place} holds what NumPy does not know: {e}") from e
+    if h5py.check_string_dtype(stored) is not None:
         return np.dtype(object)
-    dtype: np.dtype[Any] = np.dtype(h5py.check_vlen_dtype(dataset.dtype) or dataset.dtype)
+    dtype: np.dtype[Any] = np.dtype(h5py.check_vlen_dtype(stored) or stored)
     if dtype.kind not in "biufc":
         raise ShardError(f"{place} holds {dtype}, neither numbers nor text")
     return dtype

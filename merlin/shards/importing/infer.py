@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from merlin.errors import ShardError, UsageError
+from merlin.shards.importing.hdf5 import opening
 from merlin.shards.importing.resolve import guess_kind, told_of_axes
-from merlin.shards.importing.sources import Facts, SourceFile, open_source
+from merlin.shards.importing.sources import Facts, SourceFile, open_source, plain_about
 from merlin.spec.checks.fields import ROLES
 
 _GROUPS = {"inputs": "input", "parameters": "parameter", "fields": "field"}
@@ -50,28 +51,23 @@ def is_grouped(path: Path) -> bool:
     """Whether each group at the root of an HDF5 file is a sample: many of them, alike, and nothing else."""
     if path.suffix.lower() not in (".h5", ".hdf5"):
         return False
-    import h5py
-
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            names = list(file)
-            if not names or any(name in _GROUPS for name in names):
-                return False
-            if not all(isinstance(file.get(name), h5py.Group) for name in (names[0], names[-1])):
-                return False
-            return all(_SUCCESS in file[name] for name in (names[0], names[-1])) or (
-                len(names) > 1 and set(file[names[0]]) == set(file[names[-1]])
-            )
-    except OSError as e:
-        raise ShardError(f"{path}: not a readable HDF5 file: {e}") from e
+    with opening(path) as file:
+        names = file.names()
+        if not names or any(name in _GROUPS for name in names):
+            return False
+        ends = (names[0], names[-1])
+        if any(file.is_outside(name) or not file.is_group(name) for name in ends):
+            return False
+        return all(file.find(f"{name}/{_SUCCESS}") for name in ends) or (
+            len(names) > 1 and set(file.names(ends[0])) == set(file.names(ends[1]))
+        )
 
 
 def _says_success(path: Path) -> bool:
     """Whether the groups, which are samples, say as Conduit bundles do which of them failed."""
-    import h5py
-
-    with h5py.File(path, "r", locking=False) as file:
-        return all(_SUCCESS in file[name] for name in (min(file), max(file)))
+    with opening(path) as file:
+        names = file.names()
+        return all(file.find(f"{name}/{_SUCCESS}") for name in (min(names), max(names)))
 
 
 def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
@@ -109,7 +105,7 @@ def _said_by_export(path: Path) -> dict[str, dict[str, Any]]:
         try:
             told = json.loads((folder / "export.json").read_text(encoding="utf-8"))
             if path.relative_to(folder).as_posix() in {entry["file"] for entry in told["files"]}:
-                return {column["name"]: column for column in told["columns"]}
+                return {str(column["name"]): plain_about(column) for column in told["columns"]}
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return {}

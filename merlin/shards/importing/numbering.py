@@ -94,7 +94,7 @@ def _refuse_disorder(stream: Stream, numbers: Array, what: str) -> None:
 
 
 def _refuse_sparse(places: Array, rows: Array, per_shard: int, what: str) -> None:
-    if len(rows) and (rows[-1] + 1) // per_shard > _SPARSE * (len(rows) // per_shard + 1):
+    if len(rows) and (int(rows[-1]) + 1) // per_shard > _SPARSE * (len(rows) // per_shard + 1):
         raise UsageError(
             f"{what}: {len(rows):,} samples have numbers from {int(places[0])} to {int(places[-1])}; most shards "
             f"would be empty. Keep these numbers as a field, and leave out {what}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import numpy as np
 from merlin.errors import MissingExtraError, ShardError
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
-from merlin.shards.importing.sources import Facts, SourceFile, as_text, list_some
+from merlin.shards.format.stored import MOST, require_stored
+from merlin.shards.importing.sources import Facts, SourceFile, as_text, list_some, plain_about
 
 
 class ParquetFile(SourceFile):
@@ -27,12 +30,13 @@ class ParquetFile(SourceFile):
             raise MissingExtraError("pyarrow", "parquet", "importing Parquet") from error
         try:
             self._file = parquet.ParquetFile(path)
+            sizes = [int(self._file.metadata.row_group(g).num_rows) for g in range(self._file.num_row_groups)]
+            for size in [*sizes, sum(sizes)]:
+                require_stored([size], 1, path.stat().st_size, MOST)
+            self._schema = self._file.schema_arrow
         except (OSError, ValueError, pyarrow.ArrowException) as e:
             raise ShardError(f"{path}: not a readable Parquet file: {e}") from e
-        self._schema = self._file.schema_arrow
-        self._starts = [0]
-        for group in range(self._file.num_row_groups):
-            self._starts.append(self._starts[-1] + int(self._file.metadata.row_group(group).num_rows))
+        self._starts = [0, *accumulate(sizes)]
         self._group = -1
         self._columns: dict[str, Any] = {}  # of the row group
 
@@ -59,6 +63,10 @@ class ParquetFile(SourceFile):
             shape.append(kind.list_size)
             kind = kind.value_type
         shape = self._shape(field, ragged) or shape
+        try:
+            require_stored([1 if ragged else self._starts[-1], *shape], 1, self.path.stat().st_size, MOST)
+        except ValueError as e:
+            raise ShardError(f"{self.path}: '{key}': {e}") from e
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return Facts(self._starts[-1], np.dtype(object), tuple(shape), ragged)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
@@ -69,8 +77,11 @@ class ParquetFile(SourceFile):
     def _shape(field: Any, ragged: bool) -> list[int]:
         """What the column's metadata says; more than fixed-size lists can tell."""
         found = (field.metadata or {}).get(b"shape")
-        sizes = [size for size in json.loads(found) if size != "*"] if found else []
-        return sizes if ragged or sizes else []
+        try:
+            sizes = [size for size in json.loads(found) if size != "*"] if found else []
+        except (ValueError, TypeError, RecursionError):
+            return []
+        return sizes if all(type(size) is int for size in sizes) else []
 
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
         column = self._slice(key, lo, hi)
@@ -79,7 +90,12 @@ class ParquetFile(SourceFile):
         lengths = _lengths(column) if facts.ragged else None
         if facts.ragged:
             column = column.flatten()
-        values: Array = _numbers(column, facts)
+        try:
+            values: Array = _numbers(column, facts)
+        except ValueError as e:
+            raise ShardError(
+                f"{self.path}: '{key}' is not of the shape {facts.shape} that the file says: {e}"
+            ) from e
         if lengths is None:
             return values
         return Ragged(values, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
@@ -107,7 +123,7 @@ class ParquetFile(SourceFile):
         if group != self._group:
             self._columns, self._group = {}, group
         if key not in self._columns:
-            column = self._file.read_row_group(group, columns=[key]).column(0).combine_chunks()
+            column = self._read_group(group, key)
             if isinstance(column, pa.ChunkedArray):
                 column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
             column = column.storage if isinstance(column, pa.ExtensionArray) else column
@@ -115,6 +131,19 @@ class ParquetFile(SourceFile):
                 column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
             )
         return self._columns[key]
+
+    def _read_group(self, group: int, key: str) -> Any:
+        """A column of a row group, with as many values as the file says."""
+        import pyarrow as pa
+
+        try:
+            column = self._file.read_row_group(group, columns=[key]).column(0).combine_chunks()
+        except (OSError, ValueError, pa.ArrowException) as e:
+            raise ShardError(f"{self.path}: '{key}' cannot be read: {e}") from e
+        num = self._starts[group + 1] - self._starts[group]
+        if len(column) != num:
+            raise ShardError(f"{self.path}: '{key}' has {len(column):,} values in a row group of {num:,}")
+        return column
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
         column = self._slice(key, lo, hi)
@@ -127,10 +156,12 @@ class ParquetFile(SourceFile):
         """What an export wrote down, or the metadata of the column."""
         told = (self._schema.metadata or {}).get(b"merlin")
         if told:
-            columns = {column["name"]: column for column in json.loads(told)["columns"]}
-            if key in columns:
-                return dict(columns[key])
-        found = {k.decode(): v.decode() for k, v in (self._schema.field(key).metadata or {}).items()}
+            with suppress(ValueError, KeyError, TypeError, RecursionError):  # somebody else's
+                columns = {column["name"]: column for column in json.loads(told)["columns"]}
+                if key in columns:
+                    return plain_about(columns[key])
+        metadata = self._schema.field(key).metadata or {}
+        found = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in metadata.items()}
         return {name: found[name] for name in ("kind", "units", "description") if found.get(name)}
 
     def close(self) -> None:

@@ -74,6 +74,8 @@ def import_data(
 ) -> DataSet:
     """Make a data set in the directory `out`. Shards that a killed import of the same files wrote are kept.
 
+    An import that fails for what is in the files leaves nothing.
+
     Raises:
         UsageError: the schema does not fit the files, or `out` holds something else.
         ShardError: a file cannot be read, or a value does not fit (with its file, row and column).
@@ -85,7 +87,13 @@ def import_data(
         try:
             done = state.begin(overwrite=overwrite)
             if not (out / NAME).is_file():
-                _write_missing(what, out, state, done, progress)
+                try:
+                    _write_missing(what, out, state, done, progress)
+                except (
+                    ShardError
+                ):  # the files or the schema have to change, and these shards would be of no use
+                    state.discard()
+                    raise
                 write.write_manifest(out, what, done)
                 state.end()
             return read_manifest(out)

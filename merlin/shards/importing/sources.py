@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.errors import UsageError
+from merlin.errors import ShardError, UsageError
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
 
@@ -118,6 +118,28 @@ def open_source(path: Path, samples: str, success: str | None) -> SourceFile:
 
             return ParquetFile(path)
     raise UsageError(f"{path}: files to import end in {', '.join(SUFFIXES)}")
+
+
+def checked_cuts(place: str, cuts: Any, num: int) -> Array:
+    """Where samples begin and end among `num` items, as int64. Raises ShardError for what cannot be."""
+    found = np.asarray(cuts)
+    if found.dtype.kind not in "iu":
+        raise ShardError(f"{place}: its offsets are {found.dtype}, and not whole numbers")
+    if len(found) and (found.min() < 0 or found.max() > num or (found[1:] < found[:-1]).any()):
+        raise ShardError(f"{place}: its offsets do not ascend from 0 to {num:,}, the number of its items")
+    return found.astype(np.int64)
+
+
+def plain_about(told: Any) -> dict[str, Any]:
+    """Of what a file says about a column: what is of the right type. Raises TypeError or ValueError if nothing is."""
+    texts = ("path", "role", "kind", "units", "description", "layout")
+    found: dict[str, Any] = {name: text for name, text in dict(told).items() if name in texts}
+    found = {name: text for name, text in found.items() if isinstance(text, str)}
+    for name in ("axes", "channels"):
+        listed = told.get(name)
+        if isinstance(listed, list) and all(isinstance(entry, str) for entry in listed):
+            found[name] = listed
+    return found | ({"finite": told["finite"]} if isinstance(told.get("finite"), bool) else {})
 
 
 def list_some(names: Iterable[str], limit: int = 12) -> str:

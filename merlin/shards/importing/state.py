@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -37,12 +38,14 @@ class State:
         self._identity = identity
         self._log: IO[str] | None = None
         self._lock: int | None = None
+        self._is_new = False  # the directory
 
     def begin(self, *, overwrite: bool) -> dict[int, Done]:
         """Claim the directory: the shards that are done; a manifest in it afterwards is the import's own.
 
         Raises UsageError if it holds anything else.
         """
+        self._is_new = not self.directory.exists()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = claim_directory(self.directory, "import")
         state = self.directory / STATE
@@ -90,6 +93,14 @@ class State:
     def end(self) -> None:
         """The manifest is written: nothing else is needed."""
         shutil.rmtree(self.directory / STATE, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove what was written, and the directory if it was not there before."""
+        self.close()
+        _remove_data_set(self.directory)
+        if self._is_new:
+            with suppress(OSError):  # by now something else is in it
+                self.directory.rmdir()
 
     def close(self) -> None:
         if self._log is not None:

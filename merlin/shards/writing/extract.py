@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from merlin.shards.format.foreign_hdf5 import ForeignFile
+from merlin.shards.format.stored import read_npy_header, require_unpackable
 from merlin.shards.writing.check import BadOutput, convert, is_text
 from merlin.study.plan import Field
 
@@ -88,7 +90,7 @@ def _read_field(path: str, field: Field, documents: dict[str, Document]) -> Any:
             )
         try:
             document = documents[suffix] = (opener or Text)(path)
-        except (OSError, ValueError, EOFError, KeyError) as e:
+        except (OSError, ValueError, EOFError, KeyError, csv.Error) as e:
             raise BadOutput(f"cannot be read: {_one_line(e)}") from e
     try:
         raw = document.get(field)
@@ -152,6 +154,8 @@ class Npy:
     """A single array; `key` is not used."""
 
     def __init__(self, path: str) -> None:
+        with open(path, "rb") as file:
+            read_npy_header(file, os.fstat(file.fileno()).st_size)
         self._array = np.load(path, allow_pickle=False)
 
     def get(self, field: Field) -> Any:
@@ -167,6 +171,7 @@ class Npz:
     def __init__(self, path: str) -> None:
         try:
             self._file = np.load(path, allow_pickle=False)
+            self._num_bytes = Path(path).stat().st_size
         except Exception as e:
             raise ValueError(_one_line(e)) from e
         if not isinstance(self._file, np.lib.npyio.NpzFile):
@@ -178,9 +183,18 @@ class Npz:
         if key not in names:
             raise BadOutput(f"expected key '{key}', found {', '.join(names[:8]) or 'nothing'}")
         try:
+            self._require_stored(key)
             return self._file[key]
         except Exception as e:
             raise ValueError(_one_line(e)) from e
+
+    def _require_stored(self, key: str) -> None:
+        """ValueError for an array that is larger than what is there; to read it would take that much memory."""
+        archive = self._file.zip
+        member = next(m for m in archive.infolist() if m.filename.removesuffix(".npy") == key)
+        require_unpackable(member, self._num_bytes)
+        with archive.open(member) as stream:
+            read_npy_header(stream, member.file_size)
 
     def close(self) -> None:
         self._file.close()
@@ -254,17 +268,25 @@ class Hdf5:
     """Any HDF5 file; `key` is the path of a dataset, or may be left out when the root holds only one."""
 
     def __init__(self, path: str) -> None:
-        import h5py
-
-        self._file = h5py.File(path, "r", locking=False)
+        self._file = ForeignFile(path)
 
     def get(self, field: Field) -> Any:
+        try:
+            return self._get(field)
+        except (
+            RuntimeError,
+            TypeError,
+            KeyError,
+        ) as e:  # what h5py raises for types that NumPy does not know
+            raise ValueError(_one_line(e)) from e
+
+    def _get(self, field: Field) -> Any:
         import h5py
 
-        names = list(self._file)
+        names = self._file.names()
         key = field.key or (names[0] if len(names) == 1 else "")
-        node = self._file.get(key) if key else None
-        if not isinstance(node, h5py.Dataset):
+        node = self._file.dataset(key) if key else None
+        if node is None:
             raise BadOutput(f"expected a dataset '{key}', found {', '.join(names[:8]) or 'nothing'}")
         return node.asstr()[()] if is_text(field) and h5py.check_string_dtype(node.dtype) else node[()]
 
