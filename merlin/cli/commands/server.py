@@ -147,7 +147,7 @@ def _say_who_can_connect(place: Folder) -> None:
 @json_option
 def status(folder: Path, as_json: bool) -> None:
     """Show whether the server runs; exits with 1 if it does not."""
-    from merlin.cli.output import duration, flush, print_json, size
+    from merlin.cli.output import count, duration, flush, print_json, size
     from merlin.server.status import status as look
 
     found = look(_folder(folder))
@@ -157,9 +157,8 @@ def status(folder: Path, as_json: bool) -> None:
         print(_SAID.get(found.state, "Merlin server is not running."))
         print(_headline(found))
         if found.uptime_s is not None:
-            print(
-                f"  up {duration(found.uptime_s)}, {size(found.used_memory_bytes or 0)}, {found.num_clients} clients"
-            )
+            clients = count(found.num_clients or 0, "client")
+            print(f"  up {duration(found.uptime_s)}, {size(found.used_memory_bytes or 0)}, {clients}")
         if found.detail:
             print(f"  {found.detail}")
     flush()
