@@ -75,8 +75,11 @@ class _Book:
         for edge in target.edges:
             if edge.kind == "block":
                 ranges = _shards(target, self.instances, edge.source, self.stale.get(edge.source, []))
-            elif target.kind is StepKind.AGGREGATE:  # a shard only waits for it
-                continue
+            elif target.kind is StepKind.MANIFEST:  # it waits for others, too, and reads this one
+                is_stale = edge.source == target.finishes and self.stale.get(edge.source)
+                ranges = [(0, target.num_tasks)] if is_stale else []
+            elif target.kind is StepKind.AGGREGATE:  # it only waits for this one
+                ranges = []
             elif edge.kind == "same":
                 ranges = self.changing.get(edge.source, [])
             else:

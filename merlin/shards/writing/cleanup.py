@@ -34,6 +34,7 @@ from merlin.shards.writing.columns import skeleton_digest
 from merlin.study.cleanup import needed_by
 from merlin.study.layout import FINISHED
 from merlin.study.plan import StepInstance, StepKind
+from merlin.study.reopen import reopen_failed
 from merlin.study.tasks import Outcome
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class _Permit:
     def __init__(self, workspace: Workspace, aggregate: StepInstance, replay: Replay) -> None:
         self._workspace = workspace
         self._replay = replay
+        self._may_run_again = reopen_failed(workspace.plan, replay.outcomes)
         self._needing = _needing(workspace, aggregate)
 
     def __call__(self, source: StepInstance, tasks: Array) -> Array:
@@ -125,7 +127,7 @@ class _Permit:
         return allowed
 
     def _is_done(self, other: StepInstance, source: StepInstance, tasks: Array) -> Array:
-        """(n,) whether another step has ended ok with these tasks' files; a failed one may run again."""
+        """(n,) whether another step has ended ok with these tasks' files; what `restart --failed` runs needs them."""
         ok = np.zeros(other.num_tasks, dtype=bool)
         for a, b in self._replay.outcomes[other.id].ranges([Outcome.OK]):
             ok[a:b] = True
@@ -133,6 +135,8 @@ class _Permit:
             rows = row_map(self._workspace, other)
             at = rows.first_row(source.id) + tasks - other.aggregate.first_row
             return np.asarray(ok[at // other.aggregate.samples_per_shard])
+        for a, b in self._may_run_again.get(other.id, ()):
+            ok[a:b] = False
         if any(edge.source == source.id and edge.kind == "same" for edge in other.edges):
             return np.asarray(ok[tasks])
         return np.full(len(tasks), bool(ok.all()))

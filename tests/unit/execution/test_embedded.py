@@ -26,6 +26,7 @@ from merlin.execution.events import RecordingObserver, RunSummary
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import chunk_to_json
 from merlin.ledger.replay import replay
+from merlin.study.plan import Edge
 from merlin.study.tasks import Chunk, Outcome
 from merlin.study.workspace import Workspace
 
@@ -145,6 +146,23 @@ def test_what_depends_on_a_task_that_chose_to_fail_runs_and_runs_again_with_it(t
     post = workspace.instance("post")
     lines = [workspace.task_dir(post, task) / "times" for task in (0, 1, 3)]
     assert [len(path.read_text().splitlines()) for path in lines] == [1, 2, 1]
+
+
+def test_the_next_run_knows_from_the_ledger_who_chose_to_fail(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    every_gate = Edge(source="gate", kind="all", group="gate")
+    sim = "[ $(MERLIN_SAMPLE_ID) != 1 ] || exit 101"
+    workspace = make_workspace(
+        tmp_path,
+        step("sim", 3, command=sim),
+        step("gate", 1, Edge(source="sim", kind="all", group="sim"), command=f"[ -e {go} ] || exit 102"),
+        step("post", 3, same("sim"), every_gate, command="true"),
+    )
+    summary, _ = run(workspace)
+    assert "failed hard" in summary.stop_reason and summary.per_step["sim"].missing == 0
+    go.touch()
+    summary, _ = run(workspace, RunOptions(workers=2, redo_failed=True, steps=("gate",)))
+    assert counts(summary) == (6, 1, 0, 0)
 
 
 def test_the_canary_stops_a_study_that_only_fails(tmp_path: Path) -> None:

@@ -175,6 +175,16 @@ class TestOthersNeedTheFiles:
         study.finish()
         assert left(study) == [0, 1, 2, 3, 4, 10, 11, 16, 17, 18, 19, *range(50, 60)]
 
+    def test_a_step_that_ran_on_another_ones_failure_keeps_what_it_needs_to_run_again(self, tmp_path):
+        check = replace(post(), id="check", step="check", edges=(), on_failure="continue")
+        edge = Edge(source="check", kind="same", group="check")
+        study = with_step(study_of(tmp_path), check)
+        study = with_step(study, replace(post(), edges=(*post().edges, edge)))
+        ended(study, "check", (0, 30, Outcome.OK), (30, 32, Outcome.FAILED), (32, 60, Outcome.OK))
+        ended(study, "post", (0, 60, Outcome.OK))
+        study.finish()
+        assert left(study) == [0, 1, 2, 3, 4, 30, 31]
+
     def test_a_step_that_waits_for_all_samples_keeps_all_until_it_has_ended_ok(self, tmp_path):
         study = with_step(study_of(tmp_path), post("all", num=1))
         study.finish()

@@ -32,25 +32,28 @@ def test_reopening_failures_reopens_their_skips_shards_and_manifest_only() -> No
 def test_what_ran_on_a_failure_runs_again_with_it_and_what_ran_on_that_too() -> None:
     data = gather("data", ("b",), 10, 4)
     manifest = step("m", 1, every("data"), kind=StepKind.MANIFEST, aggregate=data.aggregate)
+    other = gather("other", ("a",), 10, 10)  # its manifest waits for b before it cleans up
+    others = step("o", 1, every("other"), every("b"), kind=StepKind.MANIFEST, aggregate=other.aggregate)
     p = plan(
-        step("a", 10), step("b", 10, same("a")), step("c", 10, same("b")), data, manifest,
+        step("a", 10), step("b", 10, same("a")), step("c", 10, same("b")), data, manifest, other, others,
         step("train", 1, every("m")), step("over_a", 1, every("a")), step("over_c", 1, every("c")),
+        step("over_other", 1, every("o")),
     )  # fmt: skip
     outcomes = {
         "a": runs(10, (0, 10, OK), (2, 3, FAILED), (5, 6, SOFT_FAILED), (9, 10, SOFT_FAILED)),
         "b": runs(10, (0, 10, OK), (2, 3, SKIPPED), (9, 10, FAILED)),
         "c": runs(10, (0, 10, OK), (2, 3, SKIPPED), (9, 10, SKIPPED)),
         "data": runs(3, (0, 3, OK)),
-        **{id: runs(1, (0, 1, OK)) for id in ("m", "train", "over_a", "over_c")},
+        **{id: runs(1, (0, 1, OK)) for id in ("m", "other", "o", "train", "over_a", "over_c", "over_other")},
     }
     alone = [(2, 3), (5, 6), (9, 10)]
     assert reopen_failed(p, outcomes) == {
-        "a": alone, "b": alone, "c": alone, "data": [(0, 3)], "m": [(0, 1)],
+        "a": alone, "b": alone, "c": alone, "data": [(0, 3)], "m": [(0, 1)], "other": [(0, 1)], "o": [(0, 1)],
         "train": [(0, 1)], "over_a": [(0, 1)], "over_c": [(0, 1)],
     }  # fmt: skip
     # the failure of b alone: c was skipped, and neither the training nor anything else had seen its row
     assert reopen_failed(p, outcomes, ["b"]) == {
-        "b": [(2, 3), (9, 10)], "c": [(2, 3), (9, 10)], "data": [(0, 1), (2, 3)], "m": [(0, 1)],
+        "b": [(2, 3), (9, 10)], "c": [(2, 3), (9, 10)], "data": [(0, 1), (2, 3)], "m": [(0, 1)], "o": [(0, 1)],
     }  # fmt: skip
 
 
