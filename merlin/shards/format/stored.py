@@ -14,17 +14,18 @@ import numpy as np
 FREE_BYTES = 64 << 20  # what a file may claim without any proof: values that were never written are zeros
 DEFLATE = 1100  # no byte of deflate unpacks to more (1,032)
 MOST = 1 << 16  # of any other compression
+_ROW_BYTES = 8
 _HEADER_BYTES = 10_000  # of a .npy file; NumPy reads no longer ones either
 
 
 def require_stored(shape: Sequence[int], itemsize: int, stored_bytes: int, ratio: int) -> None:
     """ValueError unless an array fits `stored_bytes` of which each unpacks to `ratio` at most.
 
-    A row counts as a byte at least, as every row costs memory.
+    A row counts as `_ROW_BYTES` at least, as its id takes as much memory.
     """
     if any(size < 0 for size in shape):
         raise ValueError(f"its shape {tuple(shape)} cannot be")
-    claimed = max(prod(shape) * itemsize, shape[0] if shape else 0)
+    claimed = max(prod(shape) * itemsize, _ROW_BYTES * shape[0] if shape else 0)
     if claimed > FREE_BYTES + ratio * stored_bytes:
         raise ValueError(
             f"it says that it has the shape {tuple(shape)} of {itemsize} bytes each, and holds {stored_bytes:,} bytes: "
@@ -64,7 +65,7 @@ def read_npy_header(file: IO[bytes], num_bytes: int) -> tuple[tuple[int, ...], b
     if not dtype.itemsize:
         raise ValueError("its header is damaged: values of no bytes")
     left = num_bytes - len(magic) - width - size
-    require_stored(shape, 0, left, 1)
+    require_stored(shape, 0, left, _ROW_BYTES)
     if prod(shape) * dtype.itemsize > left:
         raise ValueError(
             f"its header says {shape} values of {dtype.itemsize} bytes, and {max(0, left):,} bytes follow: "

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from installation import Installation, installation
 from lines_study import LinesStudy
 from servers import RedisServer
 from waiting import wait_until
+
+from merlin.study.plan_io import write_plan
 
 pytestmark = pytest.mark.slow
 VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")
@@ -49,6 +52,28 @@ def test_a_killed_worker_process_is_replaced(home: Installation) -> None:
     for pid in home.workers[0].children():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    study.let_go()
+    study.wait_for_end()
+    study.check()
+    home.stop_workers()
+
+
+def test_a_plan_that_was_altered_is_not_run_and_costs_no_worker(home: Installation) -> None:
+    study = begun(home)
+    plan, pwned = study.workspace.plan, home.folder / "pwned"
+    altered = tuple(replace(i, command=f"touch {pwned}") if i.command else i for i in plan.instances)
+    write_plan(study.workspace.plan_path, replace(plan, instances=altered))
+    for worker in home.workers:
+        for pid in worker.children():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    report = json.loads(
+        home.merlin("monitor", study.workspace.path, "--sleep", "0.2", "--json", code=1).stdout
+    )
+    assert "it was altered, and nothing of it is run" in report["stop_reason"]
+    assert not pwned.exists() and all(worker.is_alive for worker in home.workers)
+    write_plan(study.workspace.plan_path, plan)
+    home.restart(study.workspace.path)
     study.let_go()
     study.wait_for_end()
     study.check()
