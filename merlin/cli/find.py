@@ -22,8 +22,9 @@ def find_workspace(
 ) -> Workspace:
     """The workspace at `path`; for a spec, the newest of its study (below `output`, if given).
 
-    `variables` are those of --vars: they may move a spec's workspaces. With several and `ask`, a person at a
-    terminal may choose; else stderr says which one was taken.
+    Studies that `merlin run -o DIR` has put elsewhere are found where they are. `variables` are those of --vars: they
+    may move a spec's workspaces. With several and `ask`, a person at a terminal may choose; else stderr says which
+    one was taken.
 
     Raises:
         WorkspaceError: there is none.
@@ -42,12 +43,15 @@ def find_workspace(
 
 
 def _of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[Workspace]:
+    import os
+
+    from merlin.config.study_places import remembered
     from merlin.spec.load import load_spec
     from merlin.study.workspace import find_workspaces, output_path
 
     variables = dict(given) if output is None else {**given, "OUTPUT_PATH": str(output.absolute())}
     spec = load_spec(path, variables=variables, allow_undefined=True)
-    found = find_workspaces(spec)
+    found = find_workspaces(spec, [] if "OUTPUT_PATH" in variables else remembered(path, os.environ))
     if not found:
         raise WorkspaceError(
             f"no workspace of the study {spec.document.description.name!r} in {output_path(spec)}; "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -134,9 +135,18 @@ def _passing(columns: TaskColumns, filters: TaskFilters) -> np.ndarray[tuple[int
     kinds, where = np.unique(outcomes << 16 | codes, return_inverse=True)
     passes = np.array([_passes(int(kind), filters) for kind in kinds.tolist()], np.bool_)[where]
     if filters.workers:
-        wanted = [i for i, w in enumerate(columns.writer_table) if w.worker in filters.workers]
+        wanted = [i for i, w in enumerate(columns.writer_table) if _is_named(w.worker, filters.workers)]
         passes &= np.isin(columns.writers, wanted)
     return passes
+
+
+def _is_named(worker: str, names: Iterable[str]) -> bool:
+    """Whether a process ("simw.node7.1") is meant by its name, or by its worker's, with the host or as in the spec."""
+    name = worker.removeprefix("celery@")
+    return any(
+        name == wanted or re.match(rf"{re.escape(wanted)}(-\d+)?\.", name)
+        for wanted in (n.removeprefix("celery@") for n in names)
+    )
 
 
 def _passes(kind: int, filters: TaskFilters) -> bool:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -228,22 +228,37 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
 
 
-def find_workspaces(spec: Spec) -> list[Workspace]:
-    """The workspaces of a spec's study, newest first; those whose preparation failed are left out."""
-    folder, stem = output_path(spec), workspace_stem(spec.document.description.name)
+def find_workspaces(spec: Spec, also_in: Iterable[Path] = ()) -> list[Workspace]:
+    """The workspaces of a spec's study, newest first; those whose preparation failed are left out.
+
+    They are looked for in the spec's OUTPUT_PATH, and in the directories `also_in`.
+    """
+    stem = workspace_stem(spec.document.description.name)
+    folders = dict.fromkeys([output_path(spec), *also_in])
+    paths = [path for folder in folders for path in workspaces_in(folder) if _stem_of(path) == stem]
+    return [open_workspace(path) for path in sorted(paths, key=_stamp_of, reverse=True)]
+
+
+def workspaces_in(folder: Path) -> list[Path]:
+    """The workspaces that lie in a directory, newest first; those whose preparation failed are left out."""
     if not folder.is_dir():
         return []
-    names = sorted(
-        (
-            entry.name
-            for entry in folder.iterdir()
-            if entry.name.startswith(f"{stem}_")
-            and _TIMESTAMP.fullmatch(entry.name[len(stem) + 1 :])
-            and (entry / INFO_DIR / PLAN_NAME).is_file()
-        ),
-        reverse=True,
-    )
-    return [open_workspace(folder / name) for name in names]
+    found = [
+        entry
+        for entry in folder.iterdir()
+        if _stem_of(entry)
+        and _TIMESTAMP.fullmatch(_stamp_of(entry))
+        and (entry / INFO_DIR / PLAN_NAME).is_file()
+    ]
+    return sorted(found, key=lambda path: (_stamp_of(path), path.name), reverse=True)
+
+
+def _stem_of(path: Path) -> str:
+    return path.name.rpartition("_")[0]
+
+
+def _stamp_of(path: Path) -> str:
+    return path.name.rpartition("_")[2]
 
 
 @contextmanager

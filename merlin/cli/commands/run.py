@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def run(
     from merlin.cli.extending import extend
     from merlin.cli.output import count
     from merlin.cli.publishing import broker_for, publish
+    from merlin.config.study_places import remember
     from merlin.execution.try_import import import_warnings
     from merlin.study.checking import load_checked
     from merlin.study.local_launcher import launch_warnings
@@ -87,6 +89,8 @@ def run(
         if "OUTPUT_PATH" in loaded.variables:  # upstream's line, for scripts that look for it
             print(f"OUTPUT_PATH: {loaded.variables['OUTPUT_PATH']}", file=sys.stderr)
         workspace = prepare_study(loaded, options)
+        if "OUTPUT_PATH" in variables:
+            remember(spec, workspace.path.parent, os.environ)
         if workspace.plan.samples is not None:
             print(f"{count(workspace.plan.samples.num, 'sample')} loaded.", file=sys.stderr)
             for warning in unused_generate(loaded, workspace.plan.samples.num):

@@ -36,15 +36,19 @@ def status(
 ) -> None:
     """Show how far a study is, step by step.
 
+    For a directory of workspaces, its studies are listed, one line each, the newest first.
     For a spec, the newest workspace of its study is shown; extensions are shown below their study. Takes well under
     a second for a million tasks and never disturbs the run.
     """
     from merlin.cli.find import find_workspace
     from merlin.cli.live import live_snapshot
     from merlin.cli.output import check_dump, dump_file, jsonable, print_json
+    from merlin.cli.studies import list_studies
     from merlin.study.workspace import shown_together
 
     check_dump(dump)
+    if list_studies(spec_or_workspace, as_json=as_json, dump=dump):
+        return
     study, *extensions = shown_together(
         find_workspace(spec_or_workspace, output=output, ask=not (no_prompts or as_json))
     )

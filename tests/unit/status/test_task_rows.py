@@ -44,6 +44,15 @@ def test_filters_combine(workspace):
     assert rows(workspace, workers=("nobody",)) == []
 
 
+@pytest.mark.parametrize(
+    "name", ["simw", "simw-2", "simw.node7", "celery@simw.node7", "simw.node7.1", "simw-2.node7"]
+)
+def test_workers_are_named_as_in_the_spec_by_host_or_by_process(workspace, name):
+    add(workspace, chunk("end", 0, [OK]), worker="simw.node7.1" if "-2" not in name else "simw-2.node7.3")
+    assert len(rows(workspace, workers=(name,))) == 1
+    assert rows(workspace, workers=("sim",)) == rows(workspace, workers=("w",)) == []
+
+
 def test_return_codes_have_upstreams_names(workspace):
     codes = {
         102: "HARD_FAIL",

@@ -1,0 +1,152 @@
+"""Which study a command means: a directory of many, a spec whose studies lie elsewhere, two of them, deleted ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from merlin.cli import main as command_line
+from merlin.cli.find import find_workspace
+from merlin.config.study_places import remember, remembered
+from merlin.errors import WorkspaceError
+from merlin.status.studies import studies_in
+
+SPEC = "description: {name: demo, description: d}\nstudy: [{name: a, description: d, run: {cmd: 'true'}}]\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo.yaml").write_text(SPEC)
+    return tmp_path
+
+
+def merlin(*words: str | Path) -> int | str | None:
+    with pytest.raises(SystemExit) as caught:
+        command_line.main([str(word) for word in words])
+    return caught.value.code
+
+
+def make(*options: str) -> Path:
+    """Prepare a study; returns its workspace."""
+    before = set(Path.cwd().rglob("demo_*"))
+    assert merlin("run", "demo.yaml", "--dry", *options) == 0
+    (made,) = {p for p in Path.cwd().rglob("demo_*") if p.is_dir()} - before
+    return made
+
+
+def test_a_study_that_was_put_elsewhere_is_found_by_its_spec(here: Path) -> None:
+    made = make("-o", "elsewhere/deep")
+    assert find_workspace(Path("demo.yaml")).path == made
+    other = make("--vars", "OUTPUT_PATH=./vars")
+    assert find_workspace(here / "demo.yaml").path == other
+
+
+def test_it_is_found_from_another_directory(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("-o", "studies")
+    monkeypatch.chdir("/")
+    assert find_workspace(here / "demo.yaml").path == made
+
+
+def test_the_newest_counts_wherever_it_is(here: Path) -> None:
+    elsewhere = make("-o", "studies")
+    shutil.move(elsewhere, elsewhere.with_name("demo_20200101-000000"))
+    newest = make()
+    assert find_workspace(Path("demo.yaml")).path == newest
+
+
+def test_what_was_deleted_is_forgotten(here: Path) -> None:
+    gone = make("-o", "studies")
+    kept = make()
+    shutil.rmtree(gone)
+    assert find_workspace(Path("demo.yaml")).path == kept
+    shutil.rmtree(gone.parent)
+    assert find_workspace(Path("demo.yaml")).path == kept
+    shutil.rmtree(kept)
+    with pytest.raises(WorkspaceError, match="no workspace of the study"):
+        find_workspace(Path("demo.yaml"))
+
+
+def test_two_specs_do_not_find_each_others_studies(here: Path) -> None:
+    make("-o", "studies")
+    (here / "other.yaml").write_text(SPEC.replace("demo", "other"))
+    assert merlin("run", "other.yaml", "--dry", "-o", "studies") == 0
+    assert find_workspace(Path("other.yaml")).path.name.startswith("other_")
+    assert find_workspace(Path("demo.yaml")).path.name.startswith("demo_")
+
+
+def test_a_directory_that_is_named_is_the_only_one_that_is_looked_at(here: Path) -> None:
+    make("-o", "studies")
+    with pytest.raises(WorkspaceError):
+        find_workspace(Path("demo.yaml"), output=Path("empty"))
+    with pytest.raises(WorkspaceError):
+        find_workspace(Path("demo.yaml"), variables={"OUTPUT_PATH": "empty"})
+
+
+def test_a_run_that_moves_nothing_notes_nothing(here: Path) -> None:
+    make()
+    assert not (here / "home").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "places": {}}', '{"format": 1, "places": 3}'])
+def test_a_damaged_note_is_no_note(here: Path, text: str) -> None:
+    env = {"HOME": str(here / "home")}
+    remember(here / "demo.yaml", here, env)
+    (here / "home/.merlin/study_places.json").write_text(text)
+    assert remembered(here / "demo.yaml", env) == []
+    remember(here / "demo.yaml", here, env)
+    assert remembered(here / "demo.yaml", env) == [here]
+
+
+def test_a_home_that_cannot_be_written_costs_nothing_but_the_note(here: Path) -> None:
+    (here / "home").write_text("a file")
+    remember(here / "demo.yaml", here, {"HOME": str(here / "home")})
+    assert remembered(here / "demo.yaml", {"HOME": str(here / "home")}) == []
+
+
+def test_notes_do_not_grow_for_ever(here: Path) -> None:
+    env = {"HOME": str(here / "home")}
+    for number in range(120):
+        remember(here / f"{number}.yaml", here, env)
+    assert remembered(here / "0.yaml", env) == []
+    assert remembered(here / "119.yaml", env) == [here]
+
+
+def test_the_studies_of_a_directory_are_listed_newest_first(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = make("-o", "studies").rename(here / "studies/demo_20200102-030405")
+    new = make("-o", "studies")
+    capsys.readouterr()
+    assert merlin("status", "studies", "--json") == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [study["workspace"] for study in told["studies"]] == [str(new), str(old)]
+    assert told["studies"][1] | {"workspace": ""} == {
+        "name": "demo", "workspace": "", "when": "2020-01-02 03:04:05", "state": "new", "planned": 1, "ok": 0,
+        "failed": 0, "skipped": 0, "missing": 1, "problem": "",
+    }  # fmt: skip
+    assert merlin("status", "studies") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("demo")]) == 2
+
+
+def test_a_damaged_study_costs_its_own_line(here: Path) -> None:
+    broken = make("-o", "studies").rename(here / "studies/demo_20200102-030405")
+    make("-o", "studies")
+    (broken / "merlin_info/plan.json").write_text("{")
+    good, bad = studies_in(here / "studies")
+    assert (good.state, bad.state) == ("new", "unreadable")
+    assert "plan.json" in bad.problem
+
+
+def test_a_directory_without_studies_is_refused_as_before(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "empty").mkdir()
+    assert merlin("status", "empty") == 1
+    assert "is not a workspace" in capsys.readouterr().err
