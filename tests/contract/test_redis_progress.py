@@ -81,6 +81,23 @@ def make(any_redis: RedisServer) -> Iterator[Make]:
         yield make
 
 
+def test_a_study_that_an_earlier_version_opened_goes_on(make: Make) -> None:
+    """It knew of no soft failures."""
+    study = make(step("sim", 2), step("post", 2, same("sim")))
+    key = study.progress.keys[KEYS.index("inst")]
+    for name, text in study.client.hgetall(key).items():
+        state = json.loads(text)
+        state.pop("soft_failed", None)
+        study.client.hset(key, name, json.dumps(state))
+    assert study.progress.counts()["sim"].failed == 0
+    for outcome in (int(Outcome.SOFT_FAILED), OK):
+        study.finish(study.progress.take(instance="sim"), outcome)
+    assert study.progress.counts()["sim"].failed == 1
+    while chunk := study.progress.take():
+        study.finish(chunk)
+    assert study.progress.is_complete
+
+
 # ------------------------------------------------------------------------- tickets
 
 

@@ -458,9 +458,8 @@ class RedisProgress:
             out = {}
             for id, i in self._graph.indices.items():
                 have = json.loads(found[str(i)])
-                have["failed"] += have.setdefault(
-                    "soft_failed", 0
-                )  # an earlier version may have opened the study
+                have.setdefault("soft_failed", 0)  # an earlier version may have opened the study
+                have["failed"] += have["soft_failed"]
                 names = [f.name for f in fields(Counts) if f.name != "planned"]
                 out[id] = Counts(
                     planned=self._plan.instances[i].num_tasks, **{name: have[name] for name in names}
