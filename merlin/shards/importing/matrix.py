@@ -11,6 +11,9 @@ from merlin.shards.export.view import Array, Values
 from merlin.shards.importing.sources import Facts, SourceFile
 
 MAX_COLUMNS = 1000  # a data set has an array, statistics and a line in its tables for each of them
+KEPT_BYTES = (
+    64 << 20
+)  # rows of a shard that are read once for all columns; of larger ones each column reads its own
 
 
 def column_names(name: str, num: int) -> list[str]:
@@ -44,8 +47,13 @@ class MatrixFile(SourceFile):
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
         whole = replace(self._facts, dtype=facts.dtype)
         first, last = self._range
-        if not first <= lo <= hi <= last:
-            return self._rows(lo, hi, whole)[:, int(key)]
+        at_once = max(1, KEPT_BYTES // (facts.dtype.itemsize * whole.shape[0]))
+        if last - first > at_once or not first <= lo <= hi <= last:
+            parts = [
+                self._rows(at, min(at + at_once, hi), whole)[:, int(key)].copy()
+                for at in range(lo, hi, at_once)
+            ]
+            return np.concatenate([np.zeros(0, facts.dtype), *parts])
         if self._kept is None or self._kept[0] != whole:
             self._kept = whole, self._rows(first, last, whole)
         return self._kept[1][lo - first : hi - first, int(key)]

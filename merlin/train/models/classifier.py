@@ -26,10 +26,10 @@ class Classifier(Trainee):
         super().__init__()
         _check(shapes)
         self.sizes = {name: len(values) for name, values in shapes.classes.items()}
+        self._values = {name: f"values_{i}" for i, name in enumerate(shapes.classes)}  # names of buffers
         for name, values in shapes.classes.items():
             known = torch.tensor(values, dtype=torch.float32)
-            self.register_buffer(_buffer(name, shapes), known, persistent=False)
-        self._buffers_of = {name: _buffer(name, shapes) for name in shapes.classes}
+            self.register_buffer(self._values[name], known, persistent=False)
         self.encoder = InputEncoder(shapes, options)
         hidden = scaled(dense(*[options.width] * options.depth, activation="silu"), options.capacity)
         self.layers = stack(self.encoder.size, hidden, sum(self.sizes.values()))
@@ -58,13 +58,8 @@ class Classifier(Trainee):
 
     def _index(self, name: str, batch: Batch) -> Tensor:
         """Which class each sample is of, (n,) int64."""
-        values = self.get_buffer(self._buffers_of[name])
+        values = self.get_buffer(self._values[name])
         return torch.searchsorted(values, batch[name].to(values.dtype))
-
-
-def _buffer(name: str, shapes: Shapes) -> str:
-    """A name that a module may use, whatever the field is called."""
-    return f"values_{list(shapes.classes).index(name)}"
 
 
 def _check(shapes: Shapes) -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from merlin.errors import ShardError, UsageError
+from merlin.shards.importing import matrix
 from merlin.shards.importing.run import import_data
 from merlin.shards.proving.verify import verify
 from merlin.shards.reading.reader import open_shards
@@ -62,12 +63,24 @@ def test_a_matrix_is_unpacked_once_for_all_of_its_columns(tmp_path, monkeypatch)
     from merlin.shards.importing.arrays import NpzFile
 
     read, original = [], NpzFile.read
-    monkeypatch.setattr(
-        NpzFile, "read", lambda self, key, lo, hi, *more: read.append((key, lo, hi)) or original(self, key, lo, hi, *more)
-    )  # fmt: skip
+
+    def noted(self, key, lo, hi, *more):
+        read.append((key, lo, hi))
+        return original(self, key, lo, hi, *more)
+
+    monkeypatch.setattr(NpzFile, "read", noted)
     write(tmp_path / "a.npz", np.arange(80.0).reshape(20, 4))
     import_([tmp_path / "a.npz"], "inputs: [z]\nfields: {y: }\nsamples_per_shard: 5", tmp_path / "out")
     assert [entry for entry in read if entry[0] == "z"] == [("z", lo, lo + 5) for lo in range(0, 20, 5)]
+
+
+def test_rows_that_are_too_large_to_be_kept_are_read_for_each_column(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix, "KEPT_BYTES", 4 * 8 * 3)
+    z = np.arange(80.0).reshape(20, 4)
+    write(tmp_path / "a.npz", z)
+    import_([tmp_path / "a.npz"], "inputs: [z]\nfields: {y: }\nsamples_per_shard: 9", tmp_path / "out")
+    with open_shards(tmp_path / "out") as ens:
+        np.testing.assert_array_equal(np.stack([ens.inputs[f"z{i}"][:] for i in range(4)], axis=1), z)
 
 
 @pytest.mark.parametrize(
