@@ -40,7 +40,7 @@ def _filter(flag: str, text: str) -> Callable[[F], F]:
 @_filter("--return-code", "SUCCESS, SOFT_FAIL, HARD_FAIL, STOP_WORKERS, RESTART, RETRY or DRY_SUCCESS.")
 @_filter("--steps", "Only tasks of these steps.")
 @_filter("--task-queues", "Only tasks of these queues.")
-@_filter("--workers", "Only tasks that these workers ran.")
+@_filter("--workers", "Only tasks that these workers ran, named as in the spec or as the status shows them.")
 @click.option("--max-tasks", type=click.IntRange(min=1), metavar="N", help="At most so many tasks.")
 @click.option("--layout", type=click.Choice(["default", "table"]), default="default", show_default=True)
 @click.option("--disable-pager", is_flag=True, help="Print at once.")

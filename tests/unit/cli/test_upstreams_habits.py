@@ -1,0 +1,117 @@
+"""What people's scripts for upstream's command line look at: exit codes, files, short messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from merlin.cli import main as command_line
+
+SPEC = """\
+description: {name: demo, description: d}
+env: {variables: {SUB: plain, OUTPUT_PATH: out_$(SUB)}}
+study: [{name: a, description: d, run: {cmd: "echo $(X) $(P)"}}]
+global.parameters: {P: {values: [0.5], label: P.%%}}
+merlin: {samples: {file: samples.npy, column_labels: [X]}}
+"""
+
+
+def merlin(*words: str | Path) -> int | str | None:
+    with pytest.raises(SystemExit) as caught:
+        command_line.main([str(word) for word in words])
+    return caught.value.code
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo.yaml").write_text(SPEC)
+    np.save(tmp_path / "samples.npy", [[1.0], [2.0]])
+    return tmp_path
+
+
+def app(path: Path, block: str) -> dict[str, object]:
+    return dict(yaml.safe_load(path.read_text())[block])
+
+
+def test_config_with_test_notes_the_choice_beside_the_file_and_leaves_the_home_alone(here: Path) -> None:
+    first, second = here / "conf/app.yaml", here / "conf/second.yaml"
+    assert merlin("config", "--test", "create", "-o", "./conf/app.yaml") == 0
+    assert (here / "conf/config_path.txt").read_text() == f"{first}\n"
+    assert merlin("config", "--test", "create", "-o", "./conf/second.yaml") == 0
+    assert (here / "conf/config_path.txt").read_text() == f"{second}\n"
+    assert merlin("config", "-t", "use", "./conf/app.yaml") == 0
+    assert (here / "conf/config_path.txt").read_text() == f"{first}\n"
+    assert not (here / "home").exists()
+
+
+def test_config_without_test_notes_it_in_the_home(here: Path) -> None:
+    assert merlin("config", "create", "-o", "./conf/app.yaml") == 0
+    assert (here / "home/.merlin/config_path.txt").read_text() == f"{here / 'conf/app.yaml'}\n"
+
+
+def test_update_broker_takes_a_password_file_that_does_not_exist_yet(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merlin("config", "--test", "create", "-o", "app.yaml")
+    words = "-t rabbitmq --cf app.yaml -u joe --pf joes_password -s host -p 5672 -v joes"
+    assert merlin("config", "update-broker", *words.split()) == 0
+    told = capsys.readouterr()
+    assert "does not exist" in told.err and "joes_password" not in told.err + told.out
+    broker = app(here / "app.yaml", "broker")
+    expected = {
+        "name": "rabbitmq", "username": "joe", "password": "joes_password", "server": "host", "port": 5672,
+        "vhost": "joes",
+    }  # fmt: skip
+    assert expected.items() <= broker.items()
+
+
+def test_update_backend_writes_redis_with_tls(here: Path) -> None:
+    merlin("config", "--test", "create", "-o", "app.yaml")
+    (here / "pw").write_text("secret\n")
+    words = "-t redis --cf app.yaml --pf pw -s host -p 6379"
+    assert merlin("config", "update-backend", *words.split()) == 0
+    backend = app(here / "app.yaml", "results_backend")
+    assert {
+        "name": "rediss",
+        "server": "host",
+        "port": 6379,
+        "password": str(here / "pw"),
+    }.items() <= backend.items()
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [([], "out_plain"), (["--vars", "SUB=x"], "out_x"), (["--vars", "OUTPUT_PATH=there"], "there")],
+)
+def test_run_says_where_it_writes_and_how_many_samples_it_has(
+    here: Path, capsys: pytest.CaptureFixture[str], variables: list[str], place: str
+) -> None:
+    assert merlin("run", "demo.yaml", "--local", "--dry", *variables) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert f"OUTPUT_PATH: {place}" in told
+    assert "2 samples loaded." in told
+    assert list((here / place).glob("demo_*"))
+
+
+def test_one_sample_is_one_sample(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "one.csv").write_text("42.0\n")
+    assert merlin("run", "demo.yaml", "--local", "--dry", "--samplesfile", "one.csv") == 0
+    assert "1 sample loaded." in capsys.readouterr().err
+
+
+def test_run_workers_echo_prints_a_line_for_celery(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert merlin("-lvl", "debug", "run-workers", "demo.yaml", "--echo") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert " celery -A merlin worker " in line
+    assert "-Q '[merlin]_merlin'" in line
+
+
+def test_an_invalid_spec_exits_with_2(here: Path) -> None:
+    """Upstream's 1; see docs/from-merlin.md."""
+    (here / "no_study.yaml").write_text("description: {name: demo, description: d}\n")
+    assert merlin("run", "no_study.yaml", "--local") == 2
