@@ -38,13 +38,8 @@ def render(folder: Folder, settings: Settings) -> str:
 
 def render_users(settings: Settings) -> str:
     """The text of redis.users, which redis.conf includes; of passwords it holds SHA-256 sums."""
-    users = [f"user {name} {rules(digest)}" for name, digest in sorted(settings.users.items())]
+    users = [f"user {name} on #{digest} ~* &* +@all" for name, digest in sorted(settings.users.items())]
     return "\n".join(["# Written by `merlin server`; change it with `merlin server config`.", *users, ""])
-
-
-def rules(digest: str) -> str:
-    """What a user may do: everything."""
-    return f"on #{digest} ~* &* +@all"
 
 
 def _data_dir(folder: Folder, settings: Settings) -> str:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from merlin.config.model import Endpoint
-from merlin.server.redis_conf import rules
 
 if TYPE_CHECKING:
     import redis
@@ -35,9 +34,12 @@ def set_users(endpoint: Endpoint, users: Mapping[str, str], *, gone: Collection[
     client = _client(endpoint)
     with suppress(redis.RedisError, OSError):
         for name, digest in users.items():
-            client.execute_command("ACL", "SETUSER", name, "reset", *rules(digest).split())
+            client.acl_setuser(
+                name, enabled=True, hashed_passwords=[f"+{digest}"], categories=["+@all"], keys=["*"], channels=["*"],
+                reset=True,
+            )  # fmt: skip
         for name in gone:
-            client.execute_command("ACL", "DELUSER", name)
+            client.acl_deluser(name)
     client.close()
 
 
