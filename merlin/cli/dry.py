@@ -36,11 +36,12 @@ def _write(workspace: Workspace, instance: StepInstance) -> int:
     from merlin.execution.scripts import ScriptTemplate
 
     num = 0
-    template = ScriptTemplate(workspace, instance, instance.command)
-    for script in template.scripts(range(instance.num_tasks)):
-        Path(script.directory).mkdir(parents=True, exist_ok=True)
-        path = Path(script.directory, f"{instance.script_name}.sh")
-        path.write_text(script.text, encoding="utf-8")
-        path.chmod(0o755)
-        num += 1
+    for command, mark in ((instance.command, ""), (instance.restart, ".restart")):
+        template = None if command is None else ScriptTemplate(workspace, instance, command)
+        for script in template.scripts(range(instance.num_tasks)) if template else ():
+            Path(script.directory).mkdir(parents=True, exist_ok=True)
+            path = Path(script.directory, f"{instance.script_name}{mark}.sh")
+            path.write_text(script.text, encoding="utf-8")
+            path.chmod(0o755)
+            num += 1
     return num

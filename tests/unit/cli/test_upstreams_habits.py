@@ -115,3 +115,13 @@ def test_an_invalid_spec_exits_with_2(here: Path) -> None:
     """Upstream's 1; see docs/from-merlin.md."""
     (here / "no_study.yaml").write_text("description: {name: demo, description: d}\n")
     assert merlin("run", "no_study.yaml", "--local") == 2
+
+
+def test_a_dry_run_writes_the_scripts_of_restarts_too(here: Path) -> None:
+    (here / "demo.yaml").write_text(SPEC.replace('run: {cmd: "', 'run: {restart: "echo again $(X)", cmd: "'))
+    assert merlin("run", "demo.yaml", "--local", "--dry") == 0
+    scripts = {p.name: p.read_text() for p in here.glob("out_plain/demo_*/a/P.0.5/01/*")}
+    assert scripts == {
+        "a_P.0.5.sh": "#!/bin/bash\n\necho 2.0 0.5\n",
+        "a_P.0.5.restart.sh": "#!/bin/bash\n\necho again 2.0\n",
+    }
