@@ -20,7 +20,7 @@ from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.config.seal import seal
 from merlin.errors import ExecutionError
-from merlin.execution.distributed import names
+from merlin.execution.distributed import control, names
 from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.examine import examine
 from merlin.execution.distributed.redis_progress import KEYS, RedisProgress
@@ -251,6 +251,7 @@ class TestDamagedProgress:
         ):
             with suppress(ExecutionError):
                 action()
+        control._held(progress, [], {"a"})  # so that it can be cancelled
         progress.drop("cancelled")
         again = RedisProgress(make_client(config.backend), config.namespace, PLAN)
         assert again.open({}, session="2", first_attempt=1)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from merlin.errors import ProgressGoneError, UsageError
+from merlin.errors import ExecutionError, ProgressUnreachableError, UsageError
 from merlin.execution.conductor import CONTROLLER
 from merlin.execution.distributed.connect import redis_client, server_time
 from merlin.execution.distributed.redis_progress import RedisProgress
@@ -130,7 +130,9 @@ def _held(progress: RedisProgress, workers: Iterable[WorkerInfo], instances: Col
     by_name = {worker.name: worker for worker in workers}
     try:
         holdings = progress.holdings()
-    except ProgressGoneError:
+    except ProgressUnreachableError:
+        raise
+    except ExecutionError:  # gone, or damaged
         return []
     return [
         _alive(h.worker, by_name.get(h.worker), h.chunk.instance, h.chunk.lo, h.chunk.hi)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from merlin.study.workspace import Workspace
 
 VERSION = 1
+MAX_TICKET_CHARS = 32 * 1024  # in its wrapping twice as long, and workers refuse what is longer than that
 
 
 class Publisher:
@@ -38,7 +39,13 @@ class Publisher:
         for ticket in tickets:
             body = message_body(workspace, digest, ticket)
             queue = workspace.instance(ticket.instance).queue
-            self._send(queue, seal(body, self._config.key), self._priorities[ticket.level])
+            envelope = seal(body, self._config.key)
+            if len(envelope["body"]) > MAX_TICKET_CHARS:
+                raise ExecutionError(
+                    f"no message has room for the names of step instance {ticket.instance[:80]}… and {workspace.path}: "
+                    "shorten them"
+                )
+            self._send(queue, envelope, self._priorities[ticket.level])
             num += 1
         return num
 
