@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.cli.output import count
 from merlin.cli.watch import Look, State, idle_queues, sum_by_step
-from merlin.errors import ExecutionError, ProgressGoneError
+from merlin.errors import ExecutionError, MerlinError, ProgressGoneError
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -99,6 +103,53 @@ class RedisSource:
         opened = open_study(self._workspace, self._config)
         done = f", {opened.already_ok:,} tasks had ended ok" if opened.already_ok else ""
         return f"published with {count(opened.num_messages, 'message')}{done}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnQueues:
+    """A published study, and its steps on the queues that were asked about."""
+
+    workspace: Workspace
+    source: RedisSource
+    steps: list[str]
+
+
+def next_on_queues(config: Config, queues: Collection[str], seen: set[str]) -> OnQueues | None:
+    """The oldest study of this user that has work left for `queues` (names in the spec), and whose id is not in `seen`.
+
+    Those that were looked at are added to `seen`. A study that cannot be looked at is told and passed over.
+    """
+    from merlin.cli.servers import open_registry
+
+    try:
+        studies = open_registry(config).studies()
+    except ExecutionError as error:
+        print(f"cannot ask for other studies on the same queues: {error}", file=sys.stderr)
+        return None
+    for info in studies:
+        if info.study_id in seen or not set(queues) & set(info.queues):
+            continue
+        seen.add(info.study_id)
+        try:
+            found = _with_work_left(Path(info.workspace), config, queues)
+        except MerlinError as error:
+            print(f"passed over, it uses the same queues: {error}", file=sys.stderr)
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _with_work_left(path: Path, config: Config, queues: Collection[str]) -> OnQueues | None:
+    from merlin.study.workspace import open_workspace
+
+    workspace = open_workspace(path)
+    source = RedisSource(workspace, config)
+    steps = [i.step for i in workspace.plan.instances if i.queue in queues]
+    look = source.look()
+    is_open = look.state in ("running", "gone", "unreachable")
+    has_work = not look.per_step or any(look.per_step[step].missing for step in steps)
+    return OnQueues(workspace, source, steps) if is_open and has_work else None
 
 
 class LedgerSource:

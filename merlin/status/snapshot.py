@@ -280,6 +280,12 @@ def is_published(state: Replay) -> bool:
     return bool(runs) and runs[-1].kind == "run_started" and runs[-1].data.get("executor") == EXECUTOR
 
 
+def was_published(state: Replay) -> bool:
+    """Whether the last run was handed to workers on other machines, even if it has ended."""
+    starts = [e for e in state.events() if e.kind == "run_started"]
+    return bool(starts) and starts[-1].data.get("executor") == EXECUTOR
+
+
 def _stop_reason(events: list[EventRecord]) -> str:
     """What the last run said when it ended."""
     runs = [e for e in events if e.kind.startswith("run_")]

@@ -195,6 +195,36 @@ def test_monitor_says_which_queue_has_no_worker_and_ctrl_c_leaves_the_study_alon
     assert home.ask("status", str(workspace))["state"] == "running"
 
 
+CHAIN = """
+description: {name: chain_$(ITER), description: a study that starts itself again}
+env: {variables: {ITER: 1}}
+study:
+  - name: work
+    run:
+      cmd: |
+        test $(ITER) = 1 && exit 0
+        while ! test -e $(SPECROOT)/go; do sleep 0.1; done
+        exit 1
+  - name: again
+    run: {depends: [work], cmd: "PYTHON -m merlin.cli run $(SPECROOT)/chain.yaml --vars ITER=2"}
+"""
+
+
+def test_monitor_of_a_spec_goes_on_with_the_study_that_its_last_step_has_started(home):
+    (home.folder / "chain.yaml").write_text(CHAIN.replace("PYTHON", sys.executable))
+    outer = home.ask("run", "chain.yaml")["workspace"]
+    home.merlin("run-workers", "chain.yaml")
+    assert home.ask("monitor", outer)["followed_by"] == []
+    watching = home.start("monitor", "chain.yaml", "--sleep", "0.2", "--json")
+    assert watching.stderr is not None
+    assert any("chain_2" in line and "uses the same queues" in line for line in watching.stderr)
+    (home.folder / "go").touch()
+    report = json.loads(watching.communicate(timeout=120)[0])
+    assert (report["name"], report["ok"], report["exit_code"]) == ("chain_1", 2, 1)
+    assert [(r["name"], r["failed"], r["skipped"]) for r in report["followed_by"]] == [("chain_2", 1, 1)]
+    assert watching.returncode == 1
+
+
 def test_cancel_kills_what_runs_shows_it_and_restart_goes_on(home):
     home.write("test -e $(SPECROOT)/quick || { sleep 600 & sleep 601; }")
     workspace = home.publish()

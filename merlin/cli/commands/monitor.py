@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -50,31 +51,57 @@ def monitor(
 
     Says when no worker is there for what is ready, waits through trouble with the servers, and publishes the
     study again when Redis has lost it. Ctrl-C ends only the display. For a spec, the newest workspace is shown; of a
-    study with extensions, the last one that is not finished.
+    study with extensions, the last one that is not finished; and then, one after another, all your other studies that
+    are not finished and use its queues, such as those that its steps have started. The worst exit code is given.
     """
-    import time
-
-    from merlin.cli.advice import start_workers
     from merlin.cli.find import find_workspace
-    from merlin.cli.progress import choose_display
-    from merlin.cli.watch import Watch, follow
-    from merlin.execution.distributed.engine import lease_s
+    from merlin.cli.output import print_json
+    from merlin.cli.sources import next_on_queues
+    from merlin.config.load import find_config
 
     workspace = newest(find_workspace(spec_or_workspace, variables=parse_assignments(assignments)))
+    chosen = chosen_steps(workspace, steps)
+    queues = {i.queue for i in workspace.plan.instances if not chosen or i.step in chosen}
+    reports = [watch_to_end(workspace, choose_source(workspace), chosen, sleep_s, as_json=as_json)]
+    config = find_config() if spec_or_workspace.is_file() and is_for_workers(workspace) else None
+    if config is not None:
+        seen = {workspace.plan.study_id}
+        while (found := next_on_queues(config, queues, seen)) is not None:
+            print(f"watching {found.workspace.path}, which uses the same queues", file=sys.stderr)
+            reports.append(watch_to_end(found.workspace, found.source, found.steps, sleep_s, as_json=as_json))
+    code = max(report["exit_code"] for report in reports)
+    if as_json:
+        print_json({**reports[0], "exit_code": code, "followed_by": reports[1:]})
+    sys.exit(code)
+
+
+def chosen_steps(workspace: Workspace, steps: Collection[str]) -> Collection[str]:
+    """The steps to watch, none for all. Raises UsageError for one that the study does not have."""
     known = list(dict.fromkeys(i.step for i in workspace.plan.instances))
     for step in steps:
         if step not in (*known, "all"):
             raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
-    watch = Watch(
-        () if "all" in steps else steps,
-        gone_s=lease_s() / 4 + NOTICE_S,
-        workers_command=start_workers(workspace.path),
-    )
+    return () if "all" in steps else steps
+
+
+def watch_to_end(
+    workspace: Workspace, source: Source, steps: Collection[str], sleep_s: float | None, *, as_json: bool
+) -> dict[str, Any]:
+    """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
+    import time
+
+    from merlin.cli.advice import start_workers
+    from merlin.cli.execute import show_report
+    from merlin.cli.progress import choose_display
+    from merlin.cli.watch import Watch, follow
+    from merlin.execution.distributed.engine import lease_s
+
+    watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start_workers(workspace.path))
     is_live = sys.stderr is not None and sys.stderr.isatty()
     try:
         with choose_display() as display:
             follow(
-                choose_source(workspace),
+                source,
                 watch,
                 display,
                 workspace.plan,
@@ -85,7 +112,10 @@ def monitor(
     except KeyboardInterrupt:
         print(f"the study goes on; to end it: {command_line('cancel', workspace.path)}", file=sys.stderr)
         sys.exit(130)
-    sys.exit(report(workspace, watch, as_json=as_json))
+    told = report(workspace, watch)
+    if not as_json:
+        show_report(told)
+    return told
 
 
 def newest(workspace: Workspace) -> Workspace:
@@ -99,6 +129,14 @@ def newest(workspace: Workspace) -> Workspace:
             print(f"watching {extension.path}", file=sys.stderr)
             return extension
     return workspace
+
+
+def is_for_workers(workspace: Workspace) -> bool:
+    """Whether the study was published; then its steps may have published others."""
+    from merlin.ledger.replay import replay
+    from merlin.status.snapshot import was_published
+
+    return was_published(replay(workspace.ledger_dir, workspace.plan))
 
 
 def choose_source(workspace: Workspace) -> Source:
@@ -121,10 +159,9 @@ def choose_source(workspace: Workspace) -> Source:
     return RedisSource(workspace, config)
 
 
-def report(workspace: Workspace, watch: Watch, *, as_json: bool) -> int:
-    """Print how the study ended, from the ledger, as merlin run does; returns the exit code."""
-    from merlin.cli.execute import exit_code, make_report, show_report
-    from merlin.cli.output import print_json
+def report(workspace: Workspace, watch: Watch) -> dict[str, Any]:
+    """How the study ended, from the ledger, as merlin run says it."""
+    from merlin.cli.execute import exit_code, make_report
     from merlin.execution.events import RunSummary
 
     names = ("planned", "ok", "failed", "skipped", "missing")
@@ -132,13 +169,7 @@ def report(workspace: Workspace, watch: Watch, *, as_json: bool) -> int:
     summary = RunSummary(
         **totals, stop_reason=watch.reason, seconds=run_seconds(workspace), per_step=watch.per_step
     )
-    code = exit_code(summary)
-    told = make_report(workspace, summary, code)
-    if as_json:
-        print_json(told)
-    else:
-        show_report(told)
-    return code
+    return make_report(workspace, summary, exit_code(summary))
 
 
 def run_seconds(workspace: Workspace) -> float:
