@@ -25,8 +25,9 @@ def test_missing_tasks_are_resumed_and_failed_ones_only_on_request() -> None:
 
 
 def test_after_too_many_failures_no_restart_is_named_that_would_stop_again() -> None:
-    for reason, num in (("max_failures: 6 of 100 tasks failed", 2), ("canary: the first 10 tasks failed", 1)):
-        lines = next_commands("/w", reason, has_failed=True)
+    for reason, num in (("max_failures: 6 of 100 tasks failed", 3), ("canary: the first 10 tasks failed", 2)):
+        new_study, again, *_ = lines = next_commands("/w", reason, has_failed=True)
         assert len(lines) == num
-        assert lines[0].endswith("merlin restart /w --failed")
-    assert next_commands("/w", "max_failures: x", has_failed=True)[1].endswith("--max-failures N")
+        assert "in the spec" in new_study and "merlin run" in new_study
+        assert again.endswith("merlin restart /w --failed")
+    assert next_commands("/w", "max_failures: x", has_failed=True)[2].endswith("--max-failures N")
