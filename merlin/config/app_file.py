@@ -41,6 +41,7 @@ _SERVER_KEYS = (
 )  # fmt: skip
 _BACKEND_KEYS = (*_SERVER_KEYS, "encryption_key", "dbname")
 _CELERY_KEYS = ("overrides", "override", "certs", "omit_queue_tag", "queue_tag")
+_UPSTREAMS_SETTINGS = ("visibility_timeout",)  # its documents put it here; no ticket of ours needs one
 _SERIALIZERS = ("task_serializer", "result_serializer", "event_serializer")
 _CONTENT_TYPES = ("accept_content", "result_accept_content")
 _DECIDED_ABOVE = {"broker_url": "broker", "broker_read_url": "broker", "broker_write_url": "broker",
@@ -310,7 +311,7 @@ def _check_setting(block: Block, name: str, value: object) -> None:
 
 def _check_setting_name(block: Block, name: str) -> None:
     """Celery passes over names that it does not know, and stops at old names beside new ones."""
-    if name in SETTINGS:
+    if name in SETTINGS or name in _UPSTREAMS_SETTINGS:
         return
     place = block.entry.mapping[name].key_place
     message = f"{block.name}: {name!r} is not a setting of Celery"

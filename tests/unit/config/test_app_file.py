@@ -83,6 +83,14 @@ def test_upstreams_file_is_understood(home):
     assert {w.code for w in config.warnings} == {"unverified"}
 
 
+def test_the_visibility_timeout_that_upstreams_documents_ask_for_is_no_unknown_setting(home):
+    for key in ("override", "overrides"):
+        config = load(
+            home, f"broker: {{name: redis, server: h}}\ncelery: {{{key}: {{visibility_timeout: 86400}}}}"
+        )
+        assert config.warnings == ()
+
+
 def test_a_redis_broker_holds_the_progress_too(home):
     config = load(home, "broker: {name: redis, server: h}")
     assert config.backend is config.broker
