@@ -144,12 +144,40 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable_host(host: str) -> str:
-    """The name under which other processes find what is bound to this address."""
-    if host in _WILDCARDS:
-        import socket
+    """The name or address under which others find what is bound to `host`, on other machines too if they may.
 
-        return socket.getfqdn()
-    return host
+    This machine's name, if it stands for an address that others can use; many a /etc/hosts has it as 127.0.0.1. Then
+    it is the address from which connections to elsewhere would come.
+    """
+    if host not in _WILDCARDS:
+        return host
+    import socket
+
+    names = [name for name in (socket.getfqdn(), socket.gethostname()) if _stands_for_others(name)]
+    return names[0] if names else _outgoing_address(host) or socket.gethostname()
+
+
+def _stands_for_others(name: str) -> bool:
+    import socket
+
+    try:
+        found = socket.getaddrinfo(name, None)
+    except OSError:
+        return False
+    return not all(is_loopback(str(address[0])) for *_, address in found)
+
+
+def _outgoing_address(wildcard: str) -> str:
+    """Our address on the way to elsewhere, "" if there is none; nothing is sent."""
+    import socket
+
+    family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ":" in wildcard else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as end:
+            end.connect((elsewhere, 9))
+            return str(end.getsockname()[0])
+    except OSError:
+        return ""
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from commands import run_merlin
 from servers import program
 
@@ -491,6 +492,9 @@ def test_a_server_for_other_machines_says_what_that_means(home):
     assert "network that you trust" in done.stdout
     with home.client() as client:
         assert client.config_get("bind")["bind"] == "0.0.0.0"
+    for block in ("broker", "results_backend"):
+        address = yaml.safe_load((home.server / "app.yaml").read_text())[block]["server"]
+        assert address != "localhost" and f"reach it at {address}" in done.stdout
 
 
 def test_another_configuration_that_comes_first_is_mentioned(home):

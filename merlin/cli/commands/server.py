@@ -136,10 +136,18 @@ def _say_how_to_use(place: Folder) -> None:
 
 def _say_who_can_connect(place: Folder) -> None:
     from merlin.config.reach import OPEN_TO_HOLDERS
-    from merlin.server.folder import is_loopback
+    from merlin.server.folder import is_loopback, reachable_host
 
-    if not is_loopback(place.settings().host):
-        print(OPEN_TO_HOLDERS)
+    settings = place.settings()
+    if is_loopback(settings.host):
+        return
+    if settings.port:
+        there = f"{reachable_host(settings.host)}, port {settings.port}"
+        print(
+            f"Other machines reach it at {there}; {place.app_file} says so, too. If they know this one under another"
+        )
+        print(f"name: {command_line('server', 'config', '--host')} ADDRESS")
+    print(OPEN_TO_HOLDERS)
 
 
 @server.command()
@@ -206,12 +214,14 @@ def restart(folder: Path, as_json: bool) -> None:
     from merlin.cli.output import print_json
     from merlin.server.lifecycle import restart as again
 
-    found = again(_folder(folder))
+    place = _folder(folder)
+    found = again(place)
     if as_json:
         print_json(_facts(found))
     else:
         _say_started(found)
         print(_headline(found))
+        _say_who_can_connect(place)
 
 
 def _config_options(command: F) -> F:
@@ -268,7 +278,7 @@ def configure(
     data_dir: str | None,
     **given: Any,
 ) -> None:
-    """Change what is decided about the server; all but users counts from the next start.
+    """Change what is decided about the server; users count at once, all else from the next start.
 
     In place of the file with a password, the password itself may stand, as in upstream's Merlin.
     """
