@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "info": ("info", "info", "Show versions and paths, for bug reports."),
 }
 
+_RUN = ("run", "restart", "run-workers", "train", "evaluate", "predict")  # those that run something
+
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -105,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _drop_stdout()
         code = 1  # as click itself ends when a command meets it
     except MerlinError as error:
-        code = _explain(error, debug)
+        code = _explain(error, args, debug)
         _tell_program(args, error, code)
     except OSError as error:
         code = _environment_failed(error, args, debug)
@@ -163,7 +165,7 @@ def _say(text: str) -> None:
         _drop_stdout()
 
 
-def _explain(error: MerlinError, debug: bool) -> int:
+def _explain(error: MerlinError, args: Sequence[str], debug: bool) -> int:
     """Print a known error and return its exit code."""
     if debug:
         _traceback(error, sys.stderr.write)
@@ -171,7 +173,8 @@ def _explain(error: MerlinError, debug: bool) -> int:
         for diagnostic in error.diagnostics:
             print(diagnostic.render(), file=sys.stderr)
         num = sum(d.severity == "error" for d in error.diagnostics)
-        _say(f"{num} error{'s' if num != 1 else ''}; nothing was run")
+        runs = next((word for word in args if word in COMMANDS), "") in _RUN
+        _say(f"{num} error{'s' if num != 1 else ''}{'; nothing was run' if runs else ''}")
     else:
         _say(f"error: {error}")
     return error.exit_code

@@ -517,19 +517,24 @@ class _TextTable:
     def _suspect(self, row: int, j: int, text: str) -> Diagnostic:
         """A value that is no finite number, in a column of numbers."""
         label, shown = self.labels[j], text.strip()
+        line, col = self.place(row, j)
+        where = f"row {row}"
         if _numbers([text]) is not None:
             message, code, hint = f"{shown} is not finite", "samples-not-finite", ""
         elif shown:
-            message, code = f"{shown!r} is not a number, as all other values are", "samples-header"
+            where = f"line {line}"  # a title is no row
+            message, code = (
+                f"{shown!r} is not a number; the other values of this column are",
+                "samples-header",
+            )
             hint = (
                 f"begin a line of titles with #, or write it as column_labels has it: {','.join(self.labels)}"
             )
         else:
             message, code, hint = "the value is missing", "samples-empty-value", ""
-        line, col = self.place(row, j)
         return _finding(
             self.path,
-            f"row {row}, column {label}: {message}",
+            f"{where}, column {label}: {message}",
             line=line,
             col=col,
             text=shown,

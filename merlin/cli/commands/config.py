@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -203,7 +204,8 @@ def show(as_json: bool) -> None:
     from merlin.cli.output import print_json
     from merlin.config.load import find_config
 
-    found = find_config()
+    with naming_the_file():
+        found = find_config()
     if as_json:
         print_json({"configured": found is not None, **(_facts(found) if found else {})})
         return
@@ -219,6 +221,19 @@ def show(as_json: bool) -> None:
         print(f"{'celery overrides':<17}{', '.join(found.celery)}")
     for warning in found.warnings:
         print(warning.render())
+
+
+@contextmanager
+def naming_the_file() -> Iterator[None]:
+    """Before the errors of a configuration: which file it is, and why that one counts."""
+    from merlin.config.load import find_config_path
+
+    try:
+        yield
+    except ConfigError as error:
+        if error.diagnostics and (found := find_config_path()) is not None:
+            print(f"the configuration {found[0]} ({found[1]}) cannot be used:", file=sys.stderr)
+        raise
 
 
 def _encryption(endpoint: Endpoint) -> str:
@@ -257,7 +272,8 @@ def check(as_json: bool) -> None:
     from merlin.cli.servers import reach_all
     from merlin.config.load import require_config
 
-    found = require_config()
+    with naming_the_file():
+        found = require_config()
     facts = _facts(found)  # reads the key
     reached = reach_all(found)
     if as_json:

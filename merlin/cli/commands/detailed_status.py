@@ -126,6 +126,8 @@ def _padded(cells: tuple[str, ...]) -> str:
 
 def lines(rows: Iterable[TaskRow], layout: str, *, colours: bool) -> Iterable[str]:
     """The lines of a layout, one at a time: there may be millions of tasks."""
+    from merlin.cli.output import count
+
     num = 0
     instance = None
     if layout == "table":
@@ -141,8 +143,8 @@ def lines(rows: Iterable[TaskRow], layout: str, *, colours: bool) -> Iterable[st
         status = f"{row.status:<11}"
         if colours:
             status = click.style(status, fg=_COLOURS.get(row.status))
-        _, workspace, _, code, seconds, restarts, worker, *_ = _cells(row)
-        again = f"  {restarts} restarts" if restarts else ""
+        _, workspace, _, code, seconds, _, worker, *_ = _cells(row)
+        again = f"  {count(row.restarts, 'restart')}" if row.restarts else ""
         yield f"  {status}  {workspace:<24}  {code:<12}  {seconds:>9}  {worker}{again}".rstrip()
     if not num:
         yield "no task passes these filters"

@@ -157,7 +157,10 @@ def _show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> No
         if not snapshot.num_workers:
             continue  # `_show_idle` says it
         at_work = sum(step.running for step in snapshot.steps)
-        print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}, {at_work:,} at work")
+        busy = (
+            f", {at_work:,} at work" if at_work else ""
+        )  # a local run does not tell before its first outcome
+        print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}{busy}")
         if snapshot.eta_s:
             print(f"about {duration(snapshot.eta_s)} to go")
     if totals["missing"] and not running:

@@ -150,11 +150,14 @@ class _Opener:
             self._study.event("run_finished", reason="")
             self._study.close()
         if is_complete:
-            note = "every task has an outcome; nothing is left to run"
+            ended = "every task ended ok" if ok == planned else "every task has ended, some of them not ok"
+            note = f"{ended}; nothing is left to run"
         elif resumed:
-            note = f"the study is running already; {num_messages} messages were sent in case some were lost"
+            sent = "1 message was" if num_messages == 1 else f"{num_messages} messages were"
+            note = f"the study is running already; {sent} sent in case some were lost"
         else:
-            note = f"{planned - ok:,} of {planned:,} tasks to run, published with {num_messages} messages"
+            sent = f"{num_messages} message{'s' * (num_messages != 1)}"
+            note = f"{planned - ok:,} of {planned:,} tasks to run, published with {sent}"
         return Opened(
             num_messages=num_messages,
             planned=planned,

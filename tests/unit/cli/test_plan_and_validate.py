@@ -67,3 +67,12 @@ def test_a_run_warns_that_a_file_is_used_in_place_of_generate(say, tmp_path: Pat
     (tmp_path / "s.csv").write_text("1\n2\n")
     told = say("run", "--local", "--dry", spec=spec.replace("$(MERLIN_INFO)/", ""))
     assert "warning: the samples file exists and is used" in told
+
+
+def test_only_what_would_have_run_something_says_that_nothing_was_run(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.yaml").write_text(SPEC.replace("echo $(X)", "echo $(Y)"))
+    for command, says_so in (("plan", False), ("run", True)):
+        with pytest.raises(SystemExit):
+            command_line.main([command, "s.yaml"])
+        assert ("nothing was run" in capsys.readouterr().err) is says_so

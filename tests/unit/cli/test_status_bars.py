@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.cli.commands.status import bar
+from merlin.cli.commands.status import _show_advice, bar
 
 FILLS = {"ok": "o", "failed": "f", "skipped": "s", "missing": "m"}
 NUMBERS = st.integers(0, 10**9)
@@ -22,3 +22,12 @@ def test_a_bar_has_its_width_and_hides_nothing(ok: int, failed: int, skipped: in
         assert len(text) == 30
     for letter, num in (("o", ok), ("f", failed), ("s", skipped), ("m", missing)):
         assert (letter in text) == (num > 0)
+
+
+def test_a_run_that_does_not_tell_what_it_works_on_is_not_called_idle(capsys) -> None:
+    for at_work, told in ((0, "2 worker processes\n"), (2, "2 worker processes, 2 at work\n")):
+        run: Any = SimpleNamespace(
+            state="running", num_workers=2, steps=[SimpleNamespace(running=at_work)], eta_s=None
+        )
+        _show_advice([run], {"missing": 5, "failed": 0})
+        assert capsys.readouterr().out == told

@@ -54,6 +54,18 @@ def test_config_without_test_notes_it_in_the_home(here: Path) -> None:
     assert (here / "home/.merlin/config_path.txt").read_text() == f"{here / 'conf/app.yaml'}\n"
 
 
+def test_config_names_the_file_before_the_errors_in_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merlin("config", "create", "-o", "app.yaml")
+    for command in ("show", "check"):
+        capsys.readouterr()
+        assert merlin("config", command) == 2
+        first, *_, last = capsys.readouterr().err.splitlines()
+        assert str(here / "app.yaml") in first and "merlin config use" in first
+        assert last == "merlin: 6 errors"
+
+
 def test_update_broker_takes_a_password_file_that_does_not_exist_yet(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,14 @@ def test_rows_that_cannot_be_samples_show_their_line(check, tmp_path, name, cont
     assert places(findings) == [(name, *place) for place in found]
 
 
+def test_a_title_that_is_no_label_is_told_by_its_line_in_the_file(check, tmp_path):
+    (tmp_path / "titles.csv").write_text("# a comment\nX1,X0\n3,4\n")
+    _, findings = check("titles.csv")
+    assert (
+        findings[0].message == "line 2, column X0: 'X1' is not a number; the other values of this column are"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "array", "code"),
     [
