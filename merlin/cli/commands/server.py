@@ -143,10 +143,9 @@ def _say_who_can_connect(place: Folder) -> None:
         return
     if settings.port:
         there = f"{reachable_host(settings.host)}, port {settings.port}"
-        print(
-            f"Other machines reach it at {there}; {place.app_file} says so, too. If they know this one under another"
-        )
-        print(f"name: {command_line('server', 'config', '--host')} ADDRESS")
+        print(f"Other machines reach it at {there}, as {place.app_file} says.")
+        again = command_line("server", "config", "--host")
+        print(f"If they know this machine under another address: {again} ADDRESS")
     print(OPEN_TO_HOLDERS)
 
 
