@@ -320,6 +320,7 @@ def _check_setting_name(block: Block, name: str) -> None:
         hint = f"did you mean {new!r}?" if new else "write the name that it has in Celery 4 and later"
         block.findings.error(place, f"{message}: it is a name of Celery 3", hint=hint, code="unknown-key")
         return
-    report = block.findings.error if did_you_mean(name, SETTINGS, cutoff=SLIP) else block.findings.warning
-    hint = did_you_mean(name, SETTINGS) or "https://docs.celeryq.dev/en/stable/userguide/configuration.html"
+    slip = did_you_mean(name, SETTINGS, cutoff=SLIP)
+    report = block.findings.error if slip else block.findings.warning
+    hint = slip or "https://docs.celeryq.dev/en/stable/userguide/configuration.html"
     report(place, message, hint=hint, code="unknown-key")

@@ -270,6 +270,7 @@ def test_settings_that_celery_does_not_know_are_told_with_their_place(home):
         (5, True),
         (6, True),
     ]
+    assert not any("did you mean" in w.hint for w in config.warnings)
     (old,) = problems(home, f"{text}    CELERYD_MAX_TASKS_PER_CHILD: 4\n")
     assert old.hint == "did you mean 'worker_max_tasks_per_child'?"
 
