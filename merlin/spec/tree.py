@@ -240,7 +240,9 @@ class _Builder:
         span = (node.start_mark.index, node.end_mark.index)
         if isinstance(node, yaml.ScalarNode):
             plain = not node.style
-            text: str | None = node.value.replace(_BLANK, " ").replace(_COLON, ":")
+            text: str | None = node.value
+            if plain:  # only unquoted commands are shielded; elsewhere the characters are the writer's own
+                text = node.value.replace(_BLANK, " ").replace(_COLON, ":")
             if plain and node.tag.endswith(":null"):
                 text = None
             return Entry(text, place, key_place, *span, plain=plain)

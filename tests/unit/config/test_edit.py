@@ -3,7 +3,7 @@ from __future__ import annotations
 import stat
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from merlin.config.edit import _set, template, update_block
@@ -72,6 +72,7 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path):
 words = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=20)
 
 
+@example(values={"name": "\ue000\ue001"})
 @given(
     st.dictionaries(
         st.sampled_from(["name", "server", "vhost", "new"]), words | st.integers(0, 10**6), min_size=1
