@@ -118,7 +118,7 @@ def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[st
         "on_failed_input": snapshot.totals.on_failed_input,
         "steps": _steps(snapshot),
         "failures": group_failures(workspace)[:MAX_GROUPS] if summary.failed else [],
-        "data_sets": data_sets(workspace),
+        "data_sets": [_data_set(Path(found.path)) for found in snapshot.data_sets],
     }
 
 
@@ -127,16 +127,8 @@ def _steps(snapshot: Snapshot) -> list[dict[str, Any]]:
     return [{key: getattr(step, key) for key in keys} for step in snapshot.steps]
 
 
-def data_sets(workspace: Workspace) -> list[dict[str, Any]]:
-    """One line of facts per finished data set of the workspace."""
-    from merlin.study.plan import StepKind
-
-    aggregates = [i for i in workspace.plan.instances if i.kind is StepKind.AGGREGATE]
-    folders = [workspace.data_set_dir(instance) for instance in aggregates]
-    return [_data_set(folder) for folder in folders if (folder / "manifest.json").is_file()]
-
-
 def _data_set(folder: Path) -> dict[str, Any]:
+    """Facts about a finished data set."""
     from merlin.shards.describe import describe
 
     facts = describe(folder)

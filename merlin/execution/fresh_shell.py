@@ -13,6 +13,8 @@ from merlin.execution.shell import (
     NOT_FOUND,
     ShellExit,
     ShellTask,
+    end_group,
+    leaves_nothing,
     machine_error,
     signalled,
     timeout_cause,
@@ -55,6 +57,11 @@ class FreshShell:
         except OSError as error:
             return self._not_started(task, error, started)
         cause = "" if self._ends(process) else self._kill(process)
+        # as long as nobody has waited for it, no other group can have its number
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        if ended.si_code != os.CLD_EXITED or leaves_nothing(ended.si_status):
+            end_group(process.pid)
         code = process.wait()
         self._running = None
         return ShellExit(

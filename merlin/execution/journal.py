@@ -188,9 +188,11 @@ class ChunkJournal:
     def _hand_over(
         self, target: str | None, lo: int, hi: int, ok: NDArray[np.bool_], outputs: Outputs | None
     ) -> dict[int, str]:
+        from merlin.shards.writing.bundle import Origin
         from merlin.shards.writing.collect import CollectRequest, collect_chunk, save_outputs
 
-        workspace, instance, attempt = self._workspace, self._instance, self._chunk.attempt
+        workspace, instance = self._workspace, self._instance
+        origin = Origin(self._chunk.attempt, self._worker, self._ledger.writer.session)
         if target is not None:
             request = CollectRequest(
                 workspace=workspace,
@@ -200,12 +202,11 @@ class ChunkJournal:
                 hi=hi,
                 ok=ok,
                 outputs=outputs if instance.kind is StepKind.FUNCTION else None,
-                attempt=attempt,
-                worker=self._worker,
+                origin=origin,
             )
             return collect_chunk(request)
         assert outputs is not None
-        return save_outputs(workspace, instance, lo, hi, ok, outputs, attempt, self._worker)
+        return save_outputs(workspace, instance, lo, hi, ok, outputs, origin)
 
     def _reject(self, task: int, cause: str) -> None:
         i = task - self._chunk.lo

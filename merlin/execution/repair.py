@@ -8,6 +8,7 @@ shards that hold their rows and the manifest. So a repair may be killed at any m
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from merlin.execution.embedded import INTERRUPTED, RunOptions, run_embedded
 from merlin.execution.events import Observer
 from merlin.execution.task_files import is_finished
 from merlin.ledger.replay import replay
+from merlin.ledger.session import next_session
 from merlin.shards.format.manifest_file import DataSet, read_manifest
 from merlin.shards.format.rows import row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
@@ -292,8 +294,7 @@ class Repair:
             hi=hi,
             ok=ok,
             outputs=None,
-            attempt=0,
-            worker=GATHERER,
+            origin=bundle.Origin(0, GATHERER, next_session(study.ledger_dir, time.time())),
         )
         for task in collect_chunk(request) if ok.any() else ():
             ok[task - lo] = False

@@ -51,6 +51,7 @@ from merlin.study.tasks import Chunk, ChunkResult, Outcome
 from merlin.study.workspace import Workspace
 
 _FIRST_BATCH, _LARGEST_BATCH = 8, 256
+_LONGEST_WARM_VALUE = 10_000  # characters; in quotes they become up to 16 times as many bytes
 _BATCH_S = 0.5  # of work, from which the size of the next batch follows
 _NOT_A_TASKS_FAULT = (MerlinError, MemoryError, ImportError)  # running its tasks one by one would not help
 
@@ -341,6 +342,8 @@ class _ShellStep:
 
     def is_unsafe(self, script: Script) -> bool:
         """Whether this task's values rule out a warm shell; numbers never do."""
+        if any(len(value) > _LONGEST_WARM_VALUE for _, value in script.variables):
+            return True  # the program of a warm shell has no room for it
         return self._is_text and not (is_harmless(script.values) and can_run_warm(script.text))
 
     def learn(self, seconds: float) -> None:

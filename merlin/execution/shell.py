@@ -7,10 +7,12 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from merlin.errors import ExecutionError
+from merlin.study.tasks import ReturnCode
 
 TAIL_BYTES = 2048
 NOT_EXECUTABLE = 126
@@ -69,6 +71,17 @@ class ShellExit:
     seconds: float
     cause: str = ""  # why it failed, where the exit code does not say it: a timeout, no such shell
     interrupted: bool = False  # killed because the work is to stop
+
+
+def leaves_nothing(code: int) -> bool:
+    """Whether what a try has left running is ended with it: a try that did not end ok has nothing to leave behind."""
+    return code not in (ReturnCode.SUCCESS, ReturnCode.DRY_SUCCESS, ReturnCode.STOP_WORKERS)
+
+
+def end_group(group: int) -> None:
+    """Kill what is left of the process group of a try."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
 
 
 class Shell(Protocol):
@@ -142,11 +155,13 @@ def disk_is_full(path: str) -> bool:
 def read_tail(path: str, start: int = 0, size: int = TAIL_BYTES) -> str:
     """The last `size` bytes of a text file, but nothing before byte `start`; "" if it cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
         end = os.fstat(fd).st_size
         return os.pread(fd, size, max(0, start if start <= end else 0, end - size)).decode("utf-8", "replace")
+    except OSError:  # its script has put something else there
+        return ""
     finally:
         os.close(fd)

@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from merlin.execution.scripts import Script
-from merlin.study.layout import FINISHED
+from merlin.execution.shell import machine_error
+from merlin.study.layout import FINISHED, TRY, is_set_aside
 
-_TRY = ".try"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_MARK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_directory(path: str) -> bool:
@@ -53,13 +54,25 @@ def is_finished(directory: str) -> bool:
 
 
 def mark_finished(directory: str) -> None:
-    """Say to people, and to scripts that wait for it, that the task has ended ok."""
-    with suppress(IsADirectoryError):
-        os.close(os.open(f"{directory}/{FINISHED}", _WRITE, 0o644))
+    """Say to people, and to scripts that wait for it, that the task has ended ok.
+
+    A task that has removed or protected its own directory goes without. Raises OSError for a full disk and the like.
+    """
+    path = f"{directory}/{FINISHED}"
+    try:
+        os.close(os.open(path, _MARK, 0o644))
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link, which its script may have copied from somewhere
+            unmark_finished(directory)
+            with suppress(OSError):
+                os.close(os.open(path, _MARK | os.O_EXCL, 0o644))
+        elif machine_error(error) is not None:
+            raise
 
 
 def unmark_finished(directory: str) -> None:
-    with suppress(FileNotFoundError, IsADirectoryError):
+    """Take the mark away, as far as the task's directory lets us."""
+    with suppress(OSError):
         os.unlink(f"{directory}/{FINISHED}")  # noqa: PTH108
 
 
@@ -67,21 +80,21 @@ def set_aside(directory: str, names: Sequence[str]) -> None:
     """Move what an earlier try has left into `.try1`, `.try2` … inside the directory, and remove its finish mark.
 
     `names` are those files, or patterns of them, whose content a later try must not be credited with. Everything else
-    stays where it is, because a simulation may go on from it.
+    stays where it is, because a simulation may go on from it. Of what lies behind a link, the link is moved.
     """
     unmark_finished(directory)
-    found = [name for pattern in names for name in _matches(directory, pattern)]
+    found = {_up_to_link(directory, name) for pattern in names for name in _matches(directory, pattern)}
     if not found:
         return
     target = _new_directory(directory)
-    for name in dict.fromkeys(found):
-        os.makedirs(os.path.dirname(f"{target}/{name}"), exist_ok=True)  # noqa: PTH103, PTH120
+    for name in sorted(found):  # a directory before what is in it
         with suppress(FileNotFoundError):  # it was inside of something that has moved already
+            os.makedirs(os.path.dirname(f"{target}/{name}"), exist_ok=True)  # noqa: PTH103, PTH120
             os.rename(f"{directory}/{name}", f"{target}/{name}")  # noqa: PTH104
 
 
 def _matches(directory: str, pattern: str) -> Iterator[str]:
-    """Names below the directory that the pattern matches; nothing outside of it."""
+    """Names below the directory that the pattern matches."""
     if os.path.isabs(pattern) or ".." in pattern.split("/"):  # noqa: PTH117
         return
     if not glob.has_magic(pattern):
@@ -90,14 +103,24 @@ def _matches(directory: str, pattern: str) -> Iterator[str]:
         return
     for path in Path(directory).glob(pattern):
         name = str(path.relative_to(directory))
-        if not name.startswith(_TRY):
+        if not is_set_aside(name):
             yield name
+
+
+def _up_to_link(directory: str, name: str) -> str:
+    """The name, or the first of its parents that is a link: what is behind it may be another task's."""
+    parts = name.split("/")
+    for num in range(1, len(parts)):
+        parent = "/".join(parts[:num])
+        if os.path.islink(f"{directory}/{parent}"):  # noqa: PTH114
+            return parent
+    return name
 
 
 def _new_directory(directory: str) -> str:
     number = 1
     while True:
-        path = f"{directory}/{_TRY}{number}"
+        path = f"{directory}/{TRY}{number}"
         try:
             os.mkdir(path)  # noqa: PTH102
         except FileExistsError:

@@ -34,8 +34,8 @@ def judge(instance: StepInstance, chunk: Chunk, code: int, cause: str = "") -> V
     """The verdict on an exit code; `cause` is set if something else made the task fail, such as a timeout."""
     if code == ReturnCode.SUCCESS and not cause:
         return _OK
-    if cause:
-        return Verdict(Outcome.FAILED, cause)
+    if cause:  # whatever its script made of the end: nobody chose that
+        return Verdict(Outcome.FAILED, cause, code=1 if code == ReturnCode.SOFT_FAIL else None)
     if code < 0:
         return Verdict(Outcome.FAILED, f"killed by {signal_name(-code)}")
     if code == ReturnCode.DRY_SUCCESS:

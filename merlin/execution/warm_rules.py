@@ -70,7 +70,7 @@ _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9_.,:@%+=/-]*")
 # set in the environment, these change what a shell does before or while it runs a script
 _ENVIRONMENT = ("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "BASH_COMPAT", "BASH_XTRACEFD")
 # functions in the environment that would replace what the warm shell itself uses
-_OUR_COMMANDS = ("cd", "set", "unset", "export", "exit", "echo", ".")
+_OUR_COMMANDS = ("cd", "set", "unset", "export", "exec", "exit", "echo", ".")
 
 
 def can_run_warm(command: str) -> bool:

@@ -16,14 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import cast
 
-from merlin.execution.processes import children, kill_group
-from merlin.execution.sessions import all_sessions
+from merlin.execution.processes import children, group_members, kill_group
 from merlin.execution.shell import (
     ShellExit,
     ShellTask,
+    end_group,
+    leaves_nothing,
     machine_error,
     signalled,
     timeout_cause,
@@ -40,7 +39,6 @@ _SUSPENDED = tuple(
 _SUSPENDED_PATTERN = "|".join(map(str, _SUSPENDED))
 _NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
-_CLOCK_SLACK_S = 0.5  # between the start of a task and our notice of it, and of two clocks
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
 
 
@@ -53,6 +51,7 @@ class _Driver:
     waiting: deque[ShellTask]  # the first one runs, or is about to
     since: float  # epoch seconds: when the first one began
     partial: bytes = b""
+    group: int | None = None  # the process group of the first one, once it runs
     closed: bool = False
     has_quit: bool = False  # by itself, after a task that stops the study
     timed_out: set[int] = field(default_factory=set)
@@ -168,9 +167,15 @@ class WarmShell:
         driver.closed = not data
         *lines, driver.partial = (driver.partial + data).split(b"\n")
         for line in lines:
-            code, now = line.split()
-            driver.has_quit = int(code) == _STOP_CODE
-            yield self._exit(driver, signalled(int(code)), float(now.replace(b",", b".")))
+            first, *rest = line.split()
+            if not rest:
+                driver.group = int(first)
+                continue
+            code = int(first)
+            if driver.group is not None and leaves_nothing(code):
+                end_group(driver.group)
+            driver.has_quit = code == _STOP_CODE
+            yield self._exit(driver, signalled(code), float(rest[0].replace(b",", b".")))
 
     def _exit(self, driver: _Driver, code: int, now: float) -> ShellExit:
         task = driver.waiting.popleft()
@@ -178,7 +183,7 @@ class WarmShell:
         if task.task in driver.timed_out and self._timeout_s is not None:
             cause = timeout_cause(self._timeout_s)
         ended = ShellExit(task, code, driver.since, max(0.0, now - driver.since), cause)
-        driver.since = now
+        driver.since, driver.group = now, None
         return ended
 
     def _wake_up(self, driver: _Driver) -> Iterator[ShellExit]:
@@ -217,33 +222,15 @@ class WarmShell:
         a code that looks like it cannot be told from it.
         """
         code = driver.process.wait()
-        left = self._left_behind(driver)
-        for group in left:
-            kill_group(group, STOP_GRACE_S)
+        survives = driver.group is not None and bool(group_members(driver.group))
+        if driver.group is not None:
+            kill_group(driver.group, STOP_GRACE_S)
         task = driver.waiting[0].task
-        if (left or code in _SUSPENDED) and task not in self._bereaved:
+        if (survives or code in _SUSPENDED) and task not in self._bereaved:
             self._bereaved.add(task)
             self._begin_again(driver.waiting[0])
             return
         yield self._exit(driver, signalled(code) if code else 1, time.time())
-
-    def _left_behind(self, driver: _Driver) -> list[int]:
-        """The process groups of the task whose shell is gone: what began with it, and is a fork of that shell.
-
-        A task that runs another program by now is told by being an orphan. The session may be shared with others
-        (a notebook, a test), and process 1 may be in it too: any other program with a parent in it is not ours.
-        """
-        session = driver.process.pid if self._own_session else os.getsid(0)
-        found = all_sessions().get(session, [])
-        members = {process.pid for process in found}
-        begun = [
-            p.pid
-            for p in found
-            if p.pid != os.getpid()
-            and p.started >= driver.since - _CLOCK_SLACK_S
-            and (p.parent not in members or _is_fork(p.pid, driver))
-        ]
-        return [pid for pid in begun if _leads_group(pid)]
 
 
 def _freeze(driver: _Driver) -> list[int]:
@@ -265,22 +252,6 @@ def _kill(driver: _Driver, running: list[int]) -> None:
         kill_group(group, STOP_GRACE_S)
 
 
-def _is_fork(pid: int, driver: _Driver) -> bool:
-    """Whether a process has the driver's command line, which has its program in it."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-    except OSError:
-        return False
-    return words == [os.fsencode(word) for word in cast(list[str], driver.process.args)]
-
-
-def _leads_group(pid: int) -> bool:
-    try:
-        return os.getpgid(pid) == pid
-    except ProcessLookupError:
-        return False
-
-
 def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
     """The program of a warm shell, and the tasks it runs, which leave `rest`."""
     lines = ["set -m"]
@@ -288,7 +259,7 @@ def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
     while rest and size < _PROGRAM_BYTES:
         task = rest.popleft()
         line = _line(task)
-        size += len(line.encode()) + 1
+        size += len(os.fsencode(line)) + 1
         if taken and size > _PROGRAM_BYTES:
             rest.appendleft(task)
             break
@@ -301,9 +272,9 @@ def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
 def _line(task: ShellTask) -> str:
     """The commands for one task.
 
-    Nothing but the script's own commands may show in it: job control is off inside, $0 and the name in
-    error messages are the script's path, OLDPWD is exported and unset as in a fresh shell, and there is no
-    ``&&`` after the parentheses, which would switch off the script's ``set -e``. After an exit code that
+    It first tells its process group. Nothing but the script's own commands may show in it: job control is off inside,
+    $0 and the name in error messages are the script's path, OLDPWD is exported and unset as in a fresh shell, and there
+    is no ``&&`` after the parentheses, which would switch off the script's ``set -e``. After an exit code that
     stops the study no further task begins: it would have run, and nobody would write it down. With job control
     a task that a batch system suspends looks ended, with the signal's number in its exit code: it is waited for.
     Where it has gone on and ended in the meantime, bash may have forgotten how; then the shell ends with that code.
@@ -312,8 +283,8 @@ def _line(task: ShellTask) -> str:
     script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")
     values = "".join(f"export {name}={quote(value)};" for name, value in task.variables)
     return (
-        f"(set +m;cd -P -- {folder}||exit 126;unset OLDPWD;export OLDPWD;{values}BASH_ARGV0={script};. {script})"
-        f">>{stem}.out 2>>{stem}.err\n"
+        f"(echo $BASHPID;exec >>{stem}.out 2>>{stem}.err;set +m;cd -P -- {folder}||exit 126;"
+        f"unset OLDPWD;export OLDPWD;{values}BASH_ARGV0={script};. {script})\n"
         f"case $? in {_SUSPENDED_PATTERN})set -- $?;wait -f %%;set -- $1 $?;"
         f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;"
         f"echo $2 $EPOCHREALTIME;case $2 in {_STOP_CODE})exit 0;esac;set --;;"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from merlin.shards.format.counts import Counts, counts_of
@@ -18,12 +19,16 @@ class DataSetStatus:
     samples: Counts
 
 
-def data_sets_of(workspace: Workspace) -> list[DataSetStatus]:
-    """The finished data sets of a study, in the order of the plan."""
+def data_sets_of(workspace: Workspace, ended_ok: Mapping[str, int]) -> list[DataSetStatus]:
+    """The finished data sets of a study, in the order of the plan; `ended_ok`: tasks by step instance.
+
+    While samples run again, the manifest of before is still there, and not what the ledger says any more.
+    """
     found = []
     for instance in workspace.plan.instances:
-        if instance.kind is StepKind.AGGREGATE:
-            directory = workspace.data_set_dir(instance)
+        if instance.kind is StepKind.MANIFEST and ended_ok.get(instance.id) == instance.num_tasks:
+            assert instance.finishes is not None
+            directory = workspace.data_set_dir(workspace.instance(instance.finishes))
             if counts := counts_of(directory):
-                found.append(DataSetStatus(aggregate=instance.id, path=str(directory), samples=counts))
+                found.append(DataSetStatus(aggregate=instance.finishes, path=str(directory), samples=counts))
     return found

@@ -192,9 +192,11 @@ def _place(workspace: Workspace, instance: StepInstance, task: int) -> str:
 
 
 def _tail_of_files(instances: dict[str, StepInstance], examples: list[Example]) -> str:
-    """The end of the first example's .err, or of its .out if that is empty."""
+    """The end of the first example's .err, or of its .out if that is empty; of its `restart` if it came to that."""
     for example in examples:
         stem = instances[example.instance].script_name
+        if (Path(example.directory) / f"{stem}.restart.out").exists():
+            stem = f"{stem}.restart"
         for suffix in (".err", ".out"):
             text = _end_of(Path(example.directory) / f"{stem}{suffix}")
             if text:

@@ -138,7 +138,9 @@ def snapshot_of(
         eta_s=totals.eta_s,
         damage=tuple(str(d) for d in state.damage if not d.torn),
         ledger_bytes=state.size_bytes,
-        data_sets=() if workspace.member else tuple(data_sets_of(workspace)),
+        data_sets=tuple(
+            data_sets_of(workspace, {id: found.get(Outcome.OK, 0) for id, found in counts.items()})
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 FINISHED = "MERLIN_FINISHED"  # the empty file in the directory of a task that has ended ok
+TRY = ".try"  # and a number: the directory, in that of a task, of what an earlier try has left
 LOGS = "logs"  # directory in that of a function's step instance: what it printed, per worker
 
 
@@ -101,3 +102,10 @@ class SampleLayout:
             total += -(-self.num // room)
             room *= self.level_max_dirs
         return total
+
+
+def is_set_aside(path: str) -> bool:
+    """Whether a path, relative to a task's directory, lies in what an earlier try of some task has left."""
+    return TRY in path and any(
+        part.startswith(TRY) and part[len(TRY) :].isdigit() for part in path.split("/")
+    )

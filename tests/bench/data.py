@@ -30,6 +30,7 @@ def _timed(action: Callable[[], Any]) -> float:
 def shard_writing(tmp: Path, rounds: int, num: int) -> list[Row]:
     """One shard of `num` images from its bundles, against tofile + fsync of the same bytes."""
     from merlin.shards.format.shard_info import shard_name
+    from merlin.shards.writing.bundle import Origin
     from merlin.shards.writing.collect import CollectRequest, collect_chunk
     from merlin.shards.writing.gather import write_shard
     from merlin.spec.load import load_spec
@@ -56,8 +57,7 @@ def shard_writing(tmp: Path, rounds: int, num: int) -> list[Row]:
                 hi=lo + step,
                 ok=ok,
                 outputs=outputs,
-                attempt=1,
-                worker="w0",
+                origin=Origin(1, "w0"),
             )
         )
 

@@ -63,6 +63,7 @@ class Assembly:
         self._source_of = np.full(len(wanted), -1, dtype=np.int32)
         self._position = np.full(len(wanted), -1, dtype=np.int64)  # in the source; -1: filtered
         self._filter_of = np.full(len(wanted), -1, dtype=np.int32)
+        self._doubtful = np.zeros(len(wanted), dtype=bool)
         self._expressions: list[str] = []
         self._problems: list[str] = []
         try:
@@ -87,8 +88,15 @@ class Assembly:
                 source = ColumnReader(file.path, bundle.FORMAT, bundle.VERSION, self._files)
             except ShardError as e:
                 self._problems.append(str(e))
+                self._doubt(file.lo, file.hi)
                 continue
-            self._claim(source, overwrite=overwrite)
+            self._claim(source, None if overwrite else self._source_of < 0)
+
+    def _doubt(self, lo: int, hi: int) -> None:
+        """What is known of rows [lo, hi) may be older than a bundle that cannot be read."""
+        rows = (self._wanted >= lo) & (self._wanted < hi)
+        self._source_of[rows] = self._filter_of[rows] = -1
+        self._doubtful |= rows
 
     def _add_previous(self, previous: RowSource | None) -> None:
         """Claim rows of the shard as it was before: those that its sidecar proves, and no other."""
@@ -97,12 +105,12 @@ class Assembly:
                 previous.close()
             return
         if previous is not None:
-            self._claim(previous, overwrite=False)
+            self._claim(previous, self._source_of < 0)
             return
         found, problems = previous_rows(self._workspace.data_set_dir(self._instance), self._shard)
         self._problems.extend(problems)
         for source in found:
-            self._claim(source, overwrite=False)
+            self._claim(source, (self._source_of < 0) & ~self._doubtful)
 
     def _add_task_files(self) -> None:
         """Collect what is missing from the directories of `cmd` tasks, into bundles as during the run."""
@@ -128,35 +136,34 @@ class Assembly:
             hi=hi,
             ok=np.ones(hi - lo, dtype=bool),
             outputs=None,
-            attempt=0,
-            worker=GATHERER,
+            origin=bundle.Origin(0, GATHERER),
         )
         causes = collect_chunk(request)
         self._problems.extend(f"row {first_row + task}: {cause}" for task, cause in causes.items())
 
-    def _claim(self, source: RowSource, *, overwrite: bool) -> None:
-        """Take the source's rows where wanted (and, unless `overwrite`, not yet found)."""
+    def _claim(self, source: RowSource, free: Array | None) -> None:
+        """Take the source's rows where wanted; `free` (n,) bool: which of the wanted ones may be taken (None: all)."""
         number = len(self._sources)
         self._sources.append(source)
         for expression, rows in source.filtered.items():
-            useful, at = self._useful(rows, overwrite)
+            useful, at = self._useful(rows, free)
             self._source_of[at[useful]] = number
             self._position[at[useful]] = -1
             self._filter_of[at[useful]] = self._number_of(expression)
-        useful, at = self._useful(source.rows, overwrite)
+        useful, at = self._useful(source.rows, free)
         self._source_of[at[useful]] = number
         self._position[at[useful]] = np.flatnonzero(useful)
         self._filter_of[at[useful]] = -1
 
-    def _useful(self, rows: Array, overwrite: bool) -> tuple[Array, Array]:
+    def _useful(self, rows: Array, free: Array | None) -> tuple[Array, Array]:
         """Which of these rows are wanted, and their places among the wanted ones."""
         at = np.searchsorted(self._wanted, rows)
         at[at == len(self._wanted)] = 0
         if not len(self._wanted):
             return np.zeros(len(rows), dtype=bool), at
         useful = self._wanted[at] == rows
-        if not overwrite:
-            useful &= self._source_of[at] < 0
+        if free is not None:
+            useful &= free[at]
         return useful, at
 
     def _number_of(self, expression: str) -> int:

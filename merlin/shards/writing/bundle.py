@@ -1,8 +1,9 @@
 """Bundles: what one chunk contributed to one shard, kept until the shard is written.
 
-``<aggregate id>/bundles/<shard>/<lo>-<hi>-<attempt>-<worker>.h5`` holds `row` (global row numbers, ascending),
-the fields as in a shard (contiguous), and for each filter the rows that it rejected. Only rows whose outputs were
-good are in it. A row may be in several bundles: the highest attempt counts, then the newest file.
+``<aggregate id>/bundles/<shard>/<lo>-<hi>-<session>-<attempt>-<worker>.h5`` holds `row` (global row numbers,
+ascending), the fields as in a shard (contiguous), and for each filter the rows that it rejected. Only rows whose
+outputs were good are in it. A row may be in several bundles: the latest session counts, in it the highest attempt,
+then the newest file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from merlin.ledger.session import session_start
 from merlin.shards.format.atomic import replacing
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.segments import Column, Ragged
@@ -26,7 +28,17 @@ DIRECTORY = "bundles"
 
 Array = np.ndarray[Any, Any]
 
-_NAME = re.compile(r"(\d+)-(\d+)-(\d+)-.*\.h5$")
+# the session, microseconds since 1970, is not in names that earlier versions gave; whatever has one counts more
+_NAME = re.compile(r"(\d+)-(\d+)-(?:(\d{12,})-)?(\d+)-.*\.h5$")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which try made some rows."""
+
+    attempt: int
+    worker: str
+    session: str = ""  # of the ledger; "" is weaker than any
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,6 @@ class BundleFile:
     path: Path
     lo: int
     hi: int
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +62,11 @@ def bundle_directory(workspace: Path, aggregate_id: str, shard: int) -> Path:
     return workspace / aggregate_id / DIRECTORY / str(shard)
 
 
-def free_path(directory: Path, lo: int, hi: int, attempt: int, worker: str) -> Path:
+def free_path(directory: Path, lo: int, hi: int, origin: Origin) -> Path:
     """A name no file has yet: a worker may collect parts of one chunk several times (deferred tasks)."""
-    stem = f"{lo}-{hi}-{attempt}-{re.sub(r'[^A-Za-z0-9_.@-]', '_', worker)}"
+    session = int(1e6 * session_start(origin.session, 0.0))  # microseconds
+    worker = re.sub(r"[^A-Za-z0-9_.@-]", "_", origin.worker)
+    stem = "-".join([str(lo), str(hi), *([str(session)] if session else []), str(origin.attempt), worker])
     path = directory / f"{stem}.h5"
     number = 1
     while path.exists():
@@ -105,13 +118,14 @@ def _write_kept(dataset: Any, values: Array, keep: Array) -> None:
 
 
 def list_bundles(directory: Path) -> list[BundleFile]:
-    """The finished bundles of a shard, weakest claim first (lower attempt, then older)."""
-    found: list[tuple[int, int, str, BundleFile]] = []
+    """The finished bundles of a shard, weakest claim first (earlier session, lower attempt, then older)."""
+    found: list[tuple[tuple[int, int, int, str], BundleFile]] = []
     if not directory.is_dir():
         return []
     for path in directory.iterdir():
         match = _NAME.fullmatch(path.name)
         if match:
-            lo, hi, attempt = map(int, match.groups())
-            found.append((attempt, path.stat().st_mtime_ns, path.name, BundleFile(path, lo, hi, attempt)))
-    return [item[-1] for item in sorted(found, key=lambda item: item[:3])]
+            lo, hi, session, attempt = (int(number or 0) for number in match.groups())
+            rank = session, attempt, path.stat().st_mtime_ns, path.name
+            found.append((rank, BundleFile(path, lo, hi)))
+    return [file for _, file in sorted(found, key=lambda item: item[0])]

@@ -14,7 +14,7 @@ import numpy as np
 
 from merlin.shards.format.rows import row_map
 from merlin.shards.format.segments import Column
-from merlin.shards.writing.bundle import Contribution, bundle_directory, free_path, write_bundle
+from merlin.shards.writing.bundle import Contribution, Origin, bundle_directory, free_path, write_bundle
 from merlin.shards.writing.check import BadOutput, field_dtype, is_text
 from merlin.shards.writing.derive import Rules
 from merlin.shards.writing.extract import TaskFiles
@@ -42,8 +42,7 @@ class CollectRequest:
     hi: int
     ok: Array  # bool (hi - lo,)
     outputs: Outputs | None  # of a function: name -> array (hi - lo, …); rows that are not ok are ignored
-    attempt: int
-    worker: str
+    origin: Origin
 
 
 def collect_chunk(request: CollectRequest) -> dict[int, str]:
@@ -75,12 +74,12 @@ def _bundle(request: CollectRequest, rules: Rules, piece: Piece, shard: int, fir
         return
     directory = bundle_directory(request.workspace.path, request.aggregate.id, shard)
     lo, hi = first + piece.lo, first + piece.hi
-    path = free_path(directory, lo, hi, request.attempt, request.worker)
+    path = free_path(directory, lo, hi, request.origin)
     attributes: dict[str, str | int] = {
         "aggregate": request.aggregate.id,
         "source": request.source.id,
-        "attempt": request.attempt,
-        "worker": request.worker,
+        "attempt": request.origin.attempt,
+        "worker": request.origin.worker,
     }
     columns = {column.path: piece.columns[column.name] for column in rules.fields}
     content = Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, rejected)
@@ -148,12 +147,11 @@ def save_outputs(
     hi: int,
     ok: Array,
     outputs: Outputs,
-    attempt: int,
-    worker: str,
+    origin: Origin,
 ) -> dict[int, str]:
     """Keep what a function returned for tasks [lo, hi) although no aggregate collects it.
 
-    Writes ``<instance id>/outputs/<lo>-<hi>-<attempt>-<worker>.h5``, laid out like a bundle with tasks as
+    Writes a file into ``<instance id>/outputs``, named and laid out like a bundle with tasks as
     rows; returns task -> cause where an output has the wrong number of rows or cannot be stored.
     """
     piece = Piece(lo, hi, np.array(ok, dtype=bool), {})
@@ -167,7 +165,9 @@ def save_outputs(
         else:
             columns[f"fields/{name}"] = values
     if piece.keep.any():
-        path = free_path(workspace.path / instance.id / "outputs", lo, hi, attempt, worker)
-        attributes: dict[str, str | int] = {"source": instance.id, "attempt": attempt, "worker": worker}
+        path = free_path(workspace.path / instance.id / "outputs", lo, hi, origin)
+        attributes: dict[str, str | int] = {
+            "source": instance.id, "attempt": origin.attempt, "worker": origin.worker
+        }  # fmt: skip
         write_bundle(path, Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, {}), attributes)
     return piece.causes

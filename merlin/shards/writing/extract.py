@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import numpy as np
 from merlin.shards.format.foreign_hdf5 import ForeignFile
 from merlin.shards.format.stored import read_npy_header, require_unpackable
 from merlin.shards.writing.check import BadOutput, convert, is_text
+from merlin.study.layout import is_set_aside
 from merlin.study.plan import Field
 
 
@@ -62,16 +64,25 @@ def find_file(directory: str, pattern: str) -> str:
     if not pattern:
         raise BadOutput("the field names neither an output nor a file")
     if not glob.has_magic(pattern):
-        if not os.access(f"{directory}/{pattern}", os.F_OK):  # pathlib costs more than parsing a small file
+        if not _is_file(f"{directory}/{pattern}"):
             raise BadOutput(f"expected a file '{pattern}', found none")
         return pattern
-    matches = sorted(str(path.relative_to(directory)) for path in Path(directory).glob(pattern))
+    found = sorted(str(path.relative_to(directory)) for path in Path(directory).glob(pattern))
+    matches = [name for name in found if not is_set_aside(name) and _is_file(f"{directory}/{name}")]
     if len(matches) == 1:
         return matches[0]
     if not matches:
         raise BadOutput(f"expected a file '{pattern}', found none")
     listed = ", ".join(matches[:3]) + (", …" if len(matches) > 3 else "")
     raise BadOutput(f"expected one file '{pattern}', found {len(matches)} ({listed})")
+
+
+def _is_file(path: str) -> bool:
+    """Whether it can be read to an end, which a pipe cannot; pathlib costs more than parsing a small file."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError:
+        return False
 
 
 def _suffix(path: str) -> str:

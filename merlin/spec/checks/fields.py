@@ -92,6 +92,10 @@ class FieldChecker:
                 f"field {name} names a file, but {self.source!r} is a function step, which returns arrays"
             )
             self._error(file.place, message, "file", f"e.g. output: {name}", "field-source")
+        if file.text.startswith("/") or ".." in file.text.split("/"):
+            message = f"field {name}: {file.text} is not inside the directory of the task"
+            hint = "let the step copy it there, and name it without .. and without a leading /"
+            self._error(file.place, message, file.text, hint, "field-source")
         for entry, word in ((regex, "regex"), (key, "key")):
             if not entry.is_null and file.is_null:
                 message = f"field {name}: {word} needs a file to look in"

@@ -134,3 +134,40 @@ def test_a_worker_that_takes_over_does_not_believe_a_copied_mark(
         wait_until(lambda: (workspace_of(path) / "collect/manifest.json").exists(), home.describe)
         assert values(path) == [0, 1, 2, 3]
         home.stop_workers()
+
+
+CHANGED = """
+description: {name: marks, description: a data set that is not finished when its samples run again}
+study:
+  - name: mesh
+    run: {cmd: '[ -e $(SPECROOT)/fixed ] || exit $(MERLIN_SOFT_FAIL) # $(MERLIN_SAMPLE_ID)'}
+  - name: simulate
+    run:
+      depends: [mesh]
+      retry_delay: 0
+      cmd: |
+        echo '{"y": 1}' > out.json
+        [ ! -e $(SPECROOT)/fixed ] || exit 0
+        echo '{"y": 666}' > out.json
+        [ -e seen ] || { touch seen; exit $(MERLIN_RETRY); }
+        # $(MERLIN_SAMPLE_ID)
+  - name: slow
+    run: {depends: [simulate_*], cmd: '[ -e $(SPECROOT)/fixed ] || exit $(MERLIN_HARD_FAIL)'}
+  - name: collect
+    run:
+      depends: [simulate_*, slow_*]
+      aggregate: {from: simulate, fields: {y: {file: out.json, key: y}}}
+merlin:
+  samples:
+    generate: {method: uniform, num: 3, bounds: {X: [0, 1]}}
+    column_labels: [X]
+"""
+
+
+def test_what_a_later_run_has_made_is_in_the_data_set_whatever_was_collected_before(tmp_path: Path) -> None:
+    spec = tmp_path / "marks.yaml"
+    spec.write_text(CHANGED)
+    local(spec, "run", spec, code=1)
+    (tmp_path / "fixed").touch()
+    local(spec, "restart", workspace_of(spec), "--failed")
+    assert values(spec) == [1, 1, 1]

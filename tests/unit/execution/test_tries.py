@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from chunk_bench import Bench
 from study_on_disk import step
+from waiting import wait_until
 
+from merlin.execution.task_files import set_aside
 from merlin.shards.reading.reader import open_shards
 from merlin.study.plan import Aggregate, Field, StepInstance, StepKind
 from merlin.study.tasks import Outcome
@@ -107,20 +114,106 @@ def test_a_script_for_restarts_adds_to_what_it_has_said(make: Any, fresh: bool) 
     assert (bench.folder(0) / "s.out").read_text() == "first\n"
 
 
-def test_only_files_inside_the_directory_are_set_aside(make: Any) -> None:
-    fields = (Field(name="y", file="../shared.json", key="y"), Field(name="z", file="z.json", key="z"))
-    aggregate = Aggregate(sources=("s",), fields=fields, samples_per_shard=10)
-    pack = StepInstance(
-        id="a", step="a", kind=StepKind.AGGREGATE, num_tasks=1, per_sample=False, aggregate=aggregate
+def packing(file: str) -> StepInstance:
+    """An aggregate of `s` that takes its only field from `file`."""
+    return replace(
+        PACK,
+        aggregate=Aggregate(
+            sources=("s",), fields=(Field(name="y", file=file, key="y"),), samples_per_shard=10
+        ),
     )
-    bench = make(step("s", 1, command="echo '{\"z\": 1}' > z.json\n", feeds=("a",)), pack)
-    shared = bench.folder(0).parent / "shared.json"
-    shared.parent.mkdir(parents=True, exist_ok=True)
-    shared.write_text('{"y": 1}')
+
+
+def test_what_was_set_aside_is_not_collected(make: Any, fresh: bool) -> None:
+    command = "[ ! -e tried ] || exit 0\ntouch tried\necho '{\"y\": -1}' > y.json\nexit 104\n"
+    bench = make(step("s", 1, command=command, feeds=("a",), fresh_shell=fresh), packing("**/y.json"))
+    again = bench.run(0, 1).deferred[0].chunk
+    assert bench.runner.run(again).runs == ((0, 1, FAILED),)
+    assert (bench.folder(0) / ".try1/y.json").exists()
+
+
+@pytest.mark.parametrize("file", ["../shared.json", "link/y.json"])
+def test_only_files_inside_the_directory_are_set_aside(make: Any, tmp_path: Path, file: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    command = f"ln -sfn {other} link\n"
+    bench = make(step("s", 1, command=command, feeds=("a",)), packing(file))
+    for place in (other / "y.json", bench.folder(0).parent / "shared.json"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text('{"y": 1}')
     assert bench.run(0, 1).runs == ((0, 1, OK),)
     assert bench.run(0, 1).runs == ((0, 1, OK),)
-    assert shared.exists()
-    assert (bench.folder(0) / ".try1/z.json").exists()
+    assert (other / "y.json").exists() and (bench.folder(0).parent / "shared.json").exists()
+
+
+def test_a_directory_and_what_is_in_it_are_set_aside_together(make: Any) -> None:
+    bench = make(step("s", 1, command="mkdir -p out; echo '{\"y\": 1}' > out/y.json\n"), PACK)
+    assert bench.run(0, 1).runs == ((0, 1, OK),)
+    set_aside(str(bench.folder(0)), ["out/y.json", "ou*"])
+    assert (bench.folder(0) / ".try1/out/y.json").exists() and not (bench.folder(0) / "out").exists()
+
+
+def test_a_try_that_did_not_end_ok_leaves_nothing_running(make: Any, fresh: bool) -> None:
+    command = "if [ -e tried ]; then exit 0; fi\ntouch tried\nsleep 1000 &\necho $! > child\nexit 104\n"
+    bench = make(step("s", 1, command=command, fresh_shell=fresh))
+    again = bench.run(0, 1).deferred[0].chunk
+    child = int((bench.folder(0) / "child").read_text())
+    wait_until(lambda: not is_running(child))
+    assert bench.runner.run(again).runs == ((0, 1, OK),)
+
+
+def test_what_an_ok_task_has_left_running_is_its_own_business(make: Any, fresh: bool) -> None:
+    bench = make(step("s", 1, command="sleep 1000 &\necho $! > child\n", fresh_shell=fresh))
+    assert bench.run(0, 1).runs == ((0, 1, OK),)
+    child = int((bench.folder(0) / "child").read_text())
+    assert is_running(child)
+    os.kill(child, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "rm -rf $(WORKSPACE)",
+        "rm -rf $(WORKSPACE); touch $(WORKSPACE)",
+        "mkdir MERLIN_FINISHED",
+        "ln -s nowhere/at/all MERLIN_FINISHED",
+        "rm s.err; mkdir s.err",
+        "mkfifo MERLIN_FINISHED",
+    ],
+)
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_a_task_does_to_its_directory_stops_nobody_else(
+    make: Any, fresh: bool, last: str, code: int
+) -> None:
+    bench = make(step("s", 2, command=f"[ $(X) = 0.0 ] || exit 0\n{last}\nexit {code}\n", fresh_shell=fresh))
+    assert bench.run(0, 2).runs == (((0, 2, OK),) if code == 0 else ((0, 1, FAILED), (1, 2, OK)))
+
+
+def test_a_mark_that_is_a_link_is_replaced_and_its_target_kept(make: Any) -> None:
+    bench = make(step("s", 1, command="echo precious > precious; ln -s precious MERLIN_FINISHED\n"))
+    assert bench.run(0, 1).runs == ((0, 1, OK),)
+    assert (bench.folder(0) / "precious").read_text() == "precious\n"
+    assert (bench.folder(0) / "MERLIN_FINISHED").is_file()
+    assert not (bench.folder(0) / "MERLIN_FINISHED").is_symlink()
+
+
+def test_a_pipe_is_no_output(make: Any) -> None:
+    bench = make(step("s", 1, command="mkfifo y.json\n", feeds=("a",)), packing("y.json"))
+    assert bench.run(0, 1).runs == ((0, 1, FAILED),)
+    assert "found none" in bench.failures()[0].cause
+
+
+def test_a_task_out_of_time_has_not_chosen_how_it_ends(make: Any, fresh: bool) -> None:
+    command = "trap 'exit 101' TERM\nwhile true; do sleep 0.1; done\n"
+    bench = make(step("s", 1, command=command, timeout_s=0.3, fresh_shell=fresh))
+    assert bench.run(0, 1).runs == ((0, 1, FAILED),)
 
 
 # ------------------------------------------------------------------ values in the environment
@@ -130,3 +223,16 @@ def test_a_value_may_be_taken_from_the_environment(make: Any, fresh: bool) -> No
     bench = make(step("s", 2, command='echo "x is $MERLIN_VALUE_X"\n', fresh_shell=fresh))
     assert bench.run(0, 2).runs == ((0, 2, OK),)
     assert (bench.folder(1) / "s.out").read_text() == "x is 1.0\n"
+
+
+@pytest.mark.parametrize("num", [12_000, 140_000])
+def test_a_value_of_any_length_concerns_its_own_task_alone(make: Any, num: int) -> None:
+    bench = make(step("s", 3, command='printf %s "$MERLIN_VALUE_X" > v\n'))
+    values = np.array([["a"], ["'" * num], ["b"]])
+    np.save(bench.workspace.path / "merlin_info/samples.npy", values)
+    too_long = num > 131_000  # for one variable, says the kernel
+    runs = bench.run(0, 3).runs
+    assert runs == (((0, 1, OK), (1, 2, FAILED), (2, 3, OK)) if too_long else ((0, 3, OK),))
+    assert (bench.folder(2) / "v").read_text() == "b"
+    if not too_long:
+        assert (bench.folder(1) / "v").read_text() == "'" * num

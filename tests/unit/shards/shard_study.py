@@ -11,6 +11,7 @@ import numpy as np
 from merlin.ledger.records import ChunkRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.shards.format.rows import row_map, to_ranges
+from merlin.shards.writing.bundle import Origin
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.gather import write_shard
 from merlin.shards.writing.manifest import write_manifest
@@ -53,7 +54,9 @@ class ShardStudy:
     def directory(self) -> Path:
         return self.workspace.path / self.aggregate.id
 
-    def collect(self, lo: int, hi: int, *, source: int = 0, ok=None, outputs=None, attempt=1, worker="w0"):
+    def collect(
+        self, lo: int, hi: int, *, source: int = 0, ok=None, outputs=None, attempt=1, worker="w0", session=""
+    ):
         step = self.sources[source]
         if outputs is None and step.kind is StepKind.FUNCTION:
             outputs = values_of(np.arange(lo, hi), source)
@@ -63,7 +66,7 @@ class ShardStudy:
                 keep[task - lo] = False
         request = CollectRequest(
             workspace=self.workspace, aggregate=self.aggregate, source=step, lo=lo, hi=hi, ok=keep,
-            outputs=outputs, attempt=attempt, worker=worker,
+            outputs=outputs, origin=Origin(attempt, worker, session),
         )  # fmt: skip
         causes = collect_chunk(request)
         self.failures |= {(source, task): cause for task, cause in causes.items()}

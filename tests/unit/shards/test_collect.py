@@ -10,6 +10,7 @@ import pytest
 from shard_study import FIELDS, make_cmd_study, make_study, values_of
 
 import merlin
+from merlin.shards.writing.bundle import Origin
 from merlin.shards.writing.collect import save_outputs
 from merlin.study.plan import Field
 
@@ -124,10 +125,10 @@ class TestFunctionOutputs:
         study = make_study(tmp_path, num=4)
         outputs = {"x": np.arange(4.0), "name": np.array(list("abcd")), "bad": np.zeros(9)}
         workspace, step, ok = study.workspace, study.sources[0], np.ones(4, bool)
-        causes = save_outputs(workspace, step, 0, 4, ok, outputs, 1, "w0")
+        causes = save_outputs(workspace, step, 0, 4, ok, outputs, Origin(1, "w0"))
         assert causes[2] == "output 'bad': expected an array of 4 rows (one per sample), found 9 rows"
         del outputs["bad"]
-        assert save_outputs(workspace, step, 0, 4, ok, outputs, 1, "w0") == {}
+        assert save_outputs(workspace, step, 0, 4, ok, outputs, Origin(1, "w0")) == {}
         with h5py.File(tmp_path / "sim/outputs/0-4-1-w0.h5") as file:
             assert file["fields/name"].asstr()[:].tolist() == list("abcd")
 

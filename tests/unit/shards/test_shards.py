@@ -14,6 +14,7 @@ from shard_study import FIELDS, make_cmd_study, make_study, values_of
 
 import merlin
 from merlin.errors import ShardError
+from merlin.ledger.session import make_session
 from merlin.shards.describe import describe
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.splits import split_indices
@@ -83,6 +84,28 @@ def test_of_two_bundles_with_the_same_row_the_highest_attempt_counts_then_the_ne
     study.write_shards()
     with h5py.File(study.directory / "shard_00000.h5") as file:
         assert file["fields/x"][:].tolist() == [2.0, 3.0, 2.0]
+
+
+def test_a_later_run_outranks_whatever_an_earlier_one_called_its_attempts(tmp_path):
+    study = make_study(tmp_path, num=3, fields=(Field(name="x"),))
+    first, second = make_session(1_700_000_000.0), make_session(1_700_000_100.0)
+    study.collect(0, 3, outputs={"x": np.full(3, 2.0)}, attempt=1, session=second)
+    study.collect(0, 3, outputs={"x": np.full(3, 1.0)}, attempt=5, session=first)
+    study.collect(0, 3, outputs={"x": np.full(3, 0.0)}, attempt=9)  # as earlier versions wrote it
+    study.write_shards()
+    with h5py.File(study.directory / "shard_00000.h5") as file:
+        assert file["fields/x"][:].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_in_place_of_a_bundle_that_cannot_be_read_nothing_older_is_taken(tmp_path):
+    study = make_study(tmp_path, num=3, fields=(Field(name="x"),))
+    study.collect(0, 3, outputs={"x": np.full(3, 1.0)})
+    study.finish()
+    study.collect(0, 3, outputs={"x": np.full(3, 2.0)}, attempt=2)
+    study.collect(1, 2, outputs={"x": np.full(1, 3.0)}, attempt=3)
+    next(study.directory.glob("bundles/0/1-2-*.h5")).write_bytes(b"damaged")
+    with pytest.raises(ShardError, match=r"nothing holds row 1,"):
+        study.write_shard(0)
 
 
 def test_a_row_that_nothing_holds_is_an_error_that_names_it(tmp_path):
