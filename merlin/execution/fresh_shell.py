@@ -7,15 +7,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from merlin.execution.processes import kill_group
+from merlin.execution.processes import kill_group, kill_group_at_once
 from merlin.execution.shell import (
     NOT_EXECUTABLE,
     NOT_FOUND,
     ShellExit,
     ShellTask,
-    end_group,
-    leaves_nothing,
     machine_error,
+    may_leave_processes,
     signalled,
     timeout_cause,
 )
@@ -60,8 +59,8 @@ class FreshShell:
         # as long as nobody has waited for it, no other group can have its number
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
-        if ended.si_code != os.CLD_EXITED or leaves_nothing(ended.si_status):
-            end_group(process.pid)
+        if ended.si_code != os.CLD_EXITED or not may_leave_processes(ended.si_status):
+            kill_group_at_once(process.pid)
         code = process.wait()
         self._running = None
         return ShellExit(

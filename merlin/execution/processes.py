@@ -31,9 +31,14 @@ def kill_group(group: int, grace_s: float = GRACE_S) -> None:
         os.killpg(group, signal.SIGTERM)
         os.killpg(group, signal.SIGCONT)  # a stopped process does not see SIGTERM
     if not _wait_until_gone(group, grace_s):
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+        kill_group_at_once(group)
         _wait_until_gone(group, _KILL_WAIT_S)
+
+
+def kill_group_at_once(group: int) -> None:
+    """SIGKILL to what is left of a process group, if anything is."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _wait_until_gone(group: int, wait_s: float) -> bool:

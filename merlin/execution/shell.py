@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,15 +72,9 @@ class ShellExit:
     interrupted: bool = False  # killed because the work is to stop
 
 
-def leaves_nothing(code: int) -> bool:
-    """Whether what a try has left running is ended with it: a try that did not end ok has nothing to leave behind."""
-    return code not in (ReturnCode.SUCCESS, ReturnCode.DRY_SUCCESS, ReturnCode.STOP_WORKERS)
-
-
-def end_group(group: int) -> None:
-    """Kill what is left of the process group of a try."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+def may_leave_processes(code: int) -> bool:
+    """Whether processes that a try has started may go on without it: those of a try that ended ok."""
+    return code in (ReturnCode.SUCCESS, ReturnCode.DRY_SUCCESS, ReturnCode.STOP_WORKERS)
 
 
 class Shell(Protocol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from merlin.errors import Diagnostic, SpecError
+from merlin.execution.processes import kill_group_at_once
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -115,8 +115,7 @@ def _ask(names: Sequence[str], spec_root: str, limit_s: float) -> tuple[dict[str
         code: int | None = None
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(limit_s)
-        with suppress(ProcessLookupError, PermissionError):  # with all that the imports started
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group_at_once(process.pid)  # with all that the imports started
         process.wait()
         os.set_blocking(answers, False)  # what left the session may hold the other end
         lines = (file.read() or b"").splitlines()

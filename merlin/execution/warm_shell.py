@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from merlin.execution.processes import children, group_members, kill_group
+from merlin.execution.processes import children, group_members, kill_group, kill_group_at_once
 from merlin.execution.shell import (
     ShellExit,
     ShellTask,
-    end_group,
-    leaves_nothing,
     machine_error,
+    may_leave_processes,
     signalled,
     timeout_cause,
 )
@@ -172,8 +171,8 @@ class WarmShell:
                 driver.group = int(first)
                 continue
             code = int(first)
-            if driver.group is not None and leaves_nothing(code):
-                end_group(driver.group)
+            if driver.group is not None and not may_leave_processes(code):
+                kill_group_at_once(driver.group)
             driver.has_quit = code == _STOP_CODE
             yield self._exit(driver, signalled(code), float(rest[0].replace(b",", b".")))
 

@@ -254,21 +254,21 @@ def iter_blocks(payload: bytes) -> Iterator[BlockData]:
         at += length
 
 
-def iter_runs(encoding: Encoding, data: bytes, num: int) -> Iterator[tuple[int, int, int]]:
-    """(lo, hi, value) runs of a block of single bytes, without NumPy."""
+def iter_runs(encoding: Encoding, data: bytes, num: int, format: str = "B") -> Iterator[tuple[int, int, int]]:
+    """(lo, hi, value) runs of a block of whole numbers in this format of `struct`, without NumPy."""
     if encoding is Encoding.CONSTANT:
-        yield 0, num, data[0]
+        yield 0, num, *struct.unpack(f"<{format}", data)
     elif encoding is Encoding.RAW:
-        lo = 0
+        raw, lo = struct.unpack(f"<{num}{format}", data), 0
         for i in range(1, num + 1):
-            if i == num or data[i] != data[lo]:
-                yield lo, i, data[lo]
+            if i == num or raw[i] != raw[lo]:
+                yield lo, i, raw[lo]
                 lo = i
     else:
         (num_runs,) = struct.unpack_from("<I", data)
-        code, width = ("H", 2) if encoding is Encoding.RLE16 else ("I", 4)
-        lengths = struct.unpack_from(f"<{num_runs}{code}", data, 4)
-        values = data[4 + width * num_runs :]
+        width = "H" if encoding is Encoding.RLE16 else "I"
+        lengths = struct.unpack_from(f"<{num_runs}{width}", data, 4)
+        values = struct.unpack_from(f"<{num_runs}{format}", data, 4 + struct.calcsize(f"<{num_runs}{width}"))
         lo = 0
         for length, value in zip(lengths, values, strict=True):
             yield lo, lo + length, value

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from merlin.ledger.format import MIXED, Block, Encoding, Kind, RecordHeader, iter_blocks, iter_runs
-from merlin.study.pieces import Range, Run, merged
+from merlin.study.pieces import Range, Run
 from merlin.study.tasks import Outcome, ReturnCode
 
 _CHOSEN = struct.pack("<h", ReturnCode.SOFT_FAIL)
@@ -19,10 +19,6 @@ _CHOSEN = struct.pack("<h", ReturnCode.SOFT_FAIL)
 def needs_payload(header: RecordHeader) -> bool:
     """Whether the header alone does not tell the outcomes."""
     return header.outcome == MIXED or (header.kind == Kind.CHUNK and header.outcome == Outcome.FAILED)
-
-
-def runs_of_header(header: RecordHeader) -> list[Run]:
-    return [(header.lo, header.hi, header.outcome)]
 
 
 def runs_of_payload(header: RecordHeader, payload: bytes) -> list[Run]:
@@ -52,20 +48,7 @@ def _chosen(encoding: Encoding, data: bytes, num: int) -> list[Range]:
     """Tasks with the exit code of a soft failure."""
     if _CHOSEN not in data:
         return []
-    if encoding is Encoding.CONSTANT:
-        return [(0, num)]
-    if encoding is Encoding.RAW:
-        codes = struct.unpack(f"<{num}h", data)
-        return merged((i, i + 1) for i, code in enumerate(codes) if code == ReturnCode.SOFT_FAIL)
-    (num_runs,) = struct.unpack_from("<I", data)
-    width = "H" if encoding is Encoding.RLE16 else "I"
-    fields = struct.unpack_from(f"<{num_runs}{width}{num_runs}h", data, 4)
-    out, at = [], 0
-    for length, code in zip(fields[:num_runs], fields[num_runs:], strict=True):
-        if code == ReturnCode.SOFT_FAIL:
-            out.append((at, at + length))
-        at += length
-    return out
+    return [(lo, hi) for lo, hi, code in iter_runs(encoding, data, num, "h") if code == ReturnCode.SOFT_FAIL]
 
 
 def _with_choices(runs: Iterable[Run], chosen: list[Range]) -> Iterator[Run]:

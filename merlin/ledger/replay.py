@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from merlin.errors import LedgerError
 from merlin.ledger.format import Block, Kind, RecordHeader, Writer, iter_blocks
-from merlin.ledger.outcome_runs import has_soft_failures, needs_payload, runs_of_header, runs_of_payload
+from merlin.ledger.outcome_runs import has_soft_failures, needs_payload, runs_of_payload
 from merlin.ledger.records import EventRecord, Failure, Record
 from merlin.ledger.resolve import Run, apply_run, clusters, effective
 from merlin.ledger.segments import Damage, Segment, segment_paths
@@ -239,11 +239,12 @@ class Replay:
         """The outcomes of records, as runs in task numbers, in the given order of the records."""
         payloads = self.payloads([e for e in entries if needs_payload(e.header)])
         for entry in entries:
-            if needs_payload(entry.header):
+            header = entry.header
+            if needs_payload(header):
                 _, payload = next(payloads)
-                yield entry, runs_of_payload(entry.header, payload)
+                yield entry, runs_of_payload(header, payload)
             else:
-                yield entry, runs_of_header(entry.header)
+                yield entry, [(header.lo, header.hi, header.outcome)]
 
     # details
 

@@ -62,7 +62,7 @@ class ParquetFile(SourceFile):
         while pa.types.is_fixed_size_list(kind):
             shape.append(kind.list_size)
             kind = kind.value_type
-        shape = self._shape(field, ragged) or shape
+        shape = self._shape(field) or shape
         try:
             require_stored([1 if ragged else self._starts[-1], *shape], 1, self.path.stat().st_size, MOST)
         except ValueError as e:
@@ -74,7 +74,7 @@ class ParquetFile(SourceFile):
         return Facts(self._starts[-1], np.dtype(kind.to_pandas_dtype()), tuple(shape), ragged)
 
     @staticmethod
-    def _shape(field: Any, ragged: bool) -> list[int]:
+    def _shape(field: Any) -> list[int]:
         """What the column's metadata says; more than fixed-size lists can tell."""
         found = (field.metadata or {}).get(b"shape")
         try:
