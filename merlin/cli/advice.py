@@ -8,11 +8,6 @@ from merlin.errors import command_line
 _LIMITS = ("max_failures:", "canary:")
 
 
-def start_workers(target: object) -> str:
-    """The command that starts workers of a spec, or of the study in a workspace."""
-    return command_line("run-workers", target)
-
-
 def next_commands(workspace: str, stop_reason: str, *, has_failed: bool) -> list[str]:
     """Lines with the commands that go on; tasks of the study in `workspace` are missing, some may have failed."""
     restart, again = command_line("restart", workspace), command_line("restart", workspace, "--failed")

@@ -201,7 +201,7 @@ def restart_all(
                 study, num_workers=num_workers, failed=failed, steps=steps, max_failures=max_failures
             )
         else:
-            command = ["merlin", "run-workers", str(study.path)]
+            command = command_line("run-workers", study.path)
             report = publishing.hand_over(study, config, workers_command=command, failed=failed, steps=steps)
         reports.append(report)
         if not as_json:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from merlin.errors import Diagnostic
+
 
 def console() -> Console:
     """A console on stdout that leaves words in [brackets] alone and never folds a line; terminals do that."""
@@ -128,6 +130,12 @@ def dump_file(path: Path, rows: Sequence[dict[str, Any]], document: Any) -> None
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def warn(warnings: Iterable[Diagnostic]) -> None:
+    """Tell findings that stop nothing, each with its place."""
+    for warning in warnings:
+        print(warning.render(), file=sys.stderr)
 
 
 def count(num: int, noun: str, plural: str = "") -> str:

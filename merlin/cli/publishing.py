@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.cli.advice import start_workers
 from merlin.cli.output import count, flush, print_json
 from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError, command_line
 
@@ -37,7 +35,7 @@ def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config 
     if num_workers is not None:
         raise UsageError(
             f"--workers is for runs on this machine, and a broker is configured ({config.path or config.origin}); "
-            f"add --local, or start workers: {start_workers(target)}"
+            f"add --local, or start workers: {command_line('run-workers', target)}"
         )
     _ = config.key  # before a workspace is made: without a key that is safe to use nothing can be published
     require_reachable(config, hint=LOCAL_HINT)
@@ -65,20 +63,12 @@ def refuse_published(workspace: Workspace) -> None:
         )
 
 
-def publish(
-    workspace: Workspace,
-    config: Config,
-    *,
-    workers_command: Sequence[str],
-    as_json: bool,
-    failed: bool = False,
-    steps: Sequence[str] = (),
-) -> int:
+def publish(workspace: Workspace, config: Config, *, workers_command: str, as_json: bool) -> int:
     """Hand the study to workers and print a report; returns the exit code. `workers_command` starts some workers.
 
     0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
     """
-    report = hand_over(workspace, config, workers_command=workers_command, failed=failed, steps=steps)
+    report = hand_over(workspace, config, workers_command=workers_command)
     if as_json:
         print_json(report)
     else:
@@ -90,7 +80,7 @@ def hand_over(
     workspace: Workspace,
     config: Config,
     *,
-    workers_command: Sequence[str],
+    workers_command: str,
     failed: bool = False,
     steps: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -105,9 +95,7 @@ def hand_over(
     return make_report(workspace, config, opened, workers_command)
 
 
-def make_report(
-    workspace: Workspace, config: Config, opened: Opened, workers_command: Sequence[str]
-) -> dict[str, Any]:
+def make_report(workspace: Workspace, config: Config, opened: Opened, workers_command: str) -> dict[str, Any]:
     """What was published, who is there to do it, and the next commands."""
     queues = list(dict.fromkeys(i.queue for i in workspace.plan.instances))
     return {
@@ -124,7 +112,7 @@ def make_report(
         "queues": [config.display_queue(config.queue_name(queue)) for queue in queues],
         "unserved_queues": _unserved(config, queues),
         "next": {
-            "run-workers": shlex.join(workers_command),
+            "run-workers": workers_command,
             "monitor": command_line("monitor", workspace.path),
         },
     }

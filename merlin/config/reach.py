@@ -15,6 +15,7 @@ from typing import Any
 from merlin.config.model import STARS, Endpoint
 
 TIMEOUT_S = 2.0
+LOOPBACK = ("127.", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,25 +98,28 @@ def _is_open_to_others(client: Any, endpoint: Endpoint) -> bool:
 
     if endpoint.tls is not None and endpoint.tls.certfile:  # it asks for certificates
         return False
-    if endpoint.kind != "redis+socket" and not is_here(endpoint.host):
+    if endpoint.kind != "redis+socket" and not is_loopback(endpoint.host):
         return True
     try:
         bound = str(client.config_get("bind").get("bind", "")).split()
         is_protected = client.config_get("protected-mode").get("protected-mode") == "yes"
     except redis.ResponseError:  # we may not ask
         return False
-    return not is_protected and not (bound and all(is_here(host.removeprefix("-")) for host in bound))
+    return not is_protected and not (bound and all(is_loopback(host.removeprefix("-")) for host in bound))
 
 
-def is_here(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether this name or address stands for this machine, and no other machine can use it."""
-    if host in ("localhost", "::1") or host.startswith("127."):
-        return True
+    found = [host] if host.startswith(LOOPBACK) else addresses(host)
+    return bool(found) and all(address.startswith(LOOPBACK) for address in found)
+
+
+def addresses(host: str) -> list[str]:
+    """What a name stands for; nothing, if nobody knows it."""
     try:
-        found = socket.getaddrinfo(host, None)
+        return [str(address[0]) for *_, address in socket.getaddrinfo(host, None)]
     except OSError:
-        return False
-    return all(str(address[0]).startswith(("127.", "::1")) for *_, address in found)
+        return []
 
 
 def _ask_rabbitmq(endpoint: Endpoint, timeout_s: float) -> Reach:

@@ -15,11 +15,11 @@ from pathlib import Path
 from merlin.config.model import Endpoint, Secret
 from merlin.config.places import APP_FILE
 from merlin.config.private_file import check_ours, make_data_dir, make_private_dir, write_private
+from merlin.config.reach import addresses, is_loopback
 from merlin.errors import ConfigError
 from merlin.server.settings import Settings, read_settings, write_settings
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # a file system that does not know flock
-_LOOPBACK = ("127.", "localhost", "::1")
 _WILDCARDS = ("0.0.0.0", "::")
 _MAX_PASSWORD_BYTES = 512
 
@@ -138,11 +138,6 @@ def write_app_file(folder: Folder, settings: Settings) -> None:
     write_private(folder.app_file, "\n".join(lines) + "\n")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to what is bound to this address."""
-    return host.startswith(_LOOPBACK)
-
-
 def reachable_host(host: str) -> str:
     """The name or address under which others find what is bound to `host`, on other machines too if they may.
 
@@ -153,18 +148,9 @@ def reachable_host(host: str) -> str:
         return host
     import socket
 
-    names = [name for name in (socket.getfqdn(), socket.gethostname()) if _stands_for_others(name)]
+    own = (socket.getfqdn(), socket.gethostname())
+    names = [name for name in own if addresses(name) and not is_loopback(name)]
     return names[0] if names else _outgoing_address(host) or socket.gethostname()
-
-
-def _stands_for_others(name: str) -> bool:
-    import socket
-
-    try:
-        found = socket.getaddrinfo(name, None)
-    except OSError:
-        return False
-    return not all(is_loopback(str(address[0])) for *_, address in found)
 
 
 def _outgoing_address(wildcard: str) -> str:

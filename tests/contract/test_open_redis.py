@@ -63,7 +63,7 @@ def test_a_server_without_a_password_is_warned_of_where_others_reach_it(
     endpoint = Endpoint(kind="redis", host=HOST, port=open_redis.port)
     locked = Endpoint(kind="redis", host=HOST, port=any_redis.port, password=Secret(any_redis.password or ""))
     assert check_endpoint(endpoint, 60).hint == ""
-    monkeypatch.setattr(reach, "is_here", lambda host: False)
+    monkeypatch.setattr(reach, "is_loopback", lambda host: False)
     assert check_endpoint(locked, 60).hint == ""
     found = check_endpoint(endpoint, 60)
     assert found.ok
@@ -81,7 +81,7 @@ def test_run_workers_and_config_check_tell_of_it(
     config = find_config({"MERLIN_BROKER_URL": open_redis.url, "HOME": str(tmp_path)})
     assert config is not None
     assert require_reachable(config) == []
-    monkeypatch.setattr(reach, "is_here", lambda host: False)
+    monkeypatch.setattr(reach, "is_loopback", lambda host: False)
     (warning,) = require_reachable(config)
     assert "no password" in warning
     assert str(open_redis.port) in warning

@@ -90,13 +90,13 @@ def watch_to_end(
     """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
     import time
 
-    from merlin.cli.advice import start_workers
     from merlin.cli.execute import show_report
     from merlin.cli.progress import choose_display
     from merlin.cli.watch import Watch, follow
     from merlin.execution.distributed.engine import lease_s
 
-    watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start_workers(workspace.path))
+    start = command_line("run-workers", workspace.path)
+    watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start)
     is_live = sys.stderr is not None and sys.stderr.isatty()
     try:
         with choose_display() as display:

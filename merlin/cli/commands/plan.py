@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +55,7 @@ def plan(
     from merlin.cli.extending import preview
     from merlin.cli.forecast import forecast
     from merlin.cli.graph import graph_of, mermaid
-    from merlin.cli.output import print_json
+    from merlin.cli.output import print_json, warn
     from merlin.study.checking import load_checked
     from merlin.study.local_launcher import launch_warnings
     from merlin.study.prepare import StudyOptions, plan_only
@@ -71,8 +70,7 @@ def plan(
         made = plan_only(loaded, options)
     else:
         made = preview(loaded, options, study, only_new=only_new, as_json=as_json)
-    for warning in (*loaded.warnings, *launch_warnings(loaded, made)):
-        print(warning.render(), file=sys.stderr)
+    warn([*loaded.warnings, *launch_warnings(loaded, made)])
     if as_mermaid:
         print(mermaid(graph_of(made)))
     elif as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,12 @@ from merlin.cli.options import (
     spec_options,
     workers_option,
 )
+from merlin.errors import command_line
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.study.prepare import StudyOptions
+    from merlin.study.workspace import Workspace
 
 
 @click.command(cls=ManyCommand)
@@ -60,14 +67,13 @@ def run(
     """
     from merlin.cli.execute import execute
     from merlin.cli.extending import extend
-    from merlin.cli.output import count
+    from merlin.cli.output import warn
     from merlin.cli.publishing import broker_for, publish
     from merlin.config.study_places import remember
     from merlin.execution.try_import import import_warnings
     from merlin.study.checking import load_checked
     from merlin.study.local_launcher import launch_warnings
-    from merlin.study.prepare import StudyOptions, prepare_study
-    from merlin.study.spec_samples import unused_generate
+    from merlin.study.prepare import StudyOptions
 
     check_pgen(pgen, pargs)
     check_new_rows(study, only_new)
@@ -76,38 +82,39 @@ def run(
         variables["OUTPUT_PATH"] = str(output.absolute())
     options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
     loaded = load_checked(spec, variables, options)
-    for warning in loaded.warnings:
-        print(warning.render(), file=sys.stderr)
+    warn(loaded.warnings)
     is_dry = dry or loaded.document.batch.dry_run
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if not is_dry:
-        for warning in import_warnings(loaded, elsewhere=config is not None):
-            print(warning.render(), file=sys.stderr)
+        warn(import_warnings(loaded, elsewhere=config is not None))
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:
-        if "OUTPUT_PATH" in loaded.variables:  # upstream's line, for scripts that look for it
-            print(f"OUTPUT_PATH: {loaded.variables['OUTPUT_PATH']}", file=sys.stderr)
-        workspace = prepare_study(loaded, options)
+        workspace = _new_study(loaded, options)
         if "OUTPUT_PATH" in variables:
             remember(spec, workspace.path.parent, os.environ)
-        if workspace.plan.samples is not None:
-            print(f"{count(workspace.plan.samples.num, 'sample')} loaded.", file=sys.stderr)
-            for warning in unused_generate(loaded, workspace.plan.samples.num):
-                print(warning.render(), file=sys.stderr)
-    for warning in launch_warnings(loaded, workspace.plan):
-        print(warning.render(), file=sys.stderr)
+    warn(launch_warnings(loaded, workspace.plan))
     if is_dry:
         from merlin.cli.dry import write_scripts
 
         sys.exit(write_scripts(workspace, as_json=as_json))
     if config is not None:
-        start_workers = [
-            "merlin",
-            "run-workers",
-            str(spec),
-            *(["--vars", *assignments] if assignments else []),
-        ]
+        start_workers = command_line("run-workers", spec, *(("--vars", *assignments) if assignments else ()))
         sys.exit(publish(workspace, config, workers_command=start_workers, as_json=as_json))
     print(f"workspace {workspace.path}", file=sys.stderr)
     sys.exit(execute(workspace, num_workers=num_workers, as_json=as_json))
+
+
+def _new_study(spec: Spec, options: StudyOptions) -> Workspace:
+    """Prepare the study; the lines about it are upstream's, for scripts that look for them."""
+    from merlin.cli.output import count, warn
+    from merlin.study.prepare import prepare_study
+    from merlin.study.spec_samples import unused_generate
+
+    if "OUTPUT_PATH" in spec.variables:
+        print(f"OUTPUT_PATH: {spec.variables['OUTPUT_PATH']}", file=sys.stderr)
+    workspace = prepare_study(spec, options)
+    if workspace.plan.samples is not None:
+        print(f"{count(workspace.plan.samples.num, 'sample')} loaded.", file=sys.stderr)
+        warn(unused_generate(spec, workspace.plan.samples.num))
+    return workspace

@@ -135,8 +135,8 @@ def _say_how_to_use(place: Folder) -> None:
 
 
 def _say_who_can_connect(place: Folder) -> None:
-    from merlin.config.reach import OPEN_TO_HOLDERS
-    from merlin.server.folder import is_loopback, reachable_host
+    from merlin.config.reach import OPEN_TO_HOLDERS, is_loopback
+    from merlin.server.folder import reachable_host
 
     settings = place.settings()
     if is_loopback(settings.host):

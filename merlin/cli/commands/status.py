@@ -75,11 +75,11 @@ def status(
 
 def _show_idle(studies: Sequence[Live]) -> None:
     """What waits for workers that nobody has started."""
-    from merlin.cli.advice import start_workers
     from merlin.cli.watch import nobody_serves
+    from merlin.errors import command_line
 
     for live in studies:
-        start = start_workers(live.snapshot.workspace)
+        start = command_line("run-workers", live.snapshot.workspace)
         if live.idle_queues:
             print(nobody_serves(live.idle_queues, 0, start))
         elif live.snapshot.state == "running" and not live.snapshot.num_workers:
@@ -157,9 +157,8 @@ def _show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> No
         if not snapshot.num_workers:
             continue  # `_show_idle` says it
         at_work = sum(step.running for step in snapshot.steps)
-        busy = (
-            f", {at_work:,} at work" if at_work else ""
-        )  # a local run does not tell before its first outcome
+        # a local run does not tell before its first outcome
+        busy = f", {at_work:,} at work" if at_work else ""
         print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}{busy}")
         if snapshot.eta_s:
             print(f"about {duration(snapshot.eta_s)} to go")

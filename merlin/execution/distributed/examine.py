@@ -197,10 +197,10 @@ def _examine_servers(config: Config, *, has_key: bool) -> Iterator[Finding]:
 
 def judge_reach(component: str, endpoint: Endpoint, reach: Reach) -> Finding:
     """A server that was asked."""
-    from merlin.config.reach import is_here
+    from merlin.config.reach import is_loopback
 
     is_slow = reach.latency_ms is not None and reach.latency_ms > SLOW_MS
-    is_plain = endpoint.tls is None and endpoint.kind != "redis+socket" and not is_here(endpoint.host)
+    is_plain = endpoint.tls is None and endpoint.kind != "redis+socket" and not is_loopback(endpoint.host)
     hints = [reach.hint] if reach.hint else []
     hints += [f"a round trip takes {reach.latency_ms:.0f} ms; workers should be nearer"] if is_slow else []
     hints += ["the connection is not encrypted (rediss, amqps)"] if reach.ok and is_plain else []
