@@ -15,11 +15,16 @@ from merlin.spec.tokens import TOKEN, Token, find_tokens
 # "here": in a here-document whose delimiter is not quoted; "text": where nothing is expanded
 Quoting = Literal["plain", "double", "here", "single", "text", "comment"]
 
-_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|mk|z|a|fi|c|tc)?sh(?:\s|$)")
+# sh, bash, ksh93, bash-5.2, pwsh, …; the shells of Tcl do not run $(NAME)
+_SHELL = re.compile(r"(?:^|[/\s])(?!tclsh|wish)\w*sh[\d.]*(?:-[\w.]+)?(?:\s|$)")
 _ORDINARY = re.compile(r"[^\\'\"$`#()<>{};&|\s]+")
 _HERE = re.compile(r"<<(?P<tabs>-?)[ \t]*(?P<word>(?:'[^']*'|\"[^\"]*\"|\\.|[^\s;&|<>()'\"\\])+)", re.DOTALL)
 _MARKS = re.compile(r"['\"\\]")
 _CASE = re.compile(r"(case|esac)(?![\w.-])")
+_BEFORE_COMMAND = re.compile(r"(?:^|[\n;&|(){}!]|(?<![\w-])(?:then|do|else|elif|if|while|until))$")
+_BEFORE_CHARACTERS = 100
+_BACKQUOTED = re.compile(r"(?:[^`\\]|\\.)*", re.DOTALL)
+_UNESCAPED = re.compile(r"\\[$`\\\"]")  # what backquotes take a backslash away from
 _BETWEEN_WORDS = frozenset(" \t\n;&|<>")
 
 
@@ -75,24 +80,24 @@ class _Scan:
             self._unquoted("")
 
     def _unquoted(self, end: str, *, arithmetic: bool = False) -> None:
-        """Up to and with `end`: ")", "`", "}", or "" for the end of the text."""
+        """Up to and with `end`: ")", "}", or "" for the end of the text."""
         new_word, cases = end != "}", 0
         while self.at < self.stop:
             char = self.text[self.at]
             if char == end and not (char == ")" and cases):
                 self.at += 1
                 return
-            if new_word and (word := _CASE.match(self.text, self.at)):
+            if new_word and (word := _CASE.match(self.text, self.at)) and self._begins_command():
                 cases += 1 if word[1] == "case" else -1 if cases else 0
             if match := _ORDINARY.match(self.text, self.at, self.stop):
                 self.at = match.end()
                 new_word = False
                 continue
             if char in _BETWEEN_WORDS:
-                self._between(char, arithmetic)
+                self._between(char, has_documents=end != "}", arithmetic=arithmetic)
                 new_word = True
                 continue
-            if char == "#" and new_word and not arithmetic and end != "}":
+            if char == "#" and new_word and end != "}":
                 self._until("\n", "comment", keep_end=True)
                 continue
             new_word = char in "()"
@@ -112,17 +117,31 @@ class _Scan:
             else:
                 self._special("plain")
 
-    def _between(self, char: str, arithmetic: bool) -> None:
-        if char == "<" and not arithmetic and not self.text.startswith("<<<", self.at):
+    def _begins_command(self) -> bool:
+        """Whether the word that begins here is a command, and no argument of one."""
+        before = self.text[max(0, self.at - _BEFORE_CHARACTERS) : self.at].replace("\\\n", " ")
+        return _BEFORE_COMMAND.search(before.rstrip(" \t")) is not None
+
+    def _between(self, char: str, *, has_documents: bool, arithmetic: bool) -> None:
+        if char == "<" and has_documents and not self.text.startswith("<<<", self.at):
             match = _HERE.match(self.text, self.at, self.stop)
             if match:
-                word = match["word"]
-                self._waiting.append((_MARKS.sub("", word), bool(match["tabs"]), bool(_MARKS.search(word))))
-                self.at = match.end()
+                self._document(match, arithmetic)
                 return
         self.at += 3 if self.text.startswith("<<<", self.at) else 1
         if char == "\n" and self._waiting:
             self._documents()
+
+    def _document(self, match: re.Match[str], arithmetic: bool) -> None:
+        """A here-document, if its delimiter comes; else a shift, or what nobody can follow."""
+        word, tabs = match["word"], bool(match["tabs"])
+        delimiter = _MARKS.sub("", word)
+        if self._end_of_document(match.end(), delimiter, tabs)[0] < self.stop:
+            self._waiting.append((delimiter, tabs, bool(_MARKS.search(word))))
+        elif not arithmetic:
+            self.at = self.stop
+            return
+        self.at = match.end()
 
     def _expanding(self, end: str, quoting: Quoting) -> None:
         """Text with `$` and backticks in it, up to and with `end`."""
@@ -158,10 +177,19 @@ class _Scan:
             else:
                 self._expanding("}", quoting)
         elif text[at] == "`":
-            self.at += 1
-            self._unquoted("`")
+            self._backquoted()
         else:
             self.at += 1
+
+    def _backquoted(self) -> None:
+        """`…`, up to the next backquote. Where backslashes are taken away, all of it counts as run."""
+        begin, waiting, stop = self.at + 1, self._waiting, self.stop
+        end = _BACKQUOTED.match(self.text, begin, stop).end()  # type: ignore[union-attr]
+        if not _UNESCAPED.search(self.text, begin, end):
+            self.at, self.stop, self._waiting = begin, end, []
+            self._unquoted("")
+            self.stop, self._waiting = stop, waiting
+        self.at = end + 1
 
     def _ansi(self) -> None:
         """$'…', in which a backslash escapes a quote."""

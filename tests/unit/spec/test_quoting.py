@@ -34,6 +34,15 @@ SCRIPTS = [
     "cat <<<'$(A)' <<<$(B)",
     "echo \"don't $(A)\" '\"' $(B)",
     "if true; then\n  echo '$(A)'\nfi\necho $(B)",
+    'x="$(echo a case)"; echo "\'$(A)\'"',
+    "x=`echo \\$(A)`",
+    'echo "`echo \\"\'$(A)\'\\"`"',
+    "echo `echo '$(A)' $(B)` '$(C)'",
+    "((echo 1); cat <<E\nit's $(A)\nE\n)\necho $(B)",
+    "((echo 1) # it's\necho $(A) )",
+    "cat <<E\\\nOF\n$(A)\nEOF",
+    "echo $[1<<2] $(A)",
+    "echo ${X:-$(echo <<'E'\n$(A)\nE\n)} $(B)",
 ]
 
 
@@ -66,6 +75,10 @@ def test_what_nobody_can_follow_counts_as_run() -> None:
         ("sh", True),
         ("/usr/bin/env python3", False),
         ("/opt/perl", False),
+        ("/usr/bin/ksh93 -e", True),
+        ("/opt/bash-5.2", True),
+        ("/usr/bin/pwsh", True),
+        ("/usr/bin/tclsh8.6", False),
         ("$(MY_SHELL)", True),
         ("", True),
     ],
