@@ -117,7 +117,13 @@ def _config(
     if broker is None or backend is None:
         return None
     return Config(
-        broker=broker, backend=backend, key_path=key_path, origin=origin, path=path, celery=overrides
+        broker=broker,
+        backend=backend,
+        key_path=key_path,
+        origin=origin,
+        path=path,
+        celery=overrides,
+        is_key_given=bool(env.get("MERLIN_KEY_FILE")),
     )
 
 
@@ -277,9 +283,8 @@ def _celery(block: Block) -> dict[str, Any]:
     for key in ("omit_queue_tag", "queue_tag"):
         if block.has(key):
             block.warning(key, "is not used: queues are always called [merlin]_NAME")
-    key = (
-        "overrides" if block.has("overrides") else "override"
-    )  # upstream's template says one, its code the other
+    # upstream's template says one, its code the other
+    key = "overrides" if block.has("overrides") else "override"
     if not block.has(key):
         return {}
     entry = block.entry.get(key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from merlin.config.app_file import read_app_file
@@ -55,8 +54,7 @@ def require_config(env: Mapping[str, str] = os.environ, *, cwd: Path | None = No
 
 def load_config(path: Path, env: Mapping[str, str] = os.environ, *, origin: str = "named") -> Config:
     """The configuration in one app.yaml. Raises ConfigError with every finding."""
-    found = read_app_file(absolute(str(path), env), env, origin)
-    return replace(found, is_key_given=bool(env.get("MERLIN_KEY_FILE")))
+    return read_app_file(absolute(str(path), env), env, origin)
 
 
 def find_config_path(

@@ -49,17 +49,14 @@ def import_findings(spec: Spec, limit_s: float = LIMIT_S) -> list[Diagnostic]:
     found = []
     for index, (step, name) in wanted.items():
         if (trouble := troubles.get(name)) is not None:
-            line, col = spec.position("study", index, "run", "function")
             found.append(
-                Diagnostic(
-                    file=str(spec.path),
-                    line=line,
-                    col=col,
-                    message=f"step {step!r}: {trouble.message}",
+                spec.finding(
+                    ("study", index, "run", "function"),
+                    f"step {step!r}: {trouble.message}",
+                    "slow-import" if trouble.is_slow else "import",
+                    trouble.hint,
                     text=name,
-                    hint=trouble.hint,
                     severity="warning" if trouble.is_slow else "error",
-                    code="slow-import" if trouble.is_slow else "import",
                 )
             )
     return found

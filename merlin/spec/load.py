@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec import provenance
@@ -45,6 +45,19 @@ class Spec:
         """Line and column of a value, e.g. `("study", 2, "run")`, or of the nearest block above it."""
         entry = self.expanded.nearest(keys)
         return entry.place if entry.place != NOWHERE else entry.key_place
+
+    def finding(
+        self,
+        where: Sequence[str | int],
+        message: str,
+        code: str,
+        hint: str = "",
+        *,
+        text: str = "",
+        severity: Literal["error", "warning"] = "error",
+    ) -> Diagnostic:
+        """About the value at `where`; see `position`."""
+        return Diagnostic(str(self.path), *self.position(*where), message, text, hint, severity, code)
 
     def partial_yaml(self) -> str:
         """The spec with --vars, --samplesfile and defaults in it, and all tokens still there."""

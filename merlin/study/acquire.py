@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.errors import Diagnostic, SpecError
+from merlin.spec.scalars import Problem
 from merlin.spec.tokens import substitute
-from merlin.study.spec_samples import finding
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -19,19 +19,15 @@ if TYPE_CHECKING:
 
 def missing_paths(spec: Spec, variables: Mapping[str, str]) -> list[Diagnostic]:
     """A finding for every path that does not exist."""
-    return [
-        finding(
-            spec,
-            ("env", "dependencies", "paths", index),
-            f"the path {variables[path.name]} of {path.name} does not exist",
-            "missing-dependency",
-            "a relative path counts from the current directory"
-            if not path.path.startswith(("/", "$"))
-            else "",
-        )
-        for index, path in enumerate(spec.document.env.dependencies.paths)
-        if not Path(variables[path.name]).exists()
-    ]
+    found = []
+    for index, path in enumerate(spec.document.env.dependencies.paths):
+        if not Path(variables[path.name]).exists():
+            message = f"the path {variables[path.name]} of {path.name} does not exist"
+            is_relative = not path.path.startswith(("/", "$"))
+            hint = "a relative path counts from the current directory" if is_relative else ""
+            where = ("env", "dependencies", "paths", index)
+            found.append(spec.finding(where, message, "missing-dependency", hint))
+    return found
 
 
 def acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable[[str], None]) -> None:
@@ -44,26 +40,39 @@ def acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable
         raise SpecError(findings)
     for index, checkout in enumerate(spec.document.env.dependencies.git):
         url, target = substitute(checkout.url, variables), Path(variables[checkout.name])
-        where = ("env", "dependencies", "git", index)
-        if target.exists():
-            if problem := _difference(checkout, url, target):
-                hint = "remove it, or name another path"
-                raise SpecError(
-                    [finding(spec, where, f"{target} exists already, and {problem}", "git-dependency", hint)]
-                )
-            say(f"using {target}, a clone of {url}")
-            continue
-        say(f"cloning {url} into {target}")
-        commands = [["git", "clone", "--quiet", "--", url, str(target)]]
-        if version := checkout.hash or checkout.tag:
-            commands.append(["git", "-C", str(target), "checkout", "--quiet", "--detach", version])
-        for command in commands:
-            done = _git(spec, where, command)
-            if done.returncode != 0:
-                message = (
-                    f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
-                )
-                raise SpecError([finding(spec, where, message, "git-dependency")])
+        try:
+            if target.exists():
+                _check(checkout, url, target)
+                say(f"using {target}, a clone of {url}")
+            else:
+                say(f"cloning {url} into {target}")
+                _clone(checkout, url, target)
+        except OSError as error:
+            raise _error(spec, index, Problem(f"git cannot be run: {error.strerror}")) from error
+        except Problem as problem:
+            raise _error(spec, index, problem) from problem
+
+
+def _error(spec: Spec, index: int, problem: Problem) -> SpecError:
+    where = ("env", "dependencies", "git", index)
+    return SpecError([spec.finding(where, str(problem), "git-dependency", problem.hint)])
+
+
+def _clone(checkout: GitDependency, url: str, target: Path) -> None:
+    commands = [["git", "clone", "--quiet", "--", url, str(target)]]
+    if version := checkout.hash or checkout.tag:
+        commands.append(["git", "-C", str(target), "checkout", "--quiet", "--detach", version])
+    for command in commands:
+        done = _run(command)
+        if done.returncode != 0:
+            raise Problem(
+                f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
+            )
+
+
+def _check(checkout: GitDependency, url: str, target: Path) -> None:
+    if difference := _difference(checkout, url, target):
+        raise Problem(f"{target} exists already, and {difference}", "remove it, or name another path")
 
 
 def _difference(checkout: GitDependency, url: str, target: Path) -> str:
@@ -86,14 +95,6 @@ def _answer(target: Path, *words: str) -> str:
     """What git prints about a clone; "" if it fails."""
     done = _run(["git", "-C", str(target), *words])
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _git(spec: Spec, where: tuple[str | int, ...], command: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return _run(command)
-    except OSError as error:
-        message = f"git cannot be run: {error.strerror}"
-        raise SpecError([finding(spec, where, message, "git-dependency")]) from error
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,6 @@ from merlin.study.sampling import check_continuation, write_samples
 from merlin.study.spec_samples import (
     checked_samples,
     design_of,
-    finding,
     located_samples,
     run_generate,
     samples_path,
@@ -68,7 +67,7 @@ class Continuation:
                 f"{self.path} exists and has no new samples; generate.cmd would overwrite those of the study"
             )
             hint = "let it write to $(MERLIN_INFO), where every extension has its own file"
-            raise SamplesError([finding(self.spec, (*_GENERATE, "cmd"), message, "extend-samples", hint)])
+            raise SamplesError([self.spec.finding((*_GENERATE, "cmd"), message, "extend-samples", hint)])
         return None
 
     def write(self, info: Path, say: Callable[[str], None]) -> Path | None:
@@ -178,8 +177,8 @@ class Continuation:
                     "are to be in all"
                 )
         except UsageError as error:
-            raise SamplesError([finding(self.spec, _GENERATE, str(error), "extend-samples")]) from error
+            raise SamplesError([self.spec.finding(_GENERATE, str(error), "extend-samples")]) from error
         if set(kinds(self.old).values()) != {"numbers"}:
             message = "the study's samples have text, and a method makes numbers; use --samplesfile"
-            raise SamplesError([finding(self.spec, _GENERATE, message, "extend-samples")])
+            raise SamplesError([self.spec.finding(_GENERATE, message, "extend-samples")])
         return design.num_samples - num

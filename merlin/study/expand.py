@@ -201,15 +201,12 @@ class _Planner:
 
     def _same_directory(self, needs: StepNeeds, a: Combination, b: Combination) -> Diagnostic:
         name = sorted(n for n in needs.parameters if a.values[n] != b.values[n])[0]
-        line, col = self.spec.position("global.parameters", name)
-        return Diagnostic(
-            file=str(self.spec.path),
-            line=line,
-            col=col,
-            message=f"the values {a.values[name]!r} and {b.values[name]!r} of {name} give step {needs.name} "
+        return self.spec.finding(
+            ("global.parameters", name),
+            f"the values {a.values[name]!r} and {b.values[name]!r} of {name} give step {needs.name} "
             f"the same directory {instance_id(needs, b)!r}",
-            hint="give them labels that differ in letters, digits or one of -_.()",
-            code="duplicate-label",
+            "duplicate-label",
+            "give them labels that differ in letters, digits or one of -_.()",
         )
 
     def _add(self, instance: StepInstance) -> None:
@@ -281,7 +278,9 @@ class _Planner:
             try:
                 return fill_local_launchers(text, common.resources, launcher=self.launcher)
             except Problem as problem:
-                raise SpecError([self._run_finding(needs, str(problem), problem.hint)]) from problem
+                message = f"step {needs.name!r}: {problem}"
+                where = self._in_run(needs, "cmd")
+                raise SpecError([self.spec.finding(where, message, "launcher", problem.hint)]) from problem
 
         return replace(
             common,
@@ -290,12 +289,9 @@ class _Planner:
             shell=fill(shell),
         )
 
-    def _run_finding(self, needs: StepNeeds, message: str, hint: str) -> Diagnostic:
-        line, col = self.spec.position(
-            "study", list(self.spec.document.study).index(needs.step), "run", "cmd"
-        )
-        message = f"step {needs.name!r}: {message}"
-        return Diagnostic(str(self.spec.path), line, col, message, hint=hint, code="launcher")
+    def _in_run(self, needs: StepNeeds, key: str) -> tuple[str | int, ...]:
+        """Where the spec has this key of the step."""
+        return ("study", list(self.spec.document.study).index(needs.step), "run", key)
 
     def _source_line(self, entry: str) -> str:
         """A script line for an entry of env.sources: a lone file name is sourced, the rest are commands."""
@@ -393,16 +389,8 @@ class _Planner:
         return names.pop()
 
     def _aggregate_finding(self, needs: StepNeeds, message: str, hint: str) -> Diagnostic:
-        index = list(self.spec.document.study).index(needs.step)
-        line, col = self.spec.position("study", index, "run", "aggregate")
-        return Diagnostic(
-            file=str(self.spec.path),
-            line=line,
-            col=col,
-            message=f"aggregate step {needs.name} {message}",
-            hint=hint,
-            code="aggregate-source",
-        )
+        message = f"aggregate step {needs.name} {message}"
+        return self.spec.finding(self._in_run(needs, "aggregate"), message, "aggregate-source", hint)
 
     def _aggregate(
         self,

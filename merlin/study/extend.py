@@ -23,7 +23,7 @@ from merlin.study.plan_io import write_plan
 from merlin.study.prepare import StudyOptions, code_version, preparing, write_provenance
 from merlin.study.same_samples import digest
 from merlin.study.samples import SamplesTable, open_samples
-from merlin.study.spec_samples import finding, refuse_unsafe_text, stored_path
+from merlin.study.spec_samples import refuse_unsafe_text, stored_path
 from merlin.study.workspace import (
     EXTENSIONS_DIR,
     INFO_DIR,
@@ -157,8 +157,7 @@ class _Extension:
             hint = "an extension may differ from its study in the samples alone; give the same --vars, too"
             raise SpecError(
                 [
-                    finding(
-                        self.spec,
+                    self.spec.finding(
                         ("study", names.index(each.step)) if each.step in names else ("study",),
                         f"not as in {self.study.path}: {each.message}",
                         "extend-differs",
@@ -181,7 +180,7 @@ class _Extension:
                 f"the columns are {', '.join(samples.column_labels)}, the study's {', '.join(old.labels)}"
             )
             where = ("merlin", "samples", "column_labels")
-            raise SpecError([finding(self.spec, where, message, "extend-differs")])
+            raise SpecError([self.spec.finding(where, message, "extend-differs")])
         return samples, old
 
     def _plan_again(self, old: SamplesInfo, launcher: str) -> Plan:

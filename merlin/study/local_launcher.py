@@ -66,16 +66,12 @@ def _lonely(spec: Spec, plan: Plan, launcher: LocalLauncher) -> Iterator[Diagnos
             for text in _scripts(step)
         ]
         if (most := max(asked, default=1)) > 1:
-            procs = ("study", index, "run", "procs")
-            where = spec.position(*procs) if step.run.procs is not None else spec.position(*procs[:-1], "cmd")
-            yield Diagnostic(
-                file=str(spec.path),
-                line=where[0],
-                col=where[1],
-                message=f"step {step.name!r} asks for {most:,} processes and runs as one: {launcher.trouble}",
-                hint=launcher.hint,
+            yield spec.finding(
+                ("study", index, "run", "cmd" if step.run.procs is None else "procs"),
+                f"step {step.name!r} asks for {most:,} processes and runs as one: {launcher.trouble}",
+                "no-launcher",
+                launcher.hint,
                 severity="warning",
-                code="no-launcher",
             )
 
 

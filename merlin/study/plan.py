@@ -124,9 +124,8 @@ class StepInstance:
     function: str | None = None  # "module:callable"
     aggregate: Aggregate | None = None  # also on the manifest instance
     feeds: tuple[str, ...] = ()  # ids of aggregate instances that collect from this instance
-    same_workspaces: dict[str, str] = field(
-        default_factory=dict
-    )  # step name -> instance id, for `same` edges
+    # step name -> instance id, for `same` edges
+    same_workspaces: dict[str, str] = field(default_factory=dict)
     queue: str = "merlin"
     max_retries: int = 30
     retry_delay_s: float = 1.0

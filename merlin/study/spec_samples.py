@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
 _TAIL_BYTES = 2000
-
-
-def finding(spec: Spec, where: Sequence[str | int], message: str, code: str, hint: str = "") -> Diagnostic:
-    """About a place of the spec."""
-    line, col = spec.position(*where)
-    return Diagnostic(file=str(spec.path), line=line, col=col, message=message, hint=hint, code=code)
 
 
 def is_made(samples: Samples, options: StudyOptions, path: Path) -> bool:
@@ -105,12 +98,12 @@ def design_of(spec: Spec, samples: Samples) -> Design:
     where = ("merlin", "samples", "generate")
     if generate is None or generate.method is None or generate.num is None:
         message = "generate needs cmd, or method, num and bounds"
-        raise SamplesError([finding(spec, where, message, "samples-generate")])
+        raise SamplesError([spec.finding(where, message, "samples-generate")])
     design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
     try:
         check_design(design, samples.column_labels)
     except UsageError as error:
-        raise SamplesError([finding(spec, where, str(error), "samples-generate")]) from error
+        raise SamplesError([spec.finding(where, str(error), "samples-generate")]) from error
     return design
 
 
@@ -123,15 +116,13 @@ def unused_generate(spec: Spec, num: int) -> list[Diagnostic]:
     wanted = Design(method=generate.method, num=generate.num, bounds=generate.bounds).num_samples
     if wanted == num:
         return []
-    warning = finding(
-        spec,
-        ("merlin", "samples", "generate", "num"),
+    message = (
         f"the samples file exists and is used, so generate is not: it would make {wanted:,} samples, and "
-        f"{samples.file} has {num:,}",
-        "samples-generate",
-        "to make new samples, remove the file or name another one; to keep it, leave generate out",
+        f"{samples.file} has {num:,}"
     )
-    return [replace(warning, severity="warning")]
+    hint = "to make new samples, remove the file or name another one; to keep it, leave generate out"
+    where = ("merlin", "samples", "generate", "num")
+    return [spec.finding(where, message, "samples-generate", hint, severity="warning")]
 
 
 def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
@@ -150,4 +141,4 @@ def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
     tail = (info / "cmd.err").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
     indented = "\n".join(f"    {line}" for line in tail.splitlines())
     message += f"; the end of {info / 'cmd.err'}:\n{indented}" if tail else f"; {info / 'cmd.err'} is empty"
-    raise SamplesError([finding(spec, ("merlin", "samples", "generate", "cmd"), message, "samples-generate")])
+    raise SamplesError([spec.finding(("merlin", "samples", "generate", "cmd"), message, "samples-generate")])
