@@ -36,11 +36,12 @@ def _write(workspace: Workspace, instance: StepInstance) -> int:
     from merlin.execution.scripts import ScriptTemplate
 
     num = 0
-    for command, mark in ((instance.command, ""), (instance.restart, ".restart")):
-        template = None if command is None else ScriptTemplate(workspace, instance, command)
-        for script in template.scripts(range(instance.num_tasks)) if template else ():
+    for command, suffix in ((instance.command, ".sh"), (instance.restart, ".restart.sh")):
+        if command is None:
+            continue
+        for script in ScriptTemplate(workspace, instance, command).scripts(range(instance.num_tasks)):
             Path(script.directory).mkdir(parents=True, exist_ok=True)
-            path = Path(script.directory, f"{instance.script_name}{mark}.sh")
+            path = Path(script.directory, f"{instance.script_name}{suffix}")
             path.write_text(script.text, encoding="utf-8")
             path.chmod(0o755)
             num += 1

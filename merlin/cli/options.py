@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -45,7 +46,29 @@ task_server_option = click.option("--task_server", "--task-server", default="cel
 
 
 def spec_options(command: F) -> F:
-    """Add the options that change what a spec means: --vars, --samplesfile, --pgen, --pargs, --allow-undefined."""
+    """Add the options that change what a spec means: --vars, --samplesfile, --pgen, --pargs, --allow-undefined.
+
+    All but --vars reach the command as `options`.
+    """
+
+    @wraps(command)
+    def with_options(
+        *,
+        samples_file: str | None,
+        pgen: str | None,
+        pargs: tuple[str, ...],
+        allow_undefined: bool,
+        **given: Any,
+    ) -> Any:
+        from merlin.study.prepare import StudyOptions
+
+        check_pgen(pgen, pargs)
+        options = StudyOptions(
+            samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined
+        )
+        return command(options=options, **given)
+
+    added: Any = with_options
     for option in (
         click.option(
             "--allow-undefined",
@@ -70,8 +93,8 @@ def spec_options(command: F) -> F:
         ),
         vars_option,
     ):
-        command = option(command)
-    return command
+        added = option(added)
+    return cast("F", added)
 
 
 def extend_options(command: F) -> F:

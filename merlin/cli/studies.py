@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 _COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 
 
-def list_studies(folder: Path, *, as_json: bool, dump: Path | None = None) -> bool:
-    """Print the studies in `folder`; False, and nothing is printed, if it is no directory of workspaces."""
-    from merlin.cli.output import dump_file, jsonable, print_json
-    from merlin.status.studies import studies_in
+def holds_studies(path: Path) -> bool:
+    """Whether this is a directory of workspaces, and none itself."""
     from merlin.study.workspace import INFO_DIR, workspaces_in
 
-    if (folder / INFO_DIR).is_dir() or not workspaces_in(folder):
-        return False
+    return not (path / INFO_DIR).is_dir() and bool(workspaces_in(path))
+
+
+def list_studies(folder: Path, *, as_json: bool, dump: Path | None) -> None:
+    """Print the studies in `folder`, or write them into the file `dump`."""
+    from merlin.cli.output import dump_file, jsonable, print_json
+    from merlin.status.studies import studies_in
+
     studies = studies_in(folder, _look)
     document = {"directory": folder.absolute(), "studies": studies}
     if dump is not None:
@@ -30,8 +34,7 @@ def list_studies(folder: Path, *, as_json: bool, dump: Path | None = None) -> bo
     elif as_json:
         print_json(document)
     else:
-        show_studies(studies)
-    return True
+        _show(studies)
 
 
 def _look(workspace: Workspace) -> Snapshot:
@@ -43,7 +46,7 @@ def _look(workspace: Workspace) -> Snapshot:
     return live_snapshot(workspace).snapshot if snapshot.totals.missing else snapshot
 
 
-def show_studies(studies: Sequence[StudyLine]) -> None:
+def _show(studies: Sequence[StudyLine]) -> None:
     """One line per study, for people."""
     from merlin.cli.output import console, table
 

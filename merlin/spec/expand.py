@@ -84,9 +84,9 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
             hint="give one of them a value of its own",
             code="variable-cycle",
         )
-    known = dict(resolved.values)
-    if is_of_maestro(tree) and OUTPUT_PATH in raw:
-        known = dict(resolve_variables({name: raw[name] for name in raw if name != OUTPUT_PATH}).values)
+    known = resolved.values
+    if is_of_maestro(tree):  # $(OUTPUT_PATH) stays: it is not what the variable says
+        known = resolve_variables({name: raw[name] for name in raw if name != OUTPUT_PATH}).values
     values = dict(known)
     taken = {*tree.get("global.parameters").mapping, *(e.text for e in _columns(tree))}
     for name, value in known.items():

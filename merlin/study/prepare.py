@@ -39,7 +39,6 @@ from merlin.study.workspace import (
     INFO_DIR,
     PLAN_NAME,
     Workspace,
-    absolute_path,
     output_path,
     workspace_stem,
 )
@@ -55,7 +54,6 @@ class StudyOptions:
     samples_file: str | None = None  # --samplesfile: used instead of the spec's samples
     pgen: str | None = None
     pargs: tuple[str, ...] = ()
-    output_path: str | None = None  # instead of the spec's OUTPUT_PATH
     seed: int = 0
     allow_undefined: bool = False  # $(NAME) that nothing defines is a warning
 
@@ -82,7 +80,7 @@ def prepare_study(
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
     stem = workspace_stem(spec.document.description.name)
     are_given = _check_given_samples(spec, options, stem)
-    workspace = _new_directory(_output_path(spec, options), stem)
+    workspace = _new_directory(output_path(spec), stem)
     info = workspace / INFO_DIR
     with preparing(workspace):
         variables = runtime_variables(spec, workspace)
@@ -145,7 +143,7 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     options = options or StudyOptions()
     now = datetime.now(UTC).astimezone()
     stem = workspace_stem(spec.document.description.name)
-    workspace = _output_path(spec, options) / f"{stem}_{now:%Y%m%d-%H%M%S}"
+    workspace = output_path(spec) / f"{stem}_{now:%Y%m%d-%H%M%S}"
     variables = runtime_variables(spec, workspace)
     samples = spec.document.merlin.samples
     num, file = None, None
@@ -175,12 +173,6 @@ def code_version() -> str:
 
 
 # --------------------------------------------------------------------------- directory, provenance
-
-
-def _output_path(spec: Spec, options: StudyOptions) -> Path:
-    if options.output_path is not None:
-        return absolute_path(options.output_path)
-    return output_path(spec)
 
 
 def _new_directory(folder: Path, stem: str) -> Path:
@@ -257,7 +249,7 @@ def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> bool:
     samples = spec.document.merlin.samples
     if samples is None:
         return False
-    variables = runtime_variables(spec, _output_path(spec, options) / f"{stem}_00000000-000000")
+    variables = runtime_variables(spec, output_path(spec) / f"{stem}_00000000-000000")
     path = samples_path(samples, options, variables)
     if is_made(samples, options, path):
         return False

@@ -15,7 +15,6 @@ import glob as globbing
 import math
 import mmap
 import os
-import string
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ FORMATS = (".npy", ".csv", ".tab", ".parquet")
 MAX_DIAGNOSTICS = 20
 _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 16 << 20
-_WORDS = f"{string.ascii_letters}{string.digits}_@%+=:,./-\r\n".encode()
 
 Columns = dict[str, NDArray[Any]]
 
@@ -111,9 +109,9 @@ def holds_numbers_only(table: SamplesTable) -> bool:
     return not isinstance(table, _TextTable) and table.numeric
 
 
-def holds_words_only(table: SamplesTable) -> bool:
-    """Whether a text file has no blank, quote or operator in any value; does not take its rows apart."""
-    return isinstance(table, _TextTable) and table.has_words_only()
+def holds_only(table: SamplesTable, characters: bytes) -> bool:
+    """Whether the values of a text file have no others; does not take its rows apart."""
+    return isinstance(table, _TextTable) and table.has_only(characters)
 
 
 def place_in_text(table: SamplesTable, row: int, j: int) -> tuple[str, int, int]:
@@ -424,9 +422,9 @@ class _TextTable:
             out.append(tuple(values))
         return out
 
-    def has_words_only(self) -> bool:
+    def has_only(self, characters: bytes) -> bool:
         allowed = np.zeros(256, dtype=np.bool_)
-        allowed[list(_WORDS + (b"" if self._delimiter else b" \t"))] = True
+        allowed[list(characters + b"\r\n" + (b"" if self._delimiter else b" \t"))] = True
         for lo in range(int(self._starts[0]), int(self._ends[-1]), _BLOCK_BYTES):
             block = self._bytes[lo : min(lo + _BLOCK_BYTES, int(self._ends[-1]))]
             if block.count(b"\r") != block.count(b"\r\n"):

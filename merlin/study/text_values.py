@@ -7,6 +7,7 @@ variable (`merlin.spec.variables.value_variable`), which no shell reads as a par
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,11 @@ from merlin.errors import Diagnostic
 from merlin.spec.quoting import uses
 from merlin.spec.variables import mentioned_values, value_variable
 from merlin.study.plan import Plan, StepInstance, StepKind
-from merlin.study.samples import SamplesTable, blocks, holds_numbers_only, holds_words_only, place_in_text
+from merlin.study.samples import SamplesTable, blocks, holds_numbers_only, holds_only, place_in_text
 
 _WORD = re.compile(r"[\w@%+=:,./-]*")  # what no shell, and no other interpreter inside of a string, acts on
 _WORDS = re.compile(r"[\w@%+=:,./ \t-]*")
+_WORD_BYTES = f"{string.ascii_letters}{string.digits}_@%+=:,./-".encode()
 _SHOWN_CHARACTERS = 40
 
 
@@ -30,6 +32,11 @@ class ColumnUse:
     in_script: bool = True  # else as an environment variable alone, which can hold anything but NUL
     in_quotes: bool = True  # wherever it is in a script
 
+    @property
+    def exposure(self) -> tuple[bool, bool]:
+        """Grows with what a shell may do to the value."""
+        return self.in_script, not self.in_quotes
+
 
 def column_uses(plan: Plan) -> list[ColumnUse]:
     """The columns that scripts use, each with its most exposed use."""
@@ -39,10 +46,7 @@ def column_uses(plan: Plan) -> list[ColumnUse]:
         if instance.kind is StepKind.CMD and instance.per_sample:
             for use in _of_instance(instance, labels):
                 known = found.get(use.label)
-                if known is None or (known.in_script, not known.in_quotes) < (
-                    use.in_script,
-                    not use.in_quotes,
-                ):
+                if known is None or known.exposure < use.exposure:
                     found[use.label] = use
     return list(found.values())
 
@@ -62,7 +66,7 @@ def _of_instance(instance: StepInstance, labels: Sequence[str]) -> Iterator[Colu
 def unsafe_values(plan: Plan, table: SamplesTable, limit: int) -> list[Diagnostic]:
     """The first `limit` values that a script of the plan must not have, in the order of the rows."""
     columns = [(use, table.labels.index(use.label)) for use in column_uses(plan)]
-    if not columns or holds_numbers_only(table) or holds_words_only(table):
+    if not columns or holds_numbers_only(table) or holds_only(table, _WORD_BYTES):
         return []
     found: list[Diagnostic] = []
     for lo, rows in blocks(table):

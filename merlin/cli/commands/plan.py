@@ -11,7 +11,6 @@ import click
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     check_new_rows,
-    check_pgen,
     extend_options,
     json_option,
     parse_assignments,
@@ -23,6 +22,7 @@ from merlin.errors import UsageError
 if TYPE_CHECKING:
     from merlin.cli.forecast import Forecast
     from merlin.study.plan import Plan
+    from merlin.study.prepare import StudyOptions
 
 MAX_ROWS = 40  # of the table of step instances
 
@@ -38,10 +38,7 @@ MAX_ROWS = 40  # of the table of step instances
 def plan(
     spec: Path,
     assignments: tuple[str, ...],
-    samples_file: str | None,
-    pgen: str | None,
-    pargs: tuple[str, ...],
-    allow_undefined: bool,
+    options: StudyOptions,
     as_json: bool,
     study: Path | None,
     only_new: bool,
@@ -58,13 +55,11 @@ def plan(
     from merlin.cli.output import print_json, warn
     from merlin.study.checking import load_checked
     from merlin.study.local_launcher import launch_warnings
-    from merlin.study.prepare import StudyOptions, plan_only
+    from merlin.study.prepare import plan_only
 
     if as_json and as_mermaid:
         raise UsageError("--json and --mermaid exclude each other; choose one")
-    check_pgen(pgen, pargs)
     check_new_rows(study, only_new)
-    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
     loaded = load_checked(spec, parse_assignments(assignments), options)
     if study is None:
         made = plan_only(loaded, options)

@@ -12,7 +12,6 @@ import click
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     check_new_rows,
-    check_pgen,
     extend_options,
     json_option,
     parse_assignments,
@@ -43,10 +42,7 @@ if TYPE_CHECKING:
 def run(
     spec: Path,
     assignments: tuple[str, ...],
-    samples_file: str | None,
-    pgen: str | None,
-    pargs: tuple[str, ...],
-    allow_undefined: bool,
+    options: StudyOptions,
     local: bool,
     dry: bool,
     study: Path | None,
@@ -73,14 +69,11 @@ def run(
     from merlin.execution.try_import import import_warnings
     from merlin.study.checking import load_checked
     from merlin.study.local_launcher import launch_warnings
-    from merlin.study.prepare import StudyOptions
 
-    check_pgen(pgen, pargs)
     check_new_rows(study, only_new)
     variables = parse_assignments(assignments)
     if output is not None:
         variables["OUTPUT_PATH"] = str(output.absolute())
-    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
     loaded = load_checked(spec, variables, options)
     warn(loaded.warnings)
     is_dry = dry or loaded.document.batch.dry_run

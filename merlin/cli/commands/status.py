@@ -43,11 +43,12 @@ def status(
     from merlin.cli.find import find_workspace
     from merlin.cli.live import live_snapshot
     from merlin.cli.output import check_dump, dump_file, jsonable, print_json
-    from merlin.cli.studies import list_studies
+    from merlin.cli.studies import holds_studies, list_studies
     from merlin.study.workspace import shown_together
 
     check_dump(dump)
-    if list_studies(spec_or_workspace, as_json=as_json, dump=dump):
+    if holds_studies(spec_or_workspace):
+        list_studies(spec_or_workspace, as_json=as_json, dump=dump)
         return
     study, *extensions = shown_together(
         find_workspace(spec_or_workspace, output=output, ask=not (no_prompts or as_json))

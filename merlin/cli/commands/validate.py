@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import check_pgen, json_option, parse_assignments, spec_argument, spec_options
+from merlin.cli.options import json_option, parse_assignments, spec_argument, spec_options
+
+if TYPE_CHECKING:
+    from merlin.study.prepare import StudyOptions
 
 
 @click.command(cls=ManyCommand)
@@ -19,10 +22,7 @@ from merlin.cli.options import check_pgen, json_option, parse_assignments, spec_
 def validate(
     spec: Path,
     assignments: tuple[str, ...],
-    samples_file: str | None,
-    pgen: str | None,
-    pargs: tuple[str, ...],
-    allow_undefined: bool,
+    options: StudyOptions,
     as_json: bool,
 ) -> None:
     """Check SPEC and show every problem with its line and column.
@@ -33,10 +33,7 @@ def validate(
     from merlin.cli.output import count, print_json
     from merlin.execution.try_import import import_findings
     from merlin.study.checking import check_study
-    from merlin.study.prepare import StudyOptions
 
-    check_pgen(pgen, pargs)
-    options = StudyOptions(samples_file=samples_file, pgen=pgen, pargs=pargs, allow_undefined=allow_undefined)
     plan, diagnostics = check_study(spec, parse_assignments(assignments), options, import_findings)
     num_errors = sum(d.severity == "error" for d in diagnostics)
     num_warnings = len(diagnostics) - num_errors

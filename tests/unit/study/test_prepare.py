@@ -64,7 +64,6 @@ def test_the_output_path_may_be_relative_and_new(spec_of, tmp_path):
         "env: {variables: {OUTPUT_PATH: ./studies/new}}", "study: [{name: a, description: d, run: {cmd: x}}]"
     )
     assert prepare_study(spec).path.parent == tmp_path / "studies" / "new"
-    assert prepare_study(spec, StudyOptions(output_path="other")).path.parent == tmp_path / "other"
 
 
 def test_a_built_in_method_makes_the_samples(spec_of):
@@ -240,6 +239,43 @@ def test_a_clone_of_an_earlier_run_is_used_again(spec_of, tmp_path, repository):
     shutil.rmtree(mine.parent / ".git")
     with pytest.raises(SpecError, match="not a clone"):
         prepare_study(spec("v1"))
+
+
+@NEEDS_GIT
+def test_a_repository_beside_the_user_is_recognised(spec_of, tmp_path, repository, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    git = f"{{name: CODE, path: clones, url: ./{repository.name}}}"
+    study = 'study: [{name: a, description: d, run: {cmd: "ls $(CODE)"}}]'
+    spec = spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {}")
+    for _ in range(2):
+        prepare_study(spec)
+
+
+@NEEDS_GIT
+def test_a_version_that_does_not_exist_leaves_no_clone(spec_of, tmp_path, repository):
+    git = f"{{name: CODE, path: clones, url: {repository}, tag: v9}}"
+    study = 'study: [{name: a, description: d, run: {cmd: "ls $(CODE)"}}]'
+    with pytest.raises(SpecError, match=f"git -C {tmp_path}/clones/CODE checkout .*v9"):
+        prepare_study(spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {}"))
+    assert list((tmp_path / "clones").iterdir()) == []
+
+
+@NEEDS_GIT
+def test_a_clone_that_another_run_makes_meanwhile_is_used(spec_of, tmp_path, repository, monkeypatch):
+    from merlin.study import acquire
+
+    def run(command):
+        done = original(command)
+        if "clone" in command:
+            shutil.copytree(command[-1], tmp_path / "clones" / "CODE")
+        return done
+
+    original = acquire._run
+    monkeypatch.setattr(acquire, "_run", run)
+    git = f"{{name: CODE, path: clones, url: {repository}}}"
+    study = 'study: [{name: a, description: d, run: {cmd: "ls $(CODE)"}}]'
+    prepare_study(spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {}"))
+    assert [path.name for path in (tmp_path / "clones").iterdir()] == ["CODE"]
 
 
 @NEEDS_GIT
