@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,12 +45,12 @@ def acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable
     for index, checkout in enumerate(spec.document.env.dependencies.git):
         url, target = substitute(checkout.url, variables), Path(variables[checkout.name])
         try:
-            if target.exists():
-                _check(checkout, url, target)
-                say(f"using {target}, a clone of {url}")
-            else:
+            if not target.exists():
                 say(f"cloning {url} into {target}")
-                _clone(checkout, url, target)
+                if _clone(checkout, url, target):
+                    continue
+            _check(checkout, url, target)
+            say(f"using {target}, a clone of {url}")
         except OSError as error:
             raise _error(spec, index, Problem(f"git cannot be run: {error.strerror}")) from error
         except Problem as problem:
@@ -58,16 +62,38 @@ def _error(spec: Spec, index: int, problem: Problem) -> SpecError:
     return SpecError([spec.finding(where, str(problem), "git-dependency", problem.hint)])
 
 
-def _clone(checkout: GitDependency, url: str, target: Path) -> None:
-    commands = [["git", "clone", "--quiet", "--", url, str(target)]]
-    if version := checkout.hash or checkout.tag:
-        commands.append(["git", "-C", str(target), "checkout", "--quiet", "--detach", version])
-    for command in commands:
-        done = _run(command)
-        if done.returncode != 0:
-            raise Problem(
-                f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
-            )
+def _clone(checkout: GitDependency, url: str, target: Path) -> bool:
+    """Clone beside the target, which then appears as a whole; False if another run has made it meanwhile."""
+    with _directory_beside(target) as beside:
+        clone = beside / target.name
+        commands = [["git", "clone", "--quiet", "--", url, str(clone)]]
+        if version := checkout.hash or checkout.tag:
+            commands.append(["git", "-C", str(clone), "checkout", "--quiet", "--detach", version])
+        for command in commands:
+            done = _run(command)
+            if done.returncode != 0:
+                said = f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
+                raise Problem(said.replace(str(clone), str(target)))
+        try:
+            clone.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+    return True
+
+
+@contextmanager
+def _directory_beside(target: Path) -> Iterator[Path]:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise Problem(f"{target.parent} cannot be written: {error.strerror}") from error
+    try:
+        yield Path(beside)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _check(checkout: GitDependency, url: str, target: Path) -> None:
@@ -80,7 +106,7 @@ def _difference(checkout: GitDependency, url: str, target: Path) -> str:
     if not (target / ".git").exists():
         return "is not a clone"
     origin = _answer(target, "config", "--get", "remote.origin.url")
-    if origin != url:
+    if origin != url and not _is_same_path(origin, url):
         return f"is a clone of {origin or 'nothing'}, not of {url}"
     here = _answer(target, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if not here:
@@ -89,6 +115,11 @@ def _difference(checkout: GitDependency, url: str, target: Path) -> str:
     if version and here != _answer(target, "rev-parse", "--verify", "--quiet", f"{version}^{{commit}}"):
         return f"is at commit {here[:12]}, not at {version}"
     return ""
+
+
+def _is_same_path(origin: str, url: str) -> bool:
+    """Git makes the path of a repository absolute."""
+    return bool(origin) and Path(url).exists() and Path(origin).resolve() == Path(url).resolve()
 
 
 def _answer(target: Path, *words: str) -> str:
