@@ -39,16 +39,8 @@ class WorkerProcess:
         except OSError as error:
             raise ExecutionError(f"cannot start a worker process: {error}") from error
         argv = [sys.executable, "-P", "-m", "merlin.execution.worker", "--workspace", str(workspace.path)]
-        argv += [
-            "--plan",
-            workspace.digest,
-            "--fd",
-            str(theirs.fileno()),
-            "--name",
-            name,
-            "--session",
-            session,
-        ]
+        argv += ["--plan", workspace.digest, "--fd", str(theirs.fileno())]
+        argv += ["--name", name, "--session", session]
         argv += ["--threads", str(num_threads), *(["--fenced"] if is_fenced else [])]
         try:
             self.log.parent.mkdir(exist_ok=True)

@@ -55,9 +55,8 @@ class Repaired:
     """What a repair did; samples are ids."""
 
     ran_again: Array = field(default_factory=lambda: NO_ROWS)
-    collected_again: Array = field(
-        default_factory=lambda: NO_ROWS
-    )  # from the files that their tasks had left
+    # from the files that their tasks had left
+    collected_again: Array = field(default_factory=lambda: NO_ROWS)
     failed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, and did not end ok
     changed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, and gave other values
     repacked: set[str] = field(default_factory=set)  # shards

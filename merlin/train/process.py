@@ -252,9 +252,8 @@ def _explaining_memory(config: TrainConfig, device: torch.device) -> Iterator[No
     try:
         yield
     except (RuntimeError, MemoryError, TrainingError) as error:
-        reason = (
-            error.__cause__ if isinstance(error, TrainingError) else error
-        )  # a model that cannot be built
+        # a model that cannot be built
+        reason = error.__cause__ if isinstance(error, TrainingError) else error
         told = str(reason)
         if (
             not isinstance(reason, MemoryError | torch.OutOfMemoryError)

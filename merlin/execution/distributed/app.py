@@ -21,10 +21,10 @@ from merlin.execution.distributed.refusals import Refusals
 
 ANSWER_S = 15.0  # for one command to Redis as a broker; a poll of the queues takes one
 QUIET = ("celery.worker.strategy", "celery.app.trace")
-VISIBILITY_S = (
-    7 * 24 * 3600
-)  # before Redis hands an unacknowledged message out again; tickets never wait that long
-NOT_TO_WEAKEN = {  # by settings of the user: nothing but JSON is read, and nobody commands a worker through the broker
+# before Redis hands an unacknowledged message out again; tickets never wait that long
+VISIBILITY_S = 7 * 24 * 3600
+# not by the user's settings either: nothing but JSON is read, and nobody commands a worker through the broker
+NOT_TO_WEAKEN = {
     "task_serializer": "json",
     "accept_content": ["json"],
     "worker_enable_remote_control": False,
@@ -112,9 +112,8 @@ class WorkerApp:
                 f"merlin: workers run with --pool threads (the work itself runs in processes of their own), not {pool}"
             )
         for name in QUIET:
-            logging.getLogger(name).setLevel(
-                logging.WARNING
-            )  # a message says nothing; the engine tells of chunks
+            # a message says nothing; the engine tells of chunks
+            logging.getLogger(name).setLevel(logging.WARNING)
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
         self.engine = Engine(
             self.config,

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from merlin import __version__
 from merlin.errors import (
@@ -106,9 +106,8 @@ class Engine:
         self._slots, self._slots_at = concurrency, 0.0
         self._num_stillborn = 0  # in a row
         self._started = time.monotonic()
-        self._clock = (
-            time.time() - self._started
-        )  # the server's, ahead of `monotonic`; ours until it is asked
+        # the server's, ahead of `monotonic`; ours until it is asked
+        self._clock = time.time() - self._started
         self._maintenance = Maintenance(self)
 
     # -------------------------------------------------------------- life cycle
@@ -206,19 +205,21 @@ class Engine:
 
     def handle(self, envelope: object) -> None:
         """Follow one ticket to its end. Never raises: whatever is wrong, the worker lives on."""
-        body = self._open(envelope)
-        if body is None:
-            return
         try:
-            study = self.studies.get(body["study"], body["workspace"], body["plan"])
+            ticket = open_ticket(envelope, self.config.key)
+            study = self.studies.get(ticket["study"], ticket["workspace"], ticket["plan"])
             if self.is_leaving:
-                self.publisher.forward(study.workspace, body["instance"], envelope)
+                self.publisher.forward(study.workspace, ticket["instance"], envelope)
                 return
-            chunk = study.progress.take_ticket(body["ticket"], worker=self.name, num_workers=self.num_slots())
+            chunk = study.progress.take_ticket(
+                ticket["ticket"], worker=self.name, num_workers=self.num_slots()
+            )
             self._offer(study)
             self._work(study, chunk)
+        except ForgedMessageError as error:
+            self.refusals.note(str(error))
         except StaleTicketError:
-            log.info("dropped a message that was handled before (%s)", body["instance"])
+            log.info("dropped a message that was handled before (%s)", ticket["instance"])
         except ProgressGoneError as error:
             log.warning("%s", error)
         except MerlinError as error:
@@ -236,13 +237,6 @@ class Engine:
             chunk = study.progress.take_among(
                 study.served(self.queues, self.config), worker=self.name, num_workers=self.num_slots()
             )
-
-    def _open(self, envelope: object) -> dict[str, Any] | None:
-        try:
-            return open_ticket(envelope, self.config.key)
-        except ForgedMessageError as error:
-            self.refusals.note(str(error))
-            return None
 
     def count_refused(self) -> None:
         """Let `merlin doctor` know what was refused. Raises ExecutionError, and it is counted later."""

@@ -18,12 +18,9 @@ from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.publish import VERSION
 
-MAX_MESSAGE_BYTES = (
-    64 * 1024
-)  # wrapping and all; a ticket with the longest path there can be has less than half
+MAX_MESSAGE_BYTES = 64 * 1024  # with its wrapping; a ticket with the longest path has less than half
 CONTENT_TYPE, ENCODING = "application/json", "utf-8"
 _FIELDS = ("study", "workspace", "plan", "instance", "ticket")
-_NUM_PARTS = 3  # of a body, as Celery writes it: arguments, named arguments, what follows
 
 
 def open_ticket(envelope: object, key: bytes) -> dict[str, Any]:
@@ -53,15 +50,12 @@ def sealed_envelope(body: bytes | str, key: bytes) -> dict[str, str]:
     """The envelope in the body of a message. Raises ForgedMessageError."""
     if len(body) > MAX_MESSAGE_BYTES:
         raise ForgedMessageError("a message that is too long")
-    parts = _from_json(body)
-    if not isinstance(parts, list) or len(parts) != _NUM_PARTS:
-        raise ForgedMessageError("a message with another body than ours")
-    arguments = parts[0]
-    if not isinstance(arguments, list) or len(arguments) != 1:
-        raise ForgedMessageError("a message with another body than ours")
-    open_ticket(arguments[0], key)
-    envelope: dict[str, str] = arguments[0]
-    return envelope
+    match _from_json(body):
+        case [[envelope], _, _]:  # as Celery writes it: arguments, named arguments, what follows
+            open_ticket(envelope, key)
+            return dict(envelope)
+        case _:
+            raise ForgedMessageError("a message with another body than ours")
 
 
 def body_with(envelope: Mapping[str, str]) -> str:
@@ -105,12 +99,11 @@ def clean_redis_message(raw: bytes, queue: str) -> bytes:
 
 def check_taken(raw: bytes) -> None:
     """Raise ForgedMessageError unless it is what kombu notes of a message that was taken: wrapping, exchange, queue."""
-    found = _from_json(raw) if len(raw) <= 2 * MAX_MESSAGE_BYTES else None
-    if not (
-        isinstance(found, list) and len(found) == _NUM_PARTS and found[1] == "" and isinstance(found[2], str)
-    ):
-        raise ForgedMessageError("a message that nobody has taken")
-    clean_redis_message(json.dumps(found[0]).encode("ascii"), found[2])
+    match _from_json(raw) if len(raw) <= 2 * MAX_MESSAGE_BYTES else None:
+        case [wrapping, "", str() as queue]:
+            clean_redis_message(json.dumps(wrapping).encode("ascii"), queue)
+        case _:
+            raise ForgedMessageError("a message that nobody has taken")
 
 
 def _priority(found: object) -> int:
@@ -119,7 +112,7 @@ def _priority(found: object) -> int:
     return int(found) if is_one else names.PRIORITIES["redis"]["run"]  # type: ignore[call-overload]
 
 
-def _from_json(text: bytes | str) -> object:
+def _from_json(text: bytes | str) -> Any:
     try:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
     except (ValueError, RecursionError):

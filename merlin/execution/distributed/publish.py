@@ -58,9 +58,8 @@ class Publisher:
 
         from merlin.execution.distributed.app import queue
 
-        amqp = (
-            self._app.amqp
-        )  # Celery.send_task would look through all installed packages for result backends
+        # Celery.send_task would look through all installed packages for result backends
+        amqp = self._app.amqp
         message = amqp.create_task_message(
             secrets.token_hex(8), names.TASK, args=[envelope], ignore_result=True
         )

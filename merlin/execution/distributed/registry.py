@@ -9,7 +9,8 @@ import json
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
@@ -38,6 +39,7 @@ COMMAND_S = 60.0  # a command is valid for so long
 MAX_SWEEP_S = 60.0  # nobody holds a sweep for so long
 
 Op = Literal["stop", "stop_now", "drop"]
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -86,6 +88,27 @@ class StudyInfo:
     published: float  # epoch seconds, server time
 
 
+def asking_again(
+    method: Callable[Concatenate[Registry, P], T],
+) -> Callable[Concatenate[Registry, P], T]:
+    """Call the method a second time if a key had another type than it should, and is out of the way now."""
+
+    @wraps(method)
+    def called(self: Registry, /, *args: P.args, **options: P.kwargs) -> T:
+        from redis import ResponseError
+
+        with redis_errors(self._config.backend):
+            try:
+                return method(self, *args, **options)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+            self._put_aside()
+            return method(self, *args, **options)
+
+    return called
+
+
 class Registry:
     """The user's part of the backend that is not one study's progress.
 
@@ -100,92 +123,68 @@ class Registry:
         self._workers = names.workers_key(self._namespace)
         self._beats = names.beats_key(self._namespace)
         self._counters = names.counters_key(self._namespace)
+        self._types = dict.fromkeys((self._studies, self._workers, self._counters), "hash")
+        self._types[self._beats] = "zset"
         self.damage = Damage()
 
-    def _ask(self, action: Callable[[], T], *inboxes: str) -> T:
-        """What Redis answers; a second time, if a key has another type than it should, and is out of the way."""
-        from redis import ResponseError
+    def _inbox(self, worker_name: str) -> str:
+        key = names.inbox_key(self._namespace, worker_name)
+        self._types[key] = "list"
+        return key
 
-        with redis_errors(self._config.backend):
-            try:
-                return action()
-            except ResponseError as error:
-                if "WRONGTYPE" not in str(error):
-                    raise
-                self._put_aside(inboxes)
-                return action()
-
-    def _put_aside(self, inboxes: Iterable[str]) -> None:
-        kinds = dict.fromkeys((self._studies, self._workers, self._counters), "hash")
-        kinds |= {self._beats: "zset"} | dict.fromkeys(inboxes, "list")
-        for key, kind in kinds.items():
+    def _put_aside(self) -> None:
+        for key, kind in list(self._types.items()):
             found = str(self._client.type(key))
             if found not in (kind, "none"):
                 self._client.rename(key, f"{key}:damaged")
                 self.damage.note(key, f"it was a {found}; put aside as {key}:damaged")
 
     def _hash(self, key: str) -> dict[str, str]:
-        def action() -> Any:
-            return self._client.hgetall(key)
-
-        found: dict[str, str] = self._ask(action)
-        return found
+        found: Any = self._client.hgetall(key)
+        return dict(found)
 
     # ---------------------------------------------------------------- workers
 
+    @asking_again
     def beat(self, worker: WorkerInfo) -> float:
         """Say that the worker lives, and what it does; returns the server's time."""
         data = asdict(worker)
         del data["last_beat"], data["age_s"]
+        now = server_time(self._client)
+        pipe = self._client.pipeline()
+        pipe.hset(self._workers, worker.name, json.dumps(data))
+        pipe.zadd(self._beats, {worker.name: now})
+        pipe.execute()
+        return now
 
-        def action() -> float:
-            now = server_time(self._client)
-            pipe = self._client.pipeline()
-            pipe.hset(self._workers, worker.name, json.dumps(data))
-            pipe.zadd(self._beats, {worker.name: now})
-            pipe.execute()
-            return now
-
-        return self._ask(action)
-
+    @asking_again
     def leave(self, *worker_names: str) -> None:
         """The workers have ended."""
-
-        def action() -> None:
+        if worker_names:
             pipe = self._client.pipeline()
             pipe.hdel(self._workers, *worker_names)
             pipe.zrem(self._beats, *worker_names)
             pipe.delete(*(names.inbox_key(self._namespace, name) for name in worker_names))
             pipe.execute()
 
-        if worker_names:
-            self._ask(action)
-
+    @asking_again
     def workers(self, *, all: bool = False) -> list[WorkerInfo]:
         """The live workers, by name; with `all`, those that fell silent within the hour, too."""
-
-        def action() -> tuple[float, list[tuple[str, float]], dict[str, str]]:
-            now = server_time(self._client)
-            pipe = self._client.pipeline()
-            pipe.zrange(self._beats, 0, -1, withscores=True)
-            pipe.hgetall(self._workers)
-            beats, texts = pipe.execute()
-            return now, beats, texts
-
-        now, beats, texts = self._ask(action)
-        self.leave(*(name for name, beat in beats if now - beat > FORGET_S or name not in texts))
+        now = server_time(self._client)
+        pipe = self._client.pipeline()
+        pipe.zrange(self._beats, 0, -1, withscores=True)
+        pipe.hgetall(self._workers)
+        beats, texts = pipe.execute()
+        gone = {name for name, beat in beats if now - beat > FORGET_S or name not in texts}
+        self.leave(*gone)
         found: list[WorkerInfo] = []
         for name, beat in sorted(beats):
-            if now - beat > FORGET_S or name not in texts:
-                continue
-            try:
-                worker = _worker(name, texts[name], beat, now)
-            except (ValueError, TypeError) as error:
-                self.damage.note(f"{self._workers} {name}", error)
-                continue
-            if all or worker.is_alive:
-                found.append(worker)
-        return found
+            if name not in gone:
+                try:
+                    found.append(_worker(name, texts[name], beat, now))
+                except (ValueError, TypeError) as error:
+                    self.damage.note(f"{self._workers} {name}", error)
+        return [worker for worker in found if all or worker.is_alive]
 
     def num_slots(self) -> int:
         """Chunks that all live workers run at a time."""
@@ -193,42 +192,35 @@ class Registry:
 
     # --------------------------------------------------------------- commands
 
-    def send(self, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
+    @asking_again
+    def send(self, /, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
         """Give a command to workers (to all live ones); returns their names.
 
         `stop`: end after what runs now (or, with in_s, so many seconds later); `stop_now`: interrupt what runs, then
         end; `drop` (study=id): kill what runs of a study and forget it.
         """
         chosen = [w.name for w in self.workers()] if worker_names is None else list(worker_names)
-        inboxes = {name: names.inbox_key(self._namespace, name) for name in chosen}
-
-        def action() -> None:
-            until = server_time(self._client) + COMMAND_S
-            pipe = self._client.pipeline()
-            for name, key in inboxes.items():
-                body = {"op": op, "to": name, "until": until, "id": secrets.token_hex(8), **more}
-                pipe.rpush(key, json.dumps(seal(body, self._config.key)))
-                pipe.expire(key, int(COMMAND_S))
-            pipe.execute()
-
-        self._ask(action, *inboxes.values())
+        until = server_time(self._client) + COMMAND_S
+        pipe = self._client.pipeline()
+        for name in chosen:
+            body = {"op": op, "to": name, "until": until, "id": secrets.token_hex(8), **more}
+            key = self._inbox(name)
+            pipe.rpush(key, json.dumps(seal(body, self._config.key)))
+            pipe.expire(key, int(COMMAND_S))
+        pipe.execute()
         return chosen
 
+    @asking_again
     def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
         """The commands to a worker that have arrived, and how many were refused."""
-        key = names.inbox_key(self._namespace, name)
-
-        def action() -> list[str]:
-            pipe = self._client.pipeline()
-            pipe.lrange(key, 0, -1)
-            pipe.delete(key)
-            found: list[str] = pipe.execute()[0]
-            return found
-
-        texts = self._ask(action, key)
+        key = self._inbox(name)
+        pipe = self._client.pipeline()
+        pipe.lrange(key, 0, -1)
+        pipe.delete(key)
+        texts = pipe.execute()[0]
         if not texts:
             return [], 0
-        now = self._ask(lambda: server_time(self._client))
+        now = server_time(self._client)
         commands: list[dict[str, Any]] = []
         for text in texts:
             try:
@@ -241,20 +233,22 @@ class Registry:
 
     # ---------------------------------------------------------------- studies
 
+    @asking_again
     def advertise(self, study: StudyInfo) -> None:
         """From now on workers look after the study, even if its messages are lost."""
         envelope = json.dumps(seal(asdict(study), self._config.key))
-        self._ask(lambda: self._client.hset(self._studies, study.study_id, envelope))
+        self._client.hset(self._studies, study.study_id, envelope)
 
+    @asking_again
     def withdraw(self, study_id: str) -> bool:
         """The study is over; True for the one caller that says so first."""
-        return bool(self._ask(lambda: self._client.hdel(self._studies, study_id)))
+        return bool(self._client.hdel(self._studies, study_id))
 
+    @asking_again
     def studies(self) -> list[StudyInfo]:
         """The studies that are not over; what is not sealed with our key is left out."""
-        texts = self._hash(self._studies)
         found: list[StudyInfo] = []
-        for id, text in texts.items():
+        for id, text in self._hash(self._studies).items():
             try:
                 study = StudyInfo(**believed(unseal(parse_entry(text), self._config.key), STUDY))
                 if study.study_id != id:
@@ -266,46 +260,41 @@ class Registry:
 
     # --------------------------------------------------------------- counters
 
+    @asking_again
     def count(self, name: str, num: int = 1) -> None:
         """Count something that belongs to no study, such as refused messages."""
         from redis import ResponseError
 
-        def action() -> None:
-            try:
-                self._client.hincrby(self._counters, name, num)
-            except ResponseError as error:
-                if "integer" not in str(error) and "overflow" not in str(error):
-                    raise
-                self.damage.note(f"{self._counters} {name}", error)
-                self._client.hset(self._counters, name, num)
+        try:
+            self._client.hincrby(self._counters, name, num)
+        except ResponseError as error:
+            if "integer" not in str(error) and "overflow" not in str(error):
+                raise
+            self.damage.note(f"{self._counters} {name}", error)
+            self._client.hset(self._counters, name, num)
 
-        self._ask(action)
-
+    @asking_again
     def counters(self) -> dict[str, int]:
-        found = self._hash(self._counters)
         out: dict[str, int] = {}
-        for name, num in found.items():
+        for name, num in self._hash(self._counters).items():
             try:
                 out[str(name)] = int(num)
             except ValueError as error:
                 self.damage.note(f"{self._counters} {name}", error)
         return out
 
+    @asking_again
     def sweep_lock(self, study_id: str, period_s: float) -> bool:
         """Whether this worker may sweep the study now; one in `period_s` may."""
         key = names.sweep_key(self._namespace, study_id)
-
-        def action() -> bool:
-            pipe = self._client.pipeline(transaction=False)
-            pipe.set(key, "1", nx=True, px=max(1, int(period_s * 1000)))
-            pipe.pttl(key)
-            is_ours, left_ms = pipe.execute()
-            if not is_ours and (left_ms == -1 or left_ms > 1000 * MAX_SWEEP_S):
-                self.damage.note(key, "it would have kept all workers from this study")
-                self._client.delete(key)
-            return bool(is_ours)
-
-        return self._ask(action)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.set(key, "1", nx=True, px=max(1, int(period_s * 1000)))
+        pipe.pttl(key)
+        is_ours, left_ms = pipe.execute()
+        if not is_ours and (left_ms == -1 or left_ms > 1000 * MAX_SWEEP_S):
+            self.damage.note(key, "it would have kept all workers from this study")
+            self._client.delete(key)
+        return bool(is_ours)
 
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 from collections.abc import Sequence
 from math import prod
@@ -16,6 +17,8 @@ DEFLATE = 1100  # no byte of deflate unpacks to more (1,032)
 MOST = 1 << 16  # of any other compression
 _ROW_BYTES = 8
 _HEADER_BYTES = 10_000  # of a .npy file; NumPy reads no longer ones either
+# what NumPy raises for a damaged header
+_DAMAGED = (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError, OverflowError)
 
 
 def require_stored(shape: Sequence[int], itemsize: int, stored_bytes: int, ratio: int) -> None:
@@ -50,15 +53,7 @@ def read_npy_header(file: IO[bytes], num_bytes: int) -> tuple[tuple[int, ...], b
     read = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
     try:
         shape, fortran, dtype = read(header)
-    except (
-        ValueError,
-        TypeError,
-        SyntaxError,
-        TokenError,
-        RecursionError,
-        MemoryError,
-        OverflowError,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"its header is damaged: {' '.join(str(error).split())[:200]}") from error
     if not all(type(size) is int for size in shape):
         raise ValueError(f"its header is damaged: the shape {shape}")
@@ -66,6 +61,8 @@ def read_npy_header(file: IO[bytes], num_bytes: int) -> tuple[tuple[int, ...], b
         raise ValueError("its header is damaged: values of no bytes")
     left = num_bytes - len(magic) - width - size
     require_stored(shape, 0, left, _ROW_BYTES)
+    if prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:  # an empty array has such a limit, too
+        raise ValueError(f"its header is damaged: no array has the shape {shape}")
     if prod(shape) * dtype.itemsize > left:
         raise ValueError(
             f"its header says {shape} values of {dtype.itemsize} bytes, and {max(0, left):,} bytes follow: "

@@ -11,9 +11,7 @@ from merlin.shards.export.view import Array, Values
 from merlin.shards.importing.sources import Facts, SourceFile
 
 MAX_COLUMNS = 1000  # a data set has an array, statistics and a line in its tables for each of them
-KEPT_BYTES = (
-    64 << 20
-)  # rows of a shard that are read once for all columns; of larger ones each column reads its own
+KEPT_BYTES = 64 << 20  # of a shard's rows that are read once for all columns; else each column reads its own
 
 
 def column_names(name: str, num: int) -> list[str]:

@@ -89,9 +89,7 @@ def import_data(
             if not (out / NAME).is_file():
                 try:
                     _write_missing(what, out, state, done, progress)
-                except (
-                    ShardError
-                ):  # the files or the schema have to change, and these shards would be of no use
+                except ShardError:  # the files or the schema have to change: these shards are of no use
                     state.discard()
                     raise
                 write.write_manifest(out, what, done)

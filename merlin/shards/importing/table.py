@@ -175,6 +175,5 @@ def _numbers(cells: list[str], dtype: np.dtype[Any]) -> Array:
     try:
         return np.array([0 if value is None else value for value in parsed], wide)
     except OverflowError:
-        return np.array(
-            [float(cell) if _parse(cell, dtype) else 0.0 for cell in cells]
-        )  # too large: reported as such
+        # too large: reported as such
+        return np.array([float(cell) if _parse(cell, dtype) else 0.0 for cell in cells])

@@ -33,12 +33,10 @@ _local = threading.local()
 class Findings:
     """What is wrong with a column; places are rows of the file, for ragged values items."""
 
-    bad: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # their stored bytes differ, or cannot be decoded
-    broken: list[Array] = field(
-        default_factory=list
-    )  # places with values out of range, where the bytes are right
+    # their stored bytes differ, or cannot be decoded
+    bad: list[tuple[int, int]] = field(default_factory=list)
+    # places with values out of range, where the bytes are right
+    broken: list[Array] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:
         self.bad += other.bad

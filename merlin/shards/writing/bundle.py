@@ -40,6 +40,11 @@ class Origin:
     worker: str
     session: str = ""  # of the ledger; "" is weaker than any
 
+    @property
+    def attributes(self) -> dict[str, str | int]:
+        """What a bundle says of it."""
+        return {"attempt": self.attempt, "worker": self.worker}
+
 
 @dataclass(frozen=True, slots=True)
 class BundleFile:

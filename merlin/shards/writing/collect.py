@@ -78,8 +78,7 @@ def _bundle(request: CollectRequest, rules: Rules, piece: Piece, shard: int, fir
     attributes: dict[str, str | int] = {
         "aggregate": request.aggregate.id,
         "source": request.source.id,
-        "attempt": request.origin.attempt,
-        "worker": request.origin.worker,
+        **request.origin.attributes,
     }
     columns = {column.path: piece.columns[column.name] for column in rules.fields}
     content = Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, rejected)
@@ -166,8 +165,6 @@ def save_outputs(
             columns[f"fields/{name}"] = values
     if piece.keep.any():
         path = free_path(workspace.path / instance.id / "outputs", lo, hi, origin)
-        attributes: dict[str, str | int] = {
-            "source": instance.id, "attempt": origin.attempt, "worker": origin.worker
-        }  # fmt: skip
-        write_bundle(path, Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, {}), attributes)
+        content = Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, {})
+        write_bundle(path, content, {"source": instance.id, **origin.attributes})
     return piece.causes

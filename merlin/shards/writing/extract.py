@@ -284,11 +284,7 @@ class Hdf5:
     def get(self, field: Field) -> Any:
         try:
             return self._get(field)
-        except (
-            RuntimeError,
-            TypeError,
-            KeyError,
-        ) as e:  # what h5py raises for types that NumPy does not know
+        except (RuntimeError, TypeError, KeyError) as e:  # of h5py, for types that NumPy does not know
             raise ValueError(_one_line(e)) from e
 
     def _get(self, field: Field) -> Any:

@@ -32,9 +32,8 @@ class Piece:
     hi: int
     keep: Array  # (hi - lo,) bool
     causes: dict[int, str]  # by task
-    columns: dict[str, Column] = field(
-        default_factory=dict
-    )  # by field name; values of tasks not kept mean nothing
+    # by field name; values of tasks not kept mean nothing
+    columns: dict[str, Column] = field(default_factory=dict)
 
     @property
     def num(self) -> int:

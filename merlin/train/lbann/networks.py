@@ -74,9 +74,8 @@ def _described(layer: nn.Module) -> Layer:
     if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
         kind = "conv" if isinstance(layer, nn.Conv2d) else "deconv"
         height, width = layer.kernel_size
-        first = (
-            layer.in_channels if kind == "conv" else layer.out_channels
-        )  # what PyTorch takes for the fan in
+        # what PyTorch takes for the fan in
+        first = layer.in_channels if kind == "conv" else layer.out_channels
         sizes = (layer.kernel_size[0], layer.stride[0], int(layer.padding[0]))
         return kind, layer.out_channels, *sizes, first * height * width
     if isinstance(layer, nn.BatchNorm1d):

@@ -25,9 +25,8 @@ class Shapes:
     scalars: tuple[str, ...] = ()
     images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # to be predicted
     input_images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    classes: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # the values that tell a class, ascending
+    # the values that tell a class, ascending
+    classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         groups = {"inputs": list(self.inputs), "scalars": list(self.scalars), "images": dict(self.images)}

@@ -68,9 +68,8 @@ class Evaluation:
     run_facts: RunFacts
     facts: dict[str, Any]
     scalars: dict[str, tuple[Array, Array]] = field(repr=False)  # true and predicted, of an even subset
-    inferred: dict[str, tuple[Array, Array]] = field(
-        repr=False
-    )  # inputs, of models that find them from outputs
+    # inputs, of models that find them from outputs
+    inferred: dict[str, tuple[Array, Array]] = field(repr=False)
     images: tuple[ImagesShown, ...] = field(repr=False)
     quantities: dict[str, Quantity] = field(repr=False)
 

@@ -51,9 +51,8 @@ class History:
     """Curves by name, one for each trainer."""
 
     trainers: tuple[Trained, ...] = ()
-    training: Mapping[str, tuple[Curve, ...]] = field(
-        default_factory=dict
-    )  # losses: "loss", "generator/loss"
+    # losses: "loss", "generator/loss"
+    training: Mapping[str, tuple[Curve, ...]] = field(default_factory=dict)
     validation: Mapping[str, tuple[Curve, ...]] = field(default_factory=dict)  # metrics
     rounds: tuple[Round, ...] = ()
 

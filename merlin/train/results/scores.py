@@ -130,9 +130,8 @@ class ImageScores:
     spread: Spread = field(default_factory=Spread)
     squared: Any = 0.0
     size: Any = 0.0  # Σt²
-    relative: list[Array] = field(
-        default_factory=list
-    )  # (n, C) float32 of each batch: 4 bytes a sample and channel
+    # (n, C) float32 of each batch: 4 bytes a sample and channel
+    relative: list[Array] = field(default_factory=list)
     similar: Any = 0.0
 
     def add(self, predicted: Array, true: Array, similarity: Array) -> None:

@@ -108,9 +108,8 @@ class FileTransport:
     def _awaited(self, number: int, trainer: int, end: float) -> Waiting[int | None]:
         """The round whose offer of a trainer is used: `number` if it comes before `end`, else its newest; or None."""
         while True:
-            promising = self._is_promising(
-                number, trainer
-            )  # first, since an offer is there before it is told
+            # first, since an offer is there before it is told
+            promising = self._is_promising(number, trainer)
             rounds = self._rounds(trainer)
             if number in rounds:
                 return number

@@ -200,7 +200,7 @@ class Bench:
         monkeypatch.setattr(self.engine, "registry", self.registry)
         monkeypatch.setattr(self.engine.studies, "get", lambda id, *_: self.study)
         body = {"study": "s", "workspace": "", "plan": "", "ticket": "t", "instance": "sim"}
-        monkeypatch.setattr(self.engine, "_open", lambda _: body)
+        monkeypatch.setattr(engine, "open_ticket", lambda *_: body)
 
     def start(self, *_: Any, **__: Any) -> Process:
         if isinstance(self.script, Exception):

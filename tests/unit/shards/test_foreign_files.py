@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -292,6 +292,7 @@ def test_an_import_of_bad_values_leaves_a_directory_that_was_there(tmp_path: Pat
     version=st.sampled_from([1, 2, 3]),
     cut=st.integers(0, 60),
 )
+@example(shape=[0, 3137, 367_523_590_885_192], dtype="<f8", num=0, version=1, cut=0)
 def test_whatever_a_header_says_the_error_is_ours(
     tmp_path_factory: pytest.TempPathFactory, shape: list[Any], dtype: str, num: int, version: int, cut: int
 ) -> None:
