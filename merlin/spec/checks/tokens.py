@@ -92,17 +92,16 @@ class _Checker:
 
     def check_text(self, path: Path, entry: Entry) -> None:
         """Every token of one value; `$(date)` is the shell's where a shell will see it."""
-        text = entry.text
         if path[-1] in SCRIPT_KEYS:
             self._check_values(path, entry)
         seen: dict[str, int] = {}
-        for use in self._uses(path, text):
-            token = use.token
-            nth = seen[token.name] = seen.get(token.name, -1) + 1
-            if token.name in self.names.defined:
-                self._check_use(token, path, entry, nth)
+        for use in self._uses(path, entry.text):
+            name = use.token.name
+            nth = seen[name] = seen.get(name, -1) + 1
+            if name in self.names.defined:
+                self._check_use(name, path, entry, nth)
             else:
-                self._check_undefined(use, path, token_place(self.source, entry, token.name, nth))
+                self._check_undefined(use, path, token_place(self.source, entry, name, nth))
 
     def _uses(self, path: Path, text: str) -> list[Use]:
         """The tokens of a value: how they are quoted in a shell's script, text in another interpreter's."""
@@ -127,13 +126,8 @@ class _Checker:
             is_unused = str(path[2]) not in self._used_variables
             self._left_alone(name, place, unused=str(path[2]) if is_unused else "")
         elif use.escaped and use.quoting == "plain" and _is_script(path):
-            self.findings.warning(
-                place,
-                f"\\$({name}) outside of quotes is a syntax error of the shell",
-                text=f"\\$({name})",
-                hint=f"for the text itself write {_as_text(use)}",
-                code="token",
-            )
+            message = f"\\$({name}) outside of quotes is a syntax error of the shell"
+            self._warn(place, message, f"\\$({name})", f"for the text itself write {_as_text(use)}")
         elif not use.runs:
             if use.quoting != "comment" and not use.escaped:
                 self._left_alone(name, place)
@@ -149,7 +143,10 @@ class _Checker:
             message = f"$({name}) is not defined, and is left as it is"
         else:
             return
-        self.findings.warning(place, message, text=f"$({name})", hint=hint, code="token")
+        self._warn(place, message, f"$({name})", hint)
+
+    def _warn(self, place: Place, message: str, text: str, hint: str) -> None:
+        self.findings.warning(place, message, text=text, hint=hint, code="token")
 
     def undefined(self, name: str, place: Place, use: Use | None = None) -> None:
         """A token that a shell would run (`use`), or that a value needs."""
@@ -158,17 +155,11 @@ class _Checker:
             message = f"$({name}) names the step {name.removesuffix('.workspace')!r}, which does not exist"
         hint = self._suggest(name)
         if use and shutil.which(name):
-            self.findings.warning(
-                place,
-                f"{message}; the shell will run the command {name}",
-                text=name,
-                hint=hint,
-                code="token",
-            )
+            self._warn(place, f"{message}; the shell will run the command {name}", name, hint)
             return
         if self.allow_undefined:
             left = "the shell will run it" if use else "it is left as it is"
-            self.findings.warning(place, f"{message}; {left}", text=f"$({name})", hint=hint, code="token")
+            self._warn(place, f"{message}; {left}", f"$({name})", hint)
             return
         hint = f"{hint} Otherwise: " if hint else "define it (env.variables, --vars, --pgen); "
         if use:
@@ -222,13 +213,8 @@ class _Checker:
                     code="token",
                 )
             elif not labels and path[0] == "study":
-                self.findings.warning(
-                    entry.place,
-                    f"{variable} is the value of no column",
-                    text=variable,
-                    hint=did_you_mean(variable, map(value_variable, self.names.columns)),
-                    code="token",
-                )
+                hint = did_you_mean(variable, map(value_variable, self.names.columns))
+                self._warn(entry.place, f"{variable} is the value of no column", variable, hint)
 
     def _suggest(self, name: str, cutoff: float = 0.6) -> str:
         known = self.names.defined
@@ -242,13 +228,8 @@ class _Checker:
             return False
         hint = self._suggest(token.name, cutoff=0.8)
         if hint and _WORD.fullmatch(token.name) and not shutil.which(token.name):
-            self.findings.warning(
-                place,
-                f"$({token.name}) is left to the shell, which knows no such command",
-                text=f"$({token.name})",
-                hint=hint,
-                code="token",
-            )
+            message = f"$({token.name}) is left to the shell, which knows no such command"
+            self._warn(place, message, f"$({token.name})", hint)
         return True
 
     def _is_slip(self, name: str) -> bool:
@@ -260,8 +241,7 @@ class _Checker:
             return True
         return owner in self.names.parameters and suffix.isalpha()
 
-    def _check_use(self, token: Token, path: Path, entry: Entry, nth: int) -> None:
-        name = token.name
+    def _check_use(self, name: str, path: Path, entry: Entry, nth: int) -> None:
         if name in SAMPLE_TOKENS and not self.names.has_samples:
             self.findings.error(
                 token_place(self.source, entry, name, nth),
