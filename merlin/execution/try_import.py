@@ -1,7 +1,7 @@
 """Whether the functions of a study can be imported, found out in a process of their own as workers would do it.
 
 ``python -P -B -m merlin.execution.try_import FD SPEC_ROOT NAME …`` writes one line of JSON per name to the file
-descriptor FD: what is wrong with it, and a hint; both are "" if nothing is.
+descriptor FD: the name, what is wrong with it, and a hint; both are "" if nothing is.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -81,7 +82,7 @@ def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) 
     while names:
         answers, code = _ask(names, spec_root, max(0.0, end - time.monotonic()))
         found |= {name: trouble for name, trouble in answers.items() if trouble.message}
-        names = names[len(answers) :]
+        names = [name for name in names if name not in answers]
         if names and code is None:
             slow = Trouble(
                 f"importing {names[0]} takes longer than {limit_s:g} s, so it was not checked", is_slow=True
@@ -96,34 +97,42 @@ def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) 
 
 def _ask(names: Sequence[str], spec_root: str, limit_s: float) -> tuple[dict[str, Trouble], int | None]:
     """The answers of a process, in the order of the names, and its exit code; None if it took too long."""
-    answers, theirs = os.pipe()
-    with open(answers, "rb") as file:
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-B", "-m", __name__, str(theirs), spec_root, *names],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
-        finally:
-            os.close(theirs)
+    with tempfile.TemporaryFile() as answers:  # a pipe could fill up
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-B", "-m", __name__, str(answers.fileno()), spec_root, *names],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(answers.fileno(),),
+            start_new_session=True,
+        )
         code: int | None = None
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(limit_s)
         kill_group_at_once(process.pid)  # with all that the imports started
         process.wait()
-        os.set_blocking(answers, False)  # what left the session may hold the other end
-        lines = (file.read() or b"").splitlines()
-    return {name: Trouble(*json.loads(line)) for name, line in zip(names, lines, strict=False)}, code
+        answers.seek(0)
+        lines = answers.read().splitlines()
+    return dict(_understood(lines)), code
+
+
+def _understood(lines: Sequence[bytes]) -> Iterator[tuple[str, Trouble]]:
+    """Without what a module may have written in between."""
+    for line in lines:
+        with suppress(ValueError, TypeError):
+            name, message, hint = json.loads(line)
+            yield name, Trouble(message, hint)
 
 
 def _main(argv: Sequence[str]) -> None:
     fd, spec_root, *names = argv
     os.set_inheritable(int(fd), False)
+    pid = os.getpid()
     for name in names:
-        os.write(int(fd), (json.dumps(_judge(name, spec_root)) + "\n").encode())
+        answer = (name, *_judge(name, spec_root))
+        if os.getpid() != pid:
+            os._exit(0)  # a copy of the process, made by the module
+        os.write(int(fd), ("\n" + json.dumps(answer) + "\n").encode())
     os._exit(0)  # threads that a module started do not matter
 
 
@@ -133,7 +142,7 @@ def _judge(name: str, spec_root: str) -> tuple[str, str]:
 
     try:
         import_function(name, spec_root)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the module is the user's
+    except BaseException as error:  # noqa: BLE001 - the module is the user's
         cause = cause_of(error)[:MAX_CHARS]
         return f"cannot import {name}: {cause}{_place(error)}", _hint(name, spec_root, error)
     return "", ""

@@ -79,3 +79,21 @@ def test_one_that_ends_the_process_does_not_hide_the_others(tmp_path):
     (tmp_path / "c.py").write_text("oops")
     found = try_imports(["a:run", "b:run", "c:run", "a:run"], str(tmp_path))
     assert list(found) == ["b:run", "c:run"]
+
+
+def test_a_module_that_copies_the_process_or_writes_everywhere_confuses_no_answer(tmp_path):
+    (tmp_path / "a.py").write_text("import os\nos.fork()\ndef run(): ...")
+    (tmp_path / "b.py").write_text(
+        "import os, sys\n"
+        "os.write(int(sys.argv[1]), b'junk')\n"
+        "os.write(int(sys.argv[1]), b'[1]')\n"
+        "def run(): ..."
+    )
+    (tmp_path / "c.py").write_text("oops")
+    assert list(try_imports(["a:run", "b:run", "c:run"], str(tmp_path))) == ["c:run"]
+
+
+def test_answers_of_any_length_are_read(tmp_path):
+    names = [f"no_{'x' * 200}:f{number}" for number in range(200)]
+    found = try_imports(names, str(tmp_path), limit_s=10.0)
+    assert list(found) == names and not any(trouble.is_slow for trouble in found.values())
