@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -52,10 +52,9 @@ def local_launcher(spec: Spec) -> LocalLauncher:
 def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
     """Steps whose programs run as one process, although they ask for more."""
     launcher = local_launcher(spec)
-    return [] if launcher.command else list(_lonely(spec, plan, launcher))
-
-
-def _lonely(spec: Spec, plan: Plan, launcher: LocalLauncher) -> Iterator[Diagnostic]:
+    if launcher.command:
+        return []
+    found = []
     for index, step in enumerate(spec.document.study):
         asked = [
             asked_processes(
@@ -66,13 +65,16 @@ def _lonely(spec: Spec, plan: Plan, launcher: LocalLauncher) -> Iterator[Diagnos
             for text in _scripts(step)
         ]
         if (most := max(asked, default=1)) > 1:
-            yield spec.finding(
-                ("study", index, "run", "cmd" if step.run.procs is None else "procs"),
-                f"step {step.name!r} asks for {most:,} processes and runs as one: {launcher.trouble}",
-                "no-launcher",
-                launcher.hint,
-                severity="warning",
+            found.append(
+                spec.finding(
+                    ("study", index, "run", "cmd" if step.run.procs is None else "procs"),
+                    f"step {step.name!r} asks for {most:,} processes and runs as one: {launcher.trouble}",
+                    "no-launcher",
+                    launcher.hint,
+                    severity="warning",
+                )
             )
+    return found
 
 
 def _scripts(step: Step) -> tuple[str, ...]:

@@ -37,35 +37,36 @@ def reopen(
 
     A chosen task that ended ok makes again what it made before, so what ran on it stays.
     """
-    book = _Book({instance.id: instance for instance in plan.instances}, outcomes)
+    reopening = _Reopening({instance.id: instance for instance in plan.instances}, outcomes)
     for instance in plan.instances:
         if instance.id in outcomes:
-            stale = merged(book.stale_targets(instance))
-            follows = [*chosen.get(instance.id, ()), *book.other_targets(instance), *stale]
-            book.note(instance, merged(follows), stale)
-    return book.opened
+            stale = merged(reopening.stale_targets(instance))
+            follows = [*chosen.get(instance.id, ()), *reopening.other_targets(instance), *stale]
+            reopening.note(instance, merged(follows), stale)
+    return reopening.opened
 
 
 @dataclass(slots=True)
-class _Book:
+class _Reopening:
     """What is reopened so far; the instances come in the order of the plan."""
 
     instances: Mapping[str, StepInstance]
     outcomes: Mapping[str, RunMap]
     opened: dict[str, list[Range]] = field(default_factory=dict)
-    # of these, because they ran on something else than they now will:
-    stale: dict[str, list[Range]] = field(default_factory=dict)  # that ended ok
-    changing: dict[str, list[Range]] = field(default_factory=dict)  # and failures on which something ran
+    # of these, the tasks that ended ok on input that will be another one
+    stale: dict[str, list[Range]] = field(default_factory=dict)
+    # these, and the failures on which something ran: what they leave will be another one
+    changing: dict[str, list[Range]] = field(default_factory=dict)
 
     def note(self, instance: StepInstance, ranges: list[Range], stale: list[Range]) -> None:
         """Reopen what has ended in these ranges."""
         id, have = instance.id, self.outcomes[instance.id]
-        opened = [r for lo, hi in ranges for r in have.ranges(_ENDED, lo, hi)]
+        opened = _with_outcome(have, _ENDED, ranges)
         if not opened:
             return
         self.opened[id] = opened
-        self.stale[id] = [r for lo, hi in stale for r in have.ranges((Outcome.OK,), lo, hi)]
-        passed_on = [r for lo, hi in opened for r in have.ranges(passing_failures(instance), lo, hi)]
+        self.stale[id] = _with_outcome(have, (Outcome.OK,), stale)
+        passed_on = _with_outcome(have, passing_failures(instance), opened)
         self.changing[id] = merged([*self.stale[id], *passed_on])
 
     def stale_targets(self, target: StepInstance) -> list[Range]:
@@ -84,7 +85,7 @@ class _Book:
                 ranges = self.changing.get(edge.source, [])
             else:
                 ranges = [(0, target.num_tasks)] if self.changing.get(edge.source) else []
-            out += [r for lo, hi in ranges for r in have.ranges(RAN, lo, hi)]
+            out += _with_outcome(have, RAN, ranges)
         return out
 
     def other_targets(self, target: StepInstance) -> list[Range]:
@@ -96,7 +97,7 @@ class _Book:
             if not ranges:
                 continue
             if edge.kind == "same":
-                out += [r for lo, hi in ranges for r in have.ranges((Outcome.SKIPPED,), lo, hi)]
+                out += _with_outcome(have, (Outcome.SKIPPED,), ranges)
             elif edge.kind == "block":
                 out += _shards(target, self.instances, edge.source, ranges)
             elif target.kind is StepKind.MANIFEST:
@@ -104,6 +105,10 @@ class _Book:
             else:
                 out += have.ranges((Outcome.SKIPPED,))
         return out
+
+
+def _with_outcome(have: RunMap, outcomes: Collection[int], ranges: list[Range]) -> list[Range]:
+    return [r for lo, hi in ranges for r in have.ranges(outcomes, lo, hi)]
 
 
 def _shards(
