@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from merlin.train.loading.columns import Column, column_names
+
 if TYPE_CHECKING:
     from merlin.shards.format.manifest_file import FieldInfo
     from merlin.shards.reading.reader import Ensemble
     from merlin.train.data import Selection
-    from merlin.train.loading.columns import Column
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Quantity:
     @property
     def column_names(self) -> tuple[str, ...]:
         """Of a number, or of a series, as columns of the model's matrix."""
-        return tuple(f"{self.name}[{i}]" for i in range(self.shape[0])) if self.shape else (self.name,)
+        return column_names(self.name, self.shape)
 
     @property
     def probabilities(self) -> Quantity:

@@ -20,7 +20,8 @@ from merlin.execution.distributed.refusals import Refusals
 
 log = logging.getLogger("merlin.worker")
 
-# workers talk to each other through Redis, sealed; Celery's own talk is not, and dies of what it does not expect
+# workers talk to each other through Redis, sealed; Celery's own talk is not sealed, dies of what it does not expect,
+# and costs a second of every start
 SILENT = ("without_mingle", "without_gossip", "without_heartbeat")
 
 

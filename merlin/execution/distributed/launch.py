@@ -193,8 +193,7 @@ def worker_command(
         line += ["--concurrency", str(num_cores)]
     if not _has(theirs, "-l", "--loglevel"):
         line += ["-l", level]
-    # our workers tell each other nothing through the broker, and to ask for it costs a second of every start
-    return [*line, "--without-mingle", "--without-gossip", *theirs]
+    return [*line, *theirs]
 
 
 def _has(args: Sequence[str], short: str, *long: str) -> bool:

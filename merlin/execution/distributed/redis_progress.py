@@ -52,6 +52,10 @@ class Ticket:
     level: Level
 
 
+# what Python raises for an answer of which nothing can be made
+SENSELESS = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """A chunk that runs, and who runs it."""
@@ -123,7 +127,7 @@ class RedisProgress:
         """Whatever cannot be made of an answer is an ExecutionError."""
         try:
             yield
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        except SENSELESS as error:
             raise ExecutionError(
                 f"the progress of study {self._plan.study_id} on {self._scripts.place} is damaged "
                 f"({type(error).__name__}: {str(error)[:100]!a}): merlin cancel ends it, and merlin restart "
@@ -556,7 +560,7 @@ class RedisProgress:
         """An entry of which nothing can be made costs itself."""
         try:
             yield
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except SENSELESS as error:
             self._damage.note(f"study {self._plan.study_id}: {what}", repr(error))
 
     def _id(self, i: object) -> str:
@@ -571,9 +575,7 @@ class RedisProgress:
             raise ExecutionError(f"the plan has no step instance '{instance}'") from None
 
     def _verdict(self, text: str) -> Verdict:
-        data = parse_entry(text)
-        if not all(is_whole(data[name]) for name in ("lo", "hi", "attempt")):
-            raise ValueError("its tasks cannot be")
+        data = _with_tasks(parse_entry(text))
         return Verdict(
             instance=self._id(data["i"]),
             lo=data["lo"],
@@ -598,8 +600,7 @@ class RedisProgress:
         return out
 
     def _chunk(self, data: Json, lease: str) -> Chunk:
-        if not all(is_whole(data[name]) for name in ("lo", "hi", "attempt")):
-            raise ValueError("its tasks cannot be")
+        _with_tasks(data)
         pairs = {name: tuple((a, b) for a, b in data.get(name, ())) for name in ("holes", "absent_rows")}
         rest = {name: value for name, value in data.items() if name != "i"}
         return Chunk(**(rest | pairs | {"instance": self._id(data["i"]), "lease": lease}))
@@ -626,6 +627,13 @@ def _is_older(reply: Json, seen: tuple[str, int]) -> bool:
 
 def _went_back(reply: Json, seen: tuple[str, int]) -> str:
     return f"the server has gone back from revision {seen[1]} to {reply['revision']}, as after a restart"
+
+
+def _with_tasks(data: Json) -> Json:
+    """A chunk or a verdict that says which tasks it is of. Raises what is SENSELESS."""
+    if not all(is_whole(data[name]) for name in ("lo", "hi", "attempt")):
+        raise ValueError("its tasks cannot be")
+    return data
 
 
 def _text(value: bytes | str) -> str:

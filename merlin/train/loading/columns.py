@@ -48,12 +48,17 @@ class Column:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Of a number, or of a series, what it is called as columns of a matrix: "x", or "x[0]", "x[1]", …"""
-        return tuple(f"{self.name}[{i}]" for i in range(self.shape[0])) if self.shape else (self.name,)
+        """Of a number, or of a series, as columns of a matrix."""
+        return column_names(self.name, self.shape)
 
     def read(self, ens: Ensemble, rows: Array) -> Any:
         """Values at rows (m,) of the ensemble: (m, *shape), or a `Ragged`."""
         return ens.column_at(self.path)[rows]
+
+
+def column_names(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """What a number, or a series, is called as columns of a matrix: "x", or "x[0]", "x[1]", …"""
+    return tuple(f"{name}[{i}]" for i in range(shape[0])) if shape else (name,)
 
 
 class Columns:

@@ -144,7 +144,6 @@ def test_a_line_has_our_defaults_and_the_namespace(config):
     assert line == [
         *("python", "-P", "-m", "celery", "-A", "merlin", "worker"),
         *("-n", "simw.%h", "-Q", queues, "--pool", "threads", "--concurrency", "4", "-l", "INFO"),
-        *("--without-mingle", "--without-gossip"),
     ]
     assert "geheim" not in words(line)
 
