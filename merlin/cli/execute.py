@@ -187,7 +187,7 @@ def _show_note(report: dict[str, Any]) -> None:
 
 
 def on_failed_input(num: int) -> str:
-    """For the line below the counts."""
+    """ "12 tasks ran on input that had failed"."""
     return f"{count(num, 'task')} ran on input that had failed"
 
 

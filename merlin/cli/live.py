@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A study now."""
+    """How far a study is, and what only the servers know."""
 
     snapshot: Snapshot
     idle_queues: tuple[str, ...]  # with tasks that could run, and no worker

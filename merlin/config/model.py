@@ -194,8 +194,7 @@ class Config:
 
     @cached_property
     def key(self) -> bytes:
-        """The user's key, made at its first use. Raises ConfigError if it is not safe to use, or not where it was
-        said to be."""
+        """The user's key, made at its first use. Raises ConfigError if it is not safe to use, or is not there."""
         return given_key(self.key_path) if self.is_key_given else make_key(self.key_path)
 
     @cached_property

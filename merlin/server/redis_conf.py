@@ -37,13 +37,13 @@ def render(folder: Folder, settings: Settings) -> str:
 
 
 def render_users(settings: Settings) -> str:
-    """The text of redis.users, which redis.conf includes; of passwords it holds SHA-256 sums."""
+    """The text of redis.users, which redis.conf includes; it holds SHA-256 sums of the passwords."""
     users = [f"user {name} on #{digest} ~* &* +@all" for name, digest in sorted(settings.users.items())]
     return "\n".join(["# Written by `merlin server`; change it with `merlin server config`.", *users, ""])
 
 
 def _data_dir(folder: Folder, settings: Settings) -> str:
-    """As seen from the directory in which Redis is started; of a container that is any directory."""
+    """Relative to the directory in which Redis starts, as upstream has it; absolute for a container."""
     path, start = folder.data_dir(settings), folder.path.parent
     is_container = settings.engine not in ("auto", "system", "wheel")
     return str(path) if is_container or not path.is_relative_to(start) else f"./{path.relative_to(start)}"

@@ -259,7 +259,8 @@ class _Planner:
         return self._shell_step(needs, common, fill)
 
     def _on_failure(self, run: Run) -> Literal["skip", "continue"]:
-        """Data sets are not made of failed shards because steps may go on with failed samples."""
+        """The step's own key, else that of the block merlin, which is not for aggregates: a data set needs all its
+        shards."""
         is_said = run.aggregate is not None or "on_failure" in run.model_fields_set
         return run.on_failure if is_said else self.spec.document.merlin.on_failure
 

@@ -14,7 +14,7 @@ RAN = (Outcome.OK, *FAILURES)
 
 
 def passing_failures(instance: StepInstance) -> tuple[Outcome, ...]:
-    """The failures of a step instance with which what depends on it runs."""
+    """The failures of a step instance that let later tasks run."""
     return FAILURES if instance.on_failure == "continue" else (Outcome.SOFT_FAILED,)
 
 
@@ -32,9 +32,9 @@ class Record(Protocol):
 
 
 def num_on_failed_input(plan: Plan, record: Record) -> dict[str, int]:
-    """Per step instance (those with none are left out): tasks that ran because a failure that they depend on let them.
+    """Per step instance: how many tasks ran although one that they depend on had failed. Those with none are left out.
 
-    What only misses the failed samples, as a step after all of another one does, is not meant.
+    A task that waits for all tasks of a step, and only misses the failed ones, does not count.
     """
     passed = _Passed(plan, record)
     found: dict[str, int] = {}
@@ -46,7 +46,7 @@ def num_on_failed_input(plan: Plan, record: Record) -> dict[str, int]:
 
 
 class _Passed:
-    """The failures of every step instance that did not hold up what depends on them."""
+    """Per step instance, the failures that let later tasks run."""
 
     def __init__(self, plan: Plan, record: Record) -> None:
         self._instances = {instance.id: instance for instance in plan.instances}

@@ -75,7 +75,7 @@ def status(
 
 
 def _show_idle(studies: Sequence[Live]) -> None:
-    """What waits for workers that nobody has started."""
+    """Say where no worker is there, and how to start one."""
     from merlin.cli.watch import nobody_serves
     from merlin.errors import command_line
 

@@ -106,7 +106,7 @@ def check_steps(tree: Entry, graph: StepGraph, findings: Findings) -> None:
 
 
 def _check_name(names: list[Entry], findings: Findings) -> None:
-    """A name, with the steps that have it."""
+    """Report a name that several steps have, or that no directory can have."""
     name, text = names[0], names[0].text
     if len(names) > 1:
         lines = ", ".join(str(other.place[0]) for other in names[:1] + names[2:])

@@ -48,7 +48,7 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
 
 
 def _check_description(entry: Entry, findings: Findings) -> None:
-    """None at all is allowed."""
+    """A description that is there says something; the key may be left out."""
     if isinstance(entry.content, str) and not entry.text.strip():
         findings.error(
             entry.key_place,
