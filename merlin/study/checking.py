@@ -44,18 +44,13 @@ def check_study(
     `more` is another check, made if the spec can be read.
     """
     from merlin.spec.load import check_spec
-    from merlin.study.acquire import missing_paths
-    from merlin.study.expand import runtime_variables
-    from merlin.study.local_launcher import launch_warnings
     from merlin.study.prepare import plan_only
-    from merlin.study.spec_samples import unsafe_text, unused_generate
 
+    names, generator = None, []
     try:
         names = _generated_names(path, variables, options)
     except UsageError as error:
-        names, generator = None, [Diagnostic("command line", 0, 0, str(error), code="pgen")]
-    else:
-        generator = []
+        generator = [Diagnostic("command line", 0, 0, str(error), code="pgen")]
     spec, found = check_spec(
         path,
         variables=variables,
@@ -74,13 +69,27 @@ def check_study(
         return None, _errors_first(
             [*found, *(d for d in error.diagnostics if (d.message, d.line) not in told)]
         )
-    found += launch_warnings(spec, plan)
+    can_read_samples = not any(d.code.startswith("samples-") and d.severity == "error" for d in found)
+    found += _plan_findings(spec, options, plan, can_read_samples=can_read_samples)
+    return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)
+
+
+def _plan_findings(
+    spec: Spec, options: StudyOptions, plan: Plan, *, can_read_samples: bool
+) -> list[Diagnostic]:
+    """What is seen once there is a plan."""
+    from merlin.study.acquire import missing_paths
+    from merlin.study.expand import runtime_variables
+    from merlin.study.local_launcher import launch_warnings
+    from merlin.study.spec_samples import unsafe_text, unused_generate
+
+    found = launch_warnings(spec, plan)
     found += missing_paths(spec, runtime_variables(spec, Path(plan.workspace)))
     if plan.samples is not None:
         found += unused_generate(spec, plan.samples.num)
-        if not any(d.code.startswith("samples-") and d.severity == "error" for d in found):
+        if can_read_samples:
             found += unsafe_text(spec, options, plan, Path(plan.workspace) / plan.samples.file)
-    return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)
+    return found
 
 
 def _generated_names(
