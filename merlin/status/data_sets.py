@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from merlin.shards.format.counts import Counts, counts_of
 from merlin.study.plan import StepKind
+from merlin.study.tasks import Outcome
 from merlin.study.workspace import Workspace
 
 
@@ -19,16 +20,16 @@ class DataSetStatus:
     samples: Counts
 
 
-def data_sets_of(workspace: Workspace, ended_ok: Mapping[str, int]) -> list[DataSetStatus]:
-    """The finished data sets of a study, in the order of the plan; `ended_ok`: tasks by step instance.
+def data_sets_of(workspace: Workspace, counts: Mapping[str, Mapping[int, int]]) -> list[DataSetStatus]:
+    """The finished data sets of a study, in the order of the plan; `counts`: tasks by outcome of every step instance.
 
     While samples run again, the manifest of before is still there, and not what the ledger says any more.
     """
     found = []
     for instance in workspace.plan.instances:
-        if instance.kind is StepKind.MANIFEST and ended_ok.get(instance.id) == instance.num_tasks:
+        if instance.kind is StepKind.MANIFEST and counts[instance.id].get(Outcome.OK) == instance.num_tasks:
             assert instance.finishes is not None
             directory = workspace.data_set_dir(workspace.instance(instance.finishes))
-            if counts := counts_of(directory):
-                found.append(DataSetStatus(aggregate=instance.finishes, path=str(directory), samples=counts))
+            if samples := counts_of(directory):
+                found.append(DataSetStatus(aggregate=instance.finishes, path=str(directory), samples=samples))
     return found

@@ -100,26 +100,20 @@ def snapshot_of(
     else:
         num_workers = int(starts[-1].data.get("workers", 0)) if live and starts else 0
         seen = _last_seen(state) if live else {}
-    counts = state.counts()
+    facts = _Facts(
+        state=state,
+        counts=state.counts(),
+        on_failed_input=num_on_failed_input(plan, state),
+        run_started=run_started,
+        now=now if live else None,
+        num_workers=num_workers,
+        seen=seen,
+    )
     by_step: dict[str, list[StepInstance]] = {}
     for instance in plan.instances:
         by_step.setdefault(instance.step, []).append(instance)
-    tainted = num_on_failed_input(plan, state)
-    steps = tuple(
-        _step_status(
-            step,
-            instances,
-            state,
-            counts,
-            tainted,
-            run_started,
-            now if live else None,
-            num_workers,
-            seen,
-        )
-        for step, instances in by_step.items()
-    )
-    rate = _pace(state.entries(), run_started, now if live else None).rate
+    steps = tuple(_step_status(step, instances, facts) for step, instances in by_step.items())
+    rate = _pace(state.entries(), facts).rate
     totals = _totals(steps, len(plan.instances), rate, num_workers)
     started = starts[0].time if starts else totals.started
     ended = max([e.time or 0.0 for e in events] + [totals.ended or 0.0], default=0.0) or None
@@ -138,34 +132,35 @@ def snapshot_of(
         eta_s=totals.eta_s,
         damage=tuple(str(d) for d in state.damage if not d.torn),
         ledger_bytes=state.size_bytes,
-        data_sets=tuple(
-            data_sets_of(workspace, {id: found.get(Outcome.OK, 0) for id, found in counts.items()})
-        ),
+        data_sets=tuple(data_sets_of(workspace, facts.counts)),
     )
 
 
-def _step_status(
-    step: str,
-    instances: list[StepInstance],
-    state: Replay,
-    counts: dict[str, Counts],
-    tainted: Mapping[str, int],
-    run_started: float | None,
-    now: float | None,
-    num_workers: int,
-    seen: Mapping[str, int],
-) -> StepStatus:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What is known of the study when its steps are looked at."""
+
+    state: Replay
+    counts: Mapping[str, Counts]
+    on_failed_input: Mapping[str, int]  # step instance -> tasks
+    run_started: float | None
+    now: float | None  # None: no run is alive
+    num_workers: int
+    seen: Mapping[str, int]  # step instance -> workers
+
+
+def _step_status(step: str, instances: list[StepInstance], facts: _Facts) -> StepStatus:
     planned = sum(i.num_tasks for i in instances)
     ok, failed, skipped = (
-        sum(counts[i.id].get(o, 0) for i in instances) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
+        sum(facts.counts[i.id].get(o, 0) for i in instances)
+        for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
     )
-    entries = [e for i in instances for e in state.entries(i.id)]
-    pace = _pace(entries, run_started, now)
+    pace = _pace([e for i in instances for e in facts.state.entries(i.id)], facts)
     missing = planned - ok - failed - skipped
     cost = pace.busy_s / pace.num_ended if pace.num_ended else None
     eta_s = None
-    if now is not None and num_workers and (cost is not None or not missing):
-        eta_s = missing * (cost or 0.0) / num_workers
+    if facts.now is not None and facts.num_workers and (cost is not None or not missing):
+        eta_s = missing * (cost or 0.0) / facts.num_workers
     return StepStatus(
         step=step,
         queue=instances[0].queue,
@@ -175,8 +170,8 @@ def _step_status(
         failed=failed,
         skipped=skipped,
         missing=missing,
-        on_failed_input=sum(tainted.get(i.id, 0) for i in instances),
-        running=min(missing, sum(seen.get(i.id, 0) for i in instances)),
+        on_failed_input=sum(facts.on_failed_input.get(i.id, 0) for i in instances),
+        running=min(missing, sum(facts.seen.get(i.id, 0) for i in instances)),
         rate=pace.rate,
         busy_s=pace.busy_s,
         started=pace.started,
@@ -196,7 +191,7 @@ class _Pace:
     rate: float | None = None
 
 
-def _pace(entries: list[Entry], run_started: float | None, now: float | None) -> _Pace:
+def _pace(entries: list[Entry], facts: _Facts) -> _Pace:
     """Busy time, first and last record, and the rate over the last minute of the current or last run."""
     pace = _Pace()
     headers = [e.header for e in entries]
@@ -209,8 +204,8 @@ def _pace(entries: list[Entry], run_started: float | None, now: float | None) ->
     ]
     pace.busy_s = sum(ended - started for ended, started, _ in ran)
     pace.num_ended = sum(num for _, _, num in ran)
-    until = pace.ended if now is None else now
-    since = max(until - RATE_WINDOW_S, run_started or 0.0)
+    until = pace.ended if facts.now is None else facts.now
+    since = max(until - RATE_WINDOW_S, facts.run_started or 0.0)
     recent = [(started, num) for ended, started, num in ran if ended >= since]
     if recent:
         since = max(since, min(started for started, _ in recent))
