@@ -22,9 +22,8 @@ class Example:
     @property
     def is_one_file(self) -> bool:
         """Whether the folder has nothing but the spec; then it is copied without a folder."""
-        return [entry.name for entry in self.spec.parent.iterdir() if entry.name not in _LEFT_BEHIND] == [
-            self.spec.name
-        ]
+        names = {entry.name for entry in self.spec.parent.iterdir()}
+        return names - set(_LEFT_BEHIND) == {self.spec.name}
 
 
 def examples_dir() -> Path:

@@ -161,7 +161,8 @@ def status(folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(_facts(found))
     else:
-        print(_SAID.get(found.state, "Merlin server is not running."))
+        if found.state not in ("hanging", "elsewhere"):  # upstream's words, for scripts that look for them
+            print(f"Merlin server is {'' if found.state in ('running', 'loading') else 'not '}running.")
         print(_headline(found))
         if found.uptime_s is not None:
             clients = count(found.num_clients or 0, "client")
@@ -170,15 +171,6 @@ def status(folder: Path, as_json: bool) -> None:
             print(f"  {found.detail}")
     flush()
     sys.exit(0 if found.state == "running" else 1)
-
-
-# upstream's words, for scripts that look for them
-_SAID = {
-    "running": "Merlin server is running.",
-    "loading": "Merlin server is running.",
-    "hanging": "Merlin server does not answer.",
-    "elsewhere": "Merlin server does not answer.",
-}
 
 
 def _facts(found: Status) -> dict[str, Any]:
