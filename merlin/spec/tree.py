@@ -22,6 +22,8 @@ Path: TypeAlias = tuple[str | int, ...]
 # Keys whose value is a script: text as written, whatever YAML would make of it.
 SCRIPT_KEYS = frozenset({"cmd", "restart"})
 
+MAX_MORE_ENTRIES = 100_000  # than characters: each alias of an alias could make ten times as many
+
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BLANK = "\ue000"  # stands for the blank of ": " in an unquoted command
 _COLON = "\ue001"  # stands for a ":" at the end of a line of an unquoted command
@@ -167,7 +169,7 @@ def parse(
             code="type",
         )
         return None
-    return _Builder(findings).entry(root)
+    return _Builder(findings, MAX_MORE_ENTRIES + len(source.text)).entry(root)
 
 
 def compose(text: str) -> yaml.Node | None:
@@ -231,13 +233,19 @@ def _node_place(node: yaml.Node) -> Place:
 class _Builder:
     """Turns composed nodes into entries."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, max_entries: int) -> None:
         self._findings = findings
+        self._num_left = max_entries  # entries that may still be made
         self._open: set[int] = set()  # ids of the nodes above, to recognise an anchor inside itself
 
     def entry(self, node: yaml.Node, key_place: Place = NOWHERE) -> Entry:
         place = _node_place(node)
         span = (node.start_mark.index, node.end_mark.index)
+        self._num_left -= 1
+        if self._num_left < 0:
+            if self._num_left == -1:
+                self._findings.error(place, "aliases (*name) make too much of this text", code="yaml")
+            return Entry(None, place, key_place)
         if isinstance(node, yaml.ScalarNode):
             plain = not node.style
             text: str | None = node.value

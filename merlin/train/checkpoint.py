@@ -140,8 +140,12 @@ def read_state(path: Path) -> State:
             raise CheckpointError(f"{path} is damaged: it holds no state")
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no {path}") from error
+    except UnpicklingError as error:  # what torch says of it tells people to run the code
+        raise CheckpointError(
+            f"{path} holds more than tensors and plain values; nothing of it was run"
+        ) from error
     except (
-        OSError, zipfile.BadZipFile, UnpicklingError, RuntimeError, ValueError, EOFError, KeyError
+        OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError, KeyError
     ) as error:  # fmt: skip
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
     return state

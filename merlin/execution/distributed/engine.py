@@ -208,7 +208,10 @@ class Engine:
         try:
             ticket = open_ticket(envelope, self.config.key)
             study = self.studies.get(ticket["study"], ticket["workspace"], ticket["plan"])
-            if self.is_leaving:
+            is_elsewhere = not study.is_served(ticket["instance"], self.queues, self.config)
+            if is_elsewhere:
+                self.refusals.note("a message in a queue of other steps; it was put into its own")
+            if is_elsewhere or self.is_leaving:
                 self.publisher.forward(study.workspace, ticket["instance"], envelope)
                 return
             chunk = study.progress.take_ticket(

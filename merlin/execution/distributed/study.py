@@ -44,6 +44,10 @@ class Study:
         """The step instances whose queue is one of these."""
         return [i.id for i in self.workspace.plan.instances if config.queue_name(i.queue) in queues]
 
+    def is_served(self, instance: str, queues: Sequence[str], config: Config) -> bool:
+        """Whether the queue of a step instance is one of these."""
+        return config.queue_name(self.workspace.instance(instance).queue) in queues
+
     def done(self, chunk: Chunk) -> list[tuple[int, int, int]]:
         """What the ledger holds of the chunk's tasks: (lo, hi, outcome)."""
         with self._lock:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,18 @@ def find_column(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Place | Non
     return None
 
 
+def find_columns(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str, Place]:
+    """The places of those that are there. Raises UsageError for a series of another length than the model's."""
+    found = {name: place for name in names if (place := find_column(name, shapes)) is not None}
+    widths = Counter(key for name, (key, number) in found.items() if number is not None and name[-1] == "]")
+    for key, width in widths.items():
+        if shapes[key] != (width,):
+            raise UsageError(
+                f"{where}: '{key}' has {shapes[key][0]:,} numbers per sample, the model's has {width:,}"
+            )
+    return found
+
+
 def _splits(name: str) -> Iterator[tuple[str, int]]:
     key, bracket, number = name.removesuffix("]").rpartition("[")
     if bracket and name.endswith("]") and number.isdecimal():
@@ -47,7 +60,7 @@ def taken(arrays: Any, place: Place) -> Any:
 
 def require_finite(values: Array, where: str, name: str) -> None:
     """UsageError for the first of the samples with a value that is no finite number."""
-    bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
     if len(bad):
         raise UsageError(
             f"{where}: row {bad[0]}, '{name}' has a value that is no finite number"

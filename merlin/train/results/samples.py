@@ -14,7 +14,7 @@ from merlin.shards.importing.sources import SUFFIXES, Facts, SourceFile, open_so
 from merlin.shards.reading.reader import Ensemble, open_shards
 from merlin.train.data import find_data_set
 from merlin.train.loading.columns import Column, Columns
-from merlin.train.results.given import Place, find_column, require_finite
+from merlin.train.results.given import Place, find_columns, require_finite
 from merlin.train.results.surrogate import require_columns
 
 Array = np.ndarray[Any, Any]
@@ -98,7 +98,7 @@ class SamplesFile:
         """Of the inputs that are there; the file is asked for shapes only if some have no column of their own."""
         is_complete = set(self.names) <= set(known)
         shapes = {name: () if is_complete else self._shape(key) for name, key in known.items()}
-        return {name: place for name in self.names if (place := find_column(name, shapes)) is not None}
+        return find_columns(self.names, shapes, str(self.path))
 
     def _shape(self, key: str) -> Shape:
         """Of a sample; that of a number for what is of no use."""
@@ -216,7 +216,7 @@ class DataSetSamples:
             for name, column in known.items()
             if not (column.is_text or column.is_complex or column.ragged)
         }
-        places = {name: place for name in names if (place := find_column(name, usable))}
+        places = find_columns(names, usable, str(self._ens.path))
         require_columns(names, [*usable, *places], str(self._ens.path))
         require_columns(tuple(images), list(usable), str(self._ens.path))
         for name, shape in images.items():

@@ -26,7 +26,7 @@ from merlin.train.models.base import Shapes, Trainee
 from merlin.train.models.consent import require_consent
 from merlin.train.models.version import require_code
 from merlin.train.quantities import Quantities, Quantity
-from merlin.train.results.given import find_column, require_finite, taken
+from merlin.train.results.given import find_columns, require_finite, taken
 from merlin.train.results.physical import PhysicalModel
 from merlin.train.run_directory import FACTS, MODEL_FORMAT, NORMALISE, VERSION, RunDirectory, is_run
 
@@ -255,7 +255,9 @@ class Surrogate:
     @torch.inference_mode()
     def predict_batch(self, given: Sequence[Array], wanted: Sequence[Quantity]) -> dict[str, Array]:
         """As `predict`, for what `arrays` gave, as far as it fits into memory at once."""
-        made = self.model(*(torch.from_numpy(np.ascontiguousarray(x)).to(self.device) for x in given))
+        made = self.model(
+            *(torch.from_numpy(np.require(x, requirements=["C", "W"])).to(self.device) for x in given)
+        )
         return {q.name: made[q.name].cpu().numpy() for q in wanted}
 
     def arrays(self, inputs: Any) -> list[Array]:
@@ -310,7 +312,7 @@ class Surrogate:
         keys = list(inputs.keys())
         is_complete = set(self.inputs) <= set(keys)
         shapes = {key: () if is_complete else np.shape(inputs[key])[1:] for key in keys}
-        places = {name: place for name in self.inputs if (place := find_column(name, shapes))}
+        places = find_columns(self.inputs, shapes, "inputs")
         require_columns(self.inputs, [*keys, *places], "inputs")
         columns = [np.asarray(taken(inputs, place), np.float64) for place in places.values()]
         lengths = {name: c.shape for name, c in zip(self.inputs, columns, strict=True) if c.ndim}
@@ -330,7 +332,7 @@ class Surrogate:
                 low, high = ranges[name]
                 slack = _ULPS * (high - low)
                 wrong = (values < low - slack) | (values > high + slack)
-                num = int(wrong.reshape(len(values), -1).any(axis=1).sum())
+                num = int(wrong.any(axis=tuple(range(1, wrong.ndim))).sum())
                 if num:
                     found[name] = num
         return found

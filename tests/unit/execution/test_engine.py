@@ -125,6 +125,7 @@ class Study:
     def __init__(self, id: str = "study") -> None:
         self.id, self.digest, self.progress = id, "d", Progress()
         self.workspace = SimpleNamespace(plan=SimpleNamespace(instances=[]), path=Path("/w") / id)
+        self.is_ours = True
         self.gone_since: float | None = None
         self.reissued = time.monotonic()
         self.trouble: dict[str, list[Exception]] = {}
@@ -135,6 +136,9 @@ class Study:
 
     def served(self, *_: Any) -> list[str]:
         return ["sim"]
+
+    def is_served(self, instance: str, *_: Any) -> bool:
+        return self.is_ours
 
     def done(self, chunk: Chunk) -> list[tuple[int, int, int]]:
         return [(0, 1, 0)]
@@ -259,6 +263,17 @@ def test_a_process_runs_one_chunk_after_the_other(bench: Bench) -> None:
     bench.handle()
     assert bench.progress.names().count("finished") == 3
     assert len(bench.processes) == 1 and not bench.all_ended()
+
+
+def test_a_message_that_was_moved_to_our_queue_goes_to_its_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forwarded: list[str] = []
+    monkeypatch.setattr(bench.engine.publisher, "forward", lambda _, instance, __: forwarded.append(instance))
+    bench.study.is_ours = False
+    bench.handle()
+    assert forwarded == ["sim"] and not bench.progress.told and not bench.processes
+    assert bench.engine.refusals.take() == 1
 
 
 def test_what_was_taken_runs_even_if_nothing_can_be_published(bench: Bench) -> None:

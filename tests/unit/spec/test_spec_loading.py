@@ -92,6 +92,12 @@ def test_merge_keys_and_anchors_are_followed(tmp_path: Path) -> None:
     assert (run.cmd, run.max_retries, run.task_queue) == ("echo 4", 3, "other")
 
 
+def test_aliases_of_aliases_do_not_make_a_text_endless(tmp_path: Path) -> None:
+    bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 20))
+    with pytest.raises(SpecError, match=r"aliases .* make too much of this text"):
+        load(tmp_path, bomb + step("cmd: echo"))
+
+
 def test_variables_become_numbers_where_numbers_are_wanted(tmp_path: Path) -> None:
     text = (
         step("cmd: echo $(X)\nmax_retries: $(N)\nprocs: $(N)\ntimeout: $(T)")

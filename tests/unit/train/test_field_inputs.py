@@ -103,10 +103,12 @@ def test_a_surrogate_is_asked_in_physical_units(data: Path, run: RunDirectory) -
         ({**given, "image": np.full((12, 9, 9), np.nan)}, "row 0, 'image' has a value that is no finite"),
         ({k: v for k, v in given.items() if k != "image"}, "missing column image"),
         ({k: v for k, v in given.items() if k != "margins"}, r"missing columns margins\[0\]"),
+        ({**given, "margins": np.ones((12, 10))}, "'margins' has 10 numbers per sample, the model's has 9"),
         (np.zeros((12, 11)), "the model sees images; give a mapping"),
     ):
         with pytest.raises(UsageError, match=words):
             surrogate.predict(wrong)
+    assert surrogate.predict({name: values[:0] for name, values in given.items()})["label"].shape == (0,)
     with pytest.warns(ExtrapolationWarning, match="image in 12 "):
         surrogate.predict({**given, "image": given["image"] + 1000.0})
 
