@@ -49,5 +49,5 @@ def _read(env: Mapping[str, str]) -> dict[str, list[str]]:
         data = json.loads(_file(env).read_text(encoding="utf-8"))
         places = data["places"] if data["format"] == FORMAT else {}
         return {str(spec): [str(folder) for folder in folders] for spec, folders in places.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}

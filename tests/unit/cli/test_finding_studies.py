@@ -93,7 +93,11 @@ def test_a_run_that_moves_nothing_notes_nothing(here: Path) -> None:
     assert not (here / "home").exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "places": {}}', '{"format": 1, "places": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "[" * 100_000, '{"format": 2, "places": {}}', '{"format": 1, "places": 3}'],
+    ids=lambda text: text[:30],
+)
 def test_a_damaged_note_is_no_note(here: Path, text: str) -> None:
     env = {"HOME": str(here / "home")}
     remember(here / "demo.yaml", here, env)
