@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from merlin.shards.proving.repair import RepairPlan, plan_repair
 from merlin.shards.proving.verify import Report
 from merlin.shards.proving.whereabouts import has_manifest_outcome, manifest_instance
 from merlin.shards.writing import bundle
-from merlin.shards.writing.assembly import GATHERER
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.manifest import write_manifest
 from merlin.study.plan import StepInstance, StepKind
@@ -257,9 +256,9 @@ class Repair:
         shards, executed = set[int](), [NO_ROWS]
         for id, ranges in tasks.items():
             first = rows.first_row(id)
-            gone = [self._collect(study, study.instance(id), lo, hi, has_files) for lo, hi in ranges]
-            lost[id] = to_ranges(np.concatenate(gone))
-            executed += [first + part for part in gone]
+            gone = self._collect(study, study.instance(id), ranges, has_files)
+            lost[id] = to_ranges(gone)
+            executed.append(first + gone)
             shards |= {shard for lo, hi in ranges for shard, _, _ in rows.pieces(first + lo, first + hi)}
         again = with_upstream(study.plan, lost, has_files)
         again[self._aggregate] = to_ranges(np.array(sorted(shards)) - rows.shards.start)
@@ -274,30 +273,26 @@ class Repair:
         self,
         study: Workspace,
         source: StepInstance,
-        lo: int,
-        hi: int,
+        ranges: Sequence[Range],
         has_files: Callable[[StepInstance, int], bool],
     ) -> Array:
-        """Put what tasks [lo, hi) have left into bundles; the tasks for which that cannot be done."""
+        """Put what these tasks have left into bundles; the tasks for which that cannot be done."""
         if source.kind is not StepKind.CMD:
-            return np.arange(lo, hi)
+            return np.concatenate([np.arange(lo, hi) for lo, hi in ranges])
         aggregate = study.instance(self._aggregate)
         first = row_map(study, aggregate).first_row(source.id)
-        forced = np.isin(np.arange(first + lo, first + hi), self._forced)
-        ok = ~forced & np.array([has_files(source, task) for task in range(lo, hi)])
-        request = CollectRequest(
-            workspace=study,
-            aggregate=aggregate,
-            source=source,
-            lo=lo,
-            hi=hi,
-            ok=ok,
-            outputs=None,
-            origin=bundle.Origin(0, GATHERER, next_session(study.ledger_dir, time.time())),
-        )
-        for task in collect_chunk(request) if ok.any() else ():
-            ok[task - lo] = False
-        return lo + np.flatnonzero(~ok)
+        origin = replace(bundle.GATHERED, session=next_session(study.ledger_dir, time.time()))
+        gone = []
+        for lo, hi in ranges:
+            forced = np.isin(np.arange(first + lo, first + hi), self._forced)
+            ok = ~forced & np.array([has_files(source, task) for task in range(lo, hi)])
+            request = CollectRequest(
+                workspace=study, aggregate=aggregate, source=source, lo=lo, hi=hi, ok=ok, origin=origin
+            )
+            for task in collect_chunk(request) if ok.any() else ():
+                ok[task - lo] = False
+            gone.append(lo + np.flatnonzero(~ok))
+        return np.concatenate(gone)
 
     def _embedded(self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]) -> None:
         options = RunOptions(workers=self._workers, again=again, only=tuple(sorted(only)))

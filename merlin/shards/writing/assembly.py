@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-GATHERER = "gather"  # stands for the worker in bundles that are collected from files after the run
 _MAX_PROBLEMS = 5  # that an error lists
 
 
@@ -128,15 +127,9 @@ class Assembly:
         self._add_bundles(known, overwrite=False)
 
     def _collect(self, source: StepInstance, lo: int, hi: int, first_row: int) -> None:
+        ok = np.ones(hi - lo, dtype=bool)
         request = CollectRequest(
-            workspace=self._workspace,
-            aggregate=self._instance,
-            source=source,
-            lo=lo,
-            hi=hi,
-            ok=np.ones(hi - lo, dtype=bool),
-            outputs=None,
-            origin=bundle.Origin(0, GATHERER),
+            workspace=self._workspace, aggregate=self._instance, source=source, lo=lo, hi=hi, ok=ok
         )
         causes = collect_chunk(request)
         self._problems.extend(f"row {first_row + task}: {cause}" for task, cause in causes.items())

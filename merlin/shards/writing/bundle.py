@@ -46,6 +46,9 @@ class Origin:
         return {"attempt": self.attempt, "worker": self.worker}
 
 
+GATHERED = Origin(0, "gather")  # no worker: collected from files after the run
+
+
 @dataclass(frozen=True, slots=True)
 class BundleFile:
     path: Path

@@ -14,7 +14,14 @@ import numpy as np
 
 from merlin.shards.format.rows import row_map
 from merlin.shards.format.segments import Column
-from merlin.shards.writing.bundle import Contribution, Origin, bundle_directory, free_path, write_bundle
+from merlin.shards.writing.bundle import (
+    GATHERED,
+    Contribution,
+    Origin,
+    bundle_directory,
+    free_path,
+    write_bundle,
+)
 from merlin.shards.writing.check import BadOutput, field_dtype, is_text
 from merlin.shards.writing.derive import Rules
 from merlin.shards.writing.extract import TaskFiles
@@ -41,8 +48,9 @@ class CollectRequest:
     lo: int
     hi: int
     ok: Array  # bool (hi - lo,)
-    outputs: Outputs | None  # of a function: name -> array (hi - lo, …); rows that are not ok are ignored
-    origin: Origin
+    # of a function: name -> array (hi - lo, …); rows that are not ok are ignored
+    outputs: Outputs | None = None
+    origin: Origin = GATHERED
 
 
 def collect_chunk(request: CollectRequest) -> dict[int, str]:
