@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from merlin.shards.format.manifest_file import FieldInfo
@@ -55,6 +55,7 @@ def test_negative_values_and_zeros_stay_on_a_linear_axis():
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=200).filter(lambda v: min(v) < max(v)))
 def test_bins_of_whole_numbers_hold_equally_many_of_them(values):
     scale = choose_scale(np.array(values, dtype=float))
+    assume(not scale.is_log)  # positive ones that span decades, and crowd at the lower end
     edges = scale.edges(len(values))
     assert scale.is_whole
     assert len(edges) <= 62
