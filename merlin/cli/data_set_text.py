@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from merlin.shards.describe import (
-    FATES,
     Description,
     FieldFacts,
     about,
@@ -21,6 +20,7 @@ from merlin.shards.describe import (
     source_name,
     statistics_of,
 )
+from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.statistics import Statistics
 
 WIDE = 130  # columns from which fields, statistics and descriptions share a table
@@ -216,12 +216,12 @@ def _sources(facts: Description) -> list[str]:
         return []
     rows = []
     for source in facts.sources[:_MAX_GROUPS]:
-        counts = [f"{getattr(source.counts, name):,}" for name in ("planned", *FATES)]
+        counts = [f"{getattr(source.counts, name):,}" for name in ("planned", *OUTCOMES)]
         rows.append((source_name(source), *counts))
     hidden = len(facts.sources) - len(rows)
     if hidden:
-        rows.append((f"and {hidden:,} more", *[""] * (1 + len(FATES))))
-    return _table(("source", "planned", *FATES), rows, right=("planned", *FATES))
+        rows.append((f"and {hidden:,} more", *[""] * (1 + len(OUTCOMES))))
+    return _table(("source", "planned", *OUTCOMES), rows, right=("planned", *OUTCOMES))
 
 
 def _left_out(facts: Description, width: int) -> list[str]:

@@ -22,7 +22,6 @@ from merlin.shards.format.manifest_file import (
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.format.statistics import Statistics
 
-FATES = ("ok", "failed", "filtered", "skipped", "missing")
 _MAX_EXAMPLES = 5
 _MAX_SIDECARS = 32  # that are read for sizes; of more shards, evenly spaced ones
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from merlin.shards.describe import (
-    FATES,
     Description,
     FieldFacts,
     LeftOut,
@@ -21,6 +20,7 @@ from merlin.shards.describe import (
     size_text,
     statistics_of,
 )
+from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.statistics import Statistics
 from merlin.shards.plot.ticks import number
 
@@ -143,7 +143,7 @@ def provenance_table(facts: Description) -> str:
 
 def fate_bar(facts: Description) -> str:
     """planned = ok + failed + …, as a bar and in words."""
-    counts = {fate: getattr(facts.counts, fate) for fate in FATES}
+    counts = {fate: getattr(facts.counts, fate) for fate in OUTCOMES}
     parts = "".join(
         f'<span class="{fate}" style="flex-grow:{num}"></span>' for fate, num in counts.items() if num
     )
