@@ -122,7 +122,7 @@ class _Run:
         self._num_stillborn = 0
         self._num_interrupts = 0  # acted upon
         self._is_stopping = False  # and has said so
-        self._is_kept = False  # a task asked the workers to stop, and that has been told
+        self._has_noted_stop_workers = False
         self._kill_at: float | None = None
         self._next_progress = 0.0
         self._is_changed = True
@@ -254,7 +254,7 @@ class _Run:
                 result = result_from_json(chunk, message)
                 self._conductor.finished(result, time.monotonic())
                 if result.stop == "stop_workers":
-                    self._keep_workers(chunk)
+                    self._note_stop_workers(chunk)
                 self._follow_stop()
             case "error":  # of its surroundings: the disk is full, the plan is unreadable
                 self._stop(message["message"], now=True)
@@ -313,10 +313,10 @@ class _Run:
         self._scheduler.stop(reason, now=now)
         self._follow_stop()
 
-    def _keep_workers(self, chunk: Chunk) -> None:
-        """A task asked the workers to stop. These are the run's own, and end with it."""
-        if not self._is_kept:
-            self._is_kept = True
+    def _note_stop_workers(self, chunk: Chunk) -> None:
+        """Say once that a task asked the workers to stop. These are the run's own, and end with it."""
+        if not self._has_noted_stop_workers:
+            self._has_noted_stop_workers = True
             self._observer.note(
                 f"a task of step '{chunk.instance}' asked the workers to stop (exit code {ReturnCode.STOP_WORKERS:d}); "
                 "on one machine the study goes on to its end"

@@ -1,4 +1,4 @@
-"""What is believed of an entry in Redis. Anybody who may write there can have written it."""
+"""Checks of entries in Redis: anybody who may write there can have written them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse_entry(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def believed(data: object, shape: Mapping[str, Check]) -> dict[str, Any]:
+def checked(data: object, shape: Mapping[str, Check]) -> dict[str, Any]:
     """The entry, if it has exactly these fields and each is what it should be. Raises ValueError."""
     if not isinstance(data, dict) or set(data) != set(shape):
         raise ValueError("it has other fields")

@@ -123,7 +123,7 @@ class RedisProgress:
         self._damage = Damage()
 
     @contextmanager
-    def _sane(self) -> Iterator[None]:
+    def _reporting_damage(self) -> Iterator[None]:
         """Whatever cannot be made of an answer is an ExecutionError."""
         try:
             yield
@@ -203,7 +203,7 @@ class RedisProgress:
         if "gone" in reply:
             reason = reply["gone"]
             return StudyState(state="dropped" if reason else "gone", reason=reason or _why_gone(reply))
-        with self._sane():
+        with self._reporting_damage():
             meta = _pairs(reply["meta"])
             stop_reason = meta.get("stop_reason", "")
             state: Literal["complete", "stopped", "running"] = "stopped" if stop_reason else "running"
@@ -228,7 +228,7 @@ class RedisProgress:
 
     def _meta(self) -> dict[str, str]:
         reply = self._look("state")
-        with self._sane():
+        with self._reporting_damage():
             meta = _pairs(reply["meta"])
             return meta | {name: meta[name] for name in ("session", "num_open")}  # they must be there
 
@@ -255,7 +255,7 @@ class RedisProgress:
             limit=limit,
             token=secrets.token_hex(8),
         )
-        with self._sane():
+        with self._reporting_damage():
             return [
                 Ticket(
                     id=t["id"],
@@ -293,7 +293,7 @@ class RedisProgress:
         self._tell_time(now)
         among = {} if instances is None else {"among": [self._number(i) for i in instances]}
         found = self._do("reissue", quiet_s=quiet_s, **among)["instances"]
-        with self._sane():
+        with self._reporting_damage():
             return [self._id(i) for i in found]
 
     # ---------------------------------------------------------------- counters
@@ -305,7 +305,7 @@ class RedisProgress:
     def counters(self) -> dict[str, int]:
         """Since the study was first opened: duplicates, expired, losses, crashes, retries, tickets_lost …"""
         found = self._scripts.call(lambda: self._client.hgetall(self._prefix + "counters"))
-        with self._sane():
+        with self._reporting_damage():
             return {_text(name): int(value) for name, value in found.items()}
 
     # ------------------------------------------------------------------- events
@@ -399,7 +399,7 @@ class RedisProgress:
         )
         out = []
         for taken in reply["taken"]:
-            with self._left_out(f"lease {taken['lease']}"):
+            with self._skipping_damage(f"lease {taken['lease']}"):
                 out.append(self._chunk(taken["chunk"], taken["lease"]))
         return out
 
@@ -433,7 +433,7 @@ class RedisProgress:
             page = self._look("verdicts", limit=BATCH, after=after)["verdicts"]
             num = len(out)
             for text in page:
-                with self._left_out("a verdict"):
+                with self._skipping_damage("a verdict"):
                     out.append(self._verdict(text))
             if len(page) < BATCH or len(out) == num:
                 return out
@@ -457,7 +457,7 @@ class RedisProgress:
     def counts(self) -> dict[str, Counts]:
         """Tasks by state, per step instance."""
         reply = self._look("counts")
-        with self._sane():
+        with self._reporting_damage():
             found = _pairs(reply["insts"])
             out = {}
             for id, i in self._graph.indices.items():
@@ -473,11 +473,11 @@ class RedisProgress:
     def holdings(self) -> list[Holding]:
         """Every chunk that runs, and who runs it."""
         reply = self._look("leases")
-        with self._sane():
+        with self._reporting_damage():
             expiry, leases = _pairs(reply["expiry"]), _pairs(reply["leases"])
         out = []
         for lease, text in leases.items():
-            with self._left_out(f"lease {lease}"):
+            with self._skipping_damage(f"lease {lease}"):
                 out.append(self._holding(lease, text, float(expiry[lease]) - reply["now"]))
         return sorted(out, key=lambda h: h.since)
 
@@ -511,7 +511,7 @@ class RedisProgress:
             raise StaleTicketError(
                 f"ticket {args['ticket']} of study {self._plan.study_id} was used before, or is of an earlier run"
             )
-        with self._sane():
+        with self._reporting_damage():
             return self._chunk(reply["chunk"], reply["lease"]) if "chunk" in reply else None
 
     def _settle(self, op: str, chunk: Chunk, **args: Any) -> bool:
@@ -556,7 +556,7 @@ class RedisProgress:
     # ------------------------------------------------------------- translation
 
     @contextmanager
-    def _left_out(self, what: str) -> Iterator[None]:
+    def _skipping_damage(self, what: str) -> Iterator[None]:
         """An entry of which nothing can be made costs itself."""
         try:
             yield

@@ -21,7 +21,7 @@ from merlin.execution.distributed.entries import (
     STUDY,
     WORKER,
     Damage,
-    believed,
+    checked,
     is_command,
     parse_entry,
 )
@@ -250,7 +250,7 @@ class Registry:
         found: list[StudyInfo] = []
         for id, text in self._hash(self._studies).items():
             try:
-                study = StudyInfo(**believed(unseal(parse_entry(text), self._config.key), STUDY))
+                study = StudyInfo(**checked(unseal(parse_entry(text), self._config.key), STUDY))
                 if study.study_id != id:
                     raise ValueError("it is of another study")
                 found.append(study)
@@ -299,10 +299,10 @@ class Registry:
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
     """Raises ValueError for one that describes itself in a way that this version does not know."""
-    data = believed(parse_entry(text), WORKER)
+    data = checked(parse_entry(text), WORKER)
     if data["name"] != name:
         raise ValueError("it is of another worker")
     if beat > now + SILENT_S:
         raise ValueError("it is from the future")
-    running = [RunningChunk(**believed(run, RUNNING)) for run in data["running"]]
+    running = [RunningChunk(**checked(run, RUNNING)) for run in data["running"]]
     return WorkerInfo(**(data | {"running": running}), last_beat=beat, age_s=max(0.0, now - beat))
