@@ -96,8 +96,8 @@ def _check_access(path: Path, status: os.stat_result) -> None:
     if shared:
         raise ConfigError(
             f"other users can get at the key {path} (mode {stat.S_IMODE(status.st_mode):04o}), and who has the key "
-            f"can run commands as you.\n  Close it: chmod 600 {path}\n  If somebody may have read it, delete it: "
-            "a new one is made, and running workers have to be started again"
+            f"can run commands as you.\n  Close it: chmod 600 {path}\n  If somebody may have read it, "
+            "delete it, make a new one (merlin config create), and start running workers again"
         )
 
 
@@ -110,5 +110,5 @@ def _decode(raw: bytes, path: Path) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         what = "is empty" if not text else "holds no key (64 hexadecimal digits)"
-        raise ConfigError(f"the key file {path} {what}; delete it and a new one is made")
+        raise ConfigError(f"the key file {path} {what}; delete it and make a new one: merlin config create")
     return key

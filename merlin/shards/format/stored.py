@@ -30,8 +30,9 @@ def require_stored(shape: Sequence[int], itemsize: int, stored_bytes: int, ratio
         raise ValueError(f"its shape {tuple(shape)} cannot be")
     claimed = max(prod(shape) * itemsize, _ROW_BYTES * shape[0] if shape else 0)
     if claimed > FREE_BYTES + ratio * stored_bytes:
+        each = f" of {itemsize} bytes each" if itemsize else ""
         raise ValueError(
-            f"it says that it has the shape {tuple(shape)} of {itemsize} bytes each, and holds {stored_bytes:,} bytes: "
+            f"it says that it has the shape {tuple(shape)}{each}, and holds {stored_bytes:,} bytes: "
             "it is damaged, or was made to fill disks"
         )
 

@@ -52,10 +52,11 @@ def _show(file: Any, column: dict[str, Any], parts: list[tuple[str, int]]) -> No
         file.create_dataset(name, shape=shape, dtype=dtype)
         return
     layout = h5py.VirtualLayout(shape=shape, dtype=dtype)
+    source = name.replace("%", "%%")  # there, %b would stand for a number
     at = 0
     for shard, size in parts:
         if size:
-            layout[at : at + size] = h5py.VirtualSource(shard, name, shape=(size, *shape[1:]), dtype=dtype)
+            layout[at : at + size] = h5py.VirtualSource(shard, source, shape=(size, *shape[1:]), dtype=dtype)
             at += size
     file.create_virtual_dataset(name, layout)
 

@@ -54,6 +54,18 @@ def test_every_value_is_there_and_the_data_set_is_intact(kinds):
         assert set(ens["mesh"][0]) == {"nodes", "edges", "targets"}
 
 
+def test_names_with_a_percent_sign_are_names_like_any_other(tmp_path):
+    (tmp_path / "a.csv").write_text("eff %,%b,100%%\n1,2,3\n4,5,6\n")
+    text = "fields: {'eff %': {dtype: float64}, '%b': {dtype: float64}, '100%%': {dtype: float64}}"
+    import_([tmp_path / "a.csv"], text, tmp_path / "out")
+    assert verify(tmp_path / "out").ok
+    expected = {"eff %": [1, 4], "%b": [2, 5], "100%%": [3, 6]}
+    with open_shards(tmp_path / "out") as ens:
+        assert {name: ens[name][:].tolist() for name in expected} == expected
+    with h5py.File(tmp_path / "out/ensemble.h5") as file:
+        assert {name: file[f"fields/{name}"][:].tolist() for name in expected} == expected
+
+
 def test_counts_add_up_and_say_why_samples_are_left_out(kinds):
     data = read_manifest(kinds.path)
     assert (data.counts.planned, data.counts.ok) == (NUM + len(GAPS), NUM - len(BAD))
