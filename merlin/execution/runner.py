@@ -214,7 +214,8 @@ class ChunkRunner:
     def _settle(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit) -> None:
         """Judge one exit and write it down."""
         task = ended.task
-        if ended.interrupted:
+        # a signal that came while the work is to stop was meant for all of it
+        if ended.interrupted or (ended.code < 0 and not ended.cause and self._waiter.stopped):
             unmark_finished(task.directory)
             journal.end(
                 task.task, Outcome.INTERRUPTED, started=ended.started, seconds=ended.seconds, code=ended.code

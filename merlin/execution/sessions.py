@@ -55,10 +55,14 @@ def _boot_time() -> float:
 
 
 def kill_session(session: int) -> None:
-    """SIGKILL every process of a session and wait until they are gone; this process goes last."""
+    """SIGKILL every process of a session and wait until they are gone; this process goes last.
+
+    The leader goes first, if it is another: a worker shall not take the end of its tasks for their own fault.
+    """
     deadline = time.monotonic() + KILL_WAIT_S
     while time.monotonic() < deadline:  # again, because a process may have forked in between
         others = [p.pid for p in all_sessions().get(session, []) if p.pid != os.getpid()]
+        others.sort(key=lambda pid: pid != session)
         if not others:
             break
         _kill(others, deadline)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from merlin.execution.processes import children, group_members, kill_group, kill_group_at_once
+from merlin.execution.processes import children, kill_group, kill_group_at_once
 from merlin.execution.shell import (
     ShellExit,
     ShellTask,
@@ -215,19 +215,17 @@ class WarmShell:
     def _shell_died(self, driver: _Driver) -> Iterator[ShellExit]:
         """The shell ended without a word on its running task.
 
-        Either that one took the shell along, or someone killed the shell alone: then the task still runs, is
-        ended, and gets another shell, once. What outlives its shell twice is to blame for it. A task that was
-        suspended, and of which nobody knows how it ended, gets another shell once, too; one that itself ended with
-        a code that looks like it cannot be told from it.
+        Either that one took the shell along, or somebody killed the shell alone, or the task was suspended and nobody
+        knows how it ended: what is left of it is killed, and it gets another shell, once. What ends two shells is to
+        blame for it. A task that itself ends with a code that looks like a suspension cannot be told from one.
         """
         code = driver.process.wait()
-        survives = driver.group is not None and bool(group_members(driver.group))
         if driver.group is not None:
             kill_group(driver.group, STOP_GRACE_S)
-        task = driver.waiting[0].task
-        if (survives or code in _SUSPENDED) and task not in self._bereaved:
-            self._bereaved.add(task)
-            self._begin_again(driver.waiting[0])
+        task = driver.waiting[0]
+        if task.task not in self._bereaved:
+            self._bereaved.add(task.task)
+            self._begin_again(task)
             return
         yield self._exit(driver, signalled(code) if code else 1, time.time())
 
