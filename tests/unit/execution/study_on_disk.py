@@ -92,5 +92,13 @@ def processes_of(workspace: Workspace) -> list[str]:
 
 
 def workers_of(workspace: Workspace) -> list[int]:
-    """Process ids of the workspace's workers."""
-    return [int(p.split()[0]) for p in processes_of(workspace) if "merlin.execution.worker" in p]
+    """Process ids of the workspace's workers; each leads a session, other than a task that is about to begin in it."""
+    found = (int(p.split()[0]) for p in processes_of(workspace) if "merlin.execution.worker" in p)
+    return [pid for pid in found if _leads_session(pid)]
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
