@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shlex
 import stat
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def read_key(path: Path) -> bytes:
 def make_key(path: Path) -> bytes:
     """The key in `path`, made if there is none yet; of several processes that make it at once, one wins."""
     if not path.exists():
+        if path.is_symlink():
+            raise ConfigError(
+                f"the key {path} is a link to {path.readlink()}, which does not exist\n"
+                f"  Put your key back there; or, if it is lost, remove the link (rm {shlex.quote(str(path))}), "
+                "make a new key (merlin config create), and start running workers again"
+            )
         _create(path)
     return read_key(path)
 
