@@ -60,6 +60,8 @@ def copy_example(name: str, to: Path | None) -> Path:
     example = found[name]
     if example.is_one_file:
         target = (to or Path.cwd()) / example.spec.name
+        if not target.parent.is_dir():
+            _refuse_if_there(target.parent)
         _refuse_if_there(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(example.spec, target)

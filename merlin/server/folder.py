@@ -17,6 +17,7 @@ from merlin.config.places import APP_FILE
 from merlin.config.private_file import check_ours, make_data_dir, make_private_dir, write_private
 from merlin.config.reach import addresses, is_loopback
 from merlin.errors import ConfigError
+from merlin.server.record import read_record
 from merlin.server.settings import Settings, read_settings, write_settings
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # a file system that does not know flock
@@ -103,6 +104,18 @@ class Folder:
             host=reachable_host(settings.host),
             port=settings.port,
             password=self.password(settings),
+        )
+
+    def running_endpoint(self, settings: Settings) -> Endpoint:
+        """How the server is reached that was started last, whatever was configured since."""
+        record = read_record(self.record_file)
+        if record is None or not record.port:
+            return self.endpoint(settings)
+        return Endpoint(
+            kind="redis",
+            host=reachable_host(record.bound_to),
+            port=record.port,
+            password=Secret(record.password),
         )
 
 

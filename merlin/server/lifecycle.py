@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,9 @@ def configure(folder: Folder, changes: Mapping[str, Any], *, password: str = "")
         before = folder.settings()
         settings = before.with_changes(dict(changes))
         if settings.users != before.users:
-            set_users(folder.endpoint(before), settings.users, gone=set(before.users) - set(settings.users))
+            set_users(
+                folder.running_endpoint(before), settings.users, gone=set(before.users) - set(settings.users)
+            )
         if password:
             write_private(folder.password_file(settings), password + "\n")
         make_password(folder, settings)
@@ -82,7 +85,9 @@ def start(folder: Folder, changes: Mapping[str, Any], *, wait_s: float = START_S
         before = status(folder)
         if before.state in ("running", "loading"):
             settings = folder.settings()
-            _wait_until_ready(folder, folder.endpoint(settings), read_record(folder.record_file), wait_s)
+            _wait_until_ready(
+                folder, folder.running_endpoint(settings), read_record(folder.record_file), wait_s
+            )
             return status(folder), False
         _refuse_second_server(before)
         settings = folder.settings().with_changes(dict(changes))
@@ -105,7 +110,7 @@ def stop(folder: Folder, *, wait_s: float = STOP_S) -> bool:
             raise ExecutionError(
                 f"the server in {folder.path} was started on {before.machine}: stop it there"
             )
-        endpoint = folder.endpoint(folder.settings())
+        endpoint = folder.running_endpoint(folder.settings())
         if before.state == "hanging" and record is not None:
             ended = terminate(record, wait_s)
         else:
@@ -197,7 +202,10 @@ def _run(folder: Folder, settings: Settings, wait_s: float) -> None:
     """Start Redis, note which process it is, and wait until it answers."""
     how = launch(folder, settings)
     log_start = folder.log_file.stat().st_size if folder.log_file.exists() else 0
-    record = _run_container(how) if how.container else _run_process(how, folder, settings)
+    record = replace(
+        _run_container(how) if how.container else _run_process(how, folder, settings),
+        bound_to=settings.host, port=settings.port, password=folder.password(settings).reveal(),
+    )  # fmt: skip
     write_record(record, folder.record_file)
     try:
         _wait_until_ready(folder, folder.endpoint(settings), record, wait_s, log_start)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from merlin.config.private_file import write_private
@@ -30,6 +30,10 @@ class Record:
     engine: str
     container: str = ""
     program: str = ""  # the redis-server, or the container engine
+    # how it is reached, whatever was configured since for its next start; port 0 if an earlier version started it
+    bound_to: str = ""
+    port: int = 0
+    password: str = field(default="", repr=False)
 
 
 def record_process(pid: int, *, engine: str, program: str = "") -> Record:

@@ -36,13 +36,14 @@ def status(folder: Folder) -> Status:
         return Status(state="missing", folder=str(folder.path), detail="make one: merlin server init")
     settings = folder.settings()
     record = read_record(folder.record_file)
-    told = info(folder.endpoint(settings)) if settings.port else None
+    endpoint = folder.running_endpoint(settings) if settings.port else None
+    told = info(endpoint) if endpoint else None
     state, detail = _state(record, told)
     up = told is not None
     return Status(
         state=state,
         folder=str(folder.path),
-        address=folder.endpoint(settings).address if settings.port else "",
+        address=endpoint.address if endpoint else "",
         machine=record.host if record and state != "stopped" else "",
         pid=_pid(record, told),
         engine=record.engine if record and state != "stopped" else settings.engine,

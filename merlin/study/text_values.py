@@ -113,8 +113,8 @@ def _finding(table: SamplesTable, use: ColumnUse, row: int, j: int, text: str) -
     if offence in " \t":
         why = f"and step {use.step!r} uses $({use.label}) outside of quotes"
         hint = f'write "$({use.label})" in quotes'
-    elif not use.in_script:
-        why, hint = "and no environment variable can hold it", ""
+    elif offence == "\0":
+        why, hint = "and neither a script nor an environment variable can hold it", ""
     path, line, col = place_in_text(table, row, j)
     return Diagnostic(
         file=path,

@@ -20,6 +20,7 @@ import torch
 
 from merlin.errors import CheckpointError
 from merlin.shards.format.atomic import TEMPORARY_SUFFIX, replacing
+from merlin.shards.format.regular_file import require_regular
 
 FORMAT = "merlin-checkpoint"
 VERSION = 1
@@ -121,17 +122,28 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 def read_checkpoint(path: Path) -> State:
     """Read and check a checkpoint. Raises CheckpointError if it is damaged or not there."""
     state = read_state(path)
-    if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
-        raise CheckpointError(
-            f"{path}: expected {FORMAT} version {VERSION}, found {state.get('format')} {state.get('version')}"
-        )
+    require_format(path, state, FORMAT, VERSION)
     return state
+
+
+def require_format(path: Path, state: State, name: str, version: int) -> None:
+    """CheckpointError unless a state says that it is of this format; it may say anything, such as a tensor."""
+    found = state.get("format"), state.get("version")
+    if not isinstance(found[0], str) or not isinstance(found[1], int):
+        raise CheckpointError(f"{path} is damaged: it does not say its format")
+    if found != (name, version):
+        raise CheckpointError(f"{path}: expected {name} version {version}, found {found[0]} {found[1]}")
 
 
 def read_state(path: Path) -> State:
     """A file of torch.save with tensors and plain values, on the CPU; CheckpointError if it is damaged."""
     try:
+        require_regular(path)
         with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise CheckpointError(
+                    f"{path} is damaged: torch.save compresses nothing, and it is compressed"
+                )
             damaged = archive.testzip()
         if damaged is not None:
             raise CheckpointError(f"{path} is damaged: the checksum of {damaged} does not fit")
@@ -145,7 +157,7 @@ def read_state(path: Path) -> State:
             f"{path} holds more than tensors and plain values; nothing of it was run"
         ) from error
     except (
-        OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError, KeyError
+        OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError
     ) as error:  # fmt: skip
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
     return state

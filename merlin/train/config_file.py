@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from merlin.errors import ConfigError, Diagnostic
+from merlin.shards.format.regular_file import read_bytes
 from merlin.spec.findings import NOWHERE, Findings, Place, Source
 from merlin.spec.tree import Entry, parse, to_data
 from merlin.spec.validation import validate_as
@@ -74,14 +75,13 @@ def parse_config(text: str, file: str, words: Sequence[str] = (), default_name: 
 
 def _read(path: Path) -> str:
     try:
-        raw = path.read_bytes()
-        if len(raw) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than a megabyte: is it the right file?")
-        return raw.decode("utf-8-sig")
+        return read_bytes(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is larger than a megabyte: is it the right file?") from error
 
 
 def _check(config: TrainConfig, tree: Entry, findings: Findings) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from merlin.errors import TrainingError
 from merlin.shards.format.atomic import write_text
+from merlin.shards.format.regular_file import require_regular
 
 NAME = "metrics.jsonl"
 
@@ -62,11 +64,17 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file, oldest first, without one that is cut off; none if there is no file."""
+    """The lines of a metrics file, oldest first, without one that is cut off; none if there is no file.
+
+    Raises TrainingError if it cannot be read.
+    """
     try:
+        require_regular(path)
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     except FileNotFoundError:
         return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
     found = []
     for line in lines:
         with contextlib.suppress(ValueError):

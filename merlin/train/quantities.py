@@ -67,7 +67,14 @@ class Quantity:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Quantity:
         lists = {key: tuple(data.get(key, ())) for key in ("shape", "channels", "classes")}
-        return Quantity(**{**data, **lists})
+        found = Quantity(**{**data, **lists})
+        texts = (found.name, found.path, found.units, found.description, *found.channels)
+        numbers = (found.low, found.high, found.axis, *found.shape, *found.classes)
+        if not all(isinstance(text, str) for text in texts) or not all(
+            number is None or isinstance(number, int | float) for number in numbers
+        ):
+            raise TypeError(f"a quantity is {found!r:.200}")
+        return found
 
 
 @dataclass(frozen=True)

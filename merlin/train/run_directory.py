@@ -22,6 +22,7 @@ from typing import Any
 
 from merlin.errors import TrainingError, WorkspaceError, command_line
 from merlin.shards.format.atomic import replacing, write_text
+from merlin.shards.format.regular_file import read_json
 from merlin.spec.provenance import dump_data
 from merlin.study.prepare import code_version
 from merlin.study.workspace import lock_file
@@ -131,9 +132,12 @@ class RunDirectory:
         data = _read_json(self.path / FACTS)
         if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
             raise TrainingError(f"{self.path / FACTS}: not a {FORMAT} of version {VERSION}")
-        shapes = Shapes.from_json(data)
-        data["quantities"] = Quantities.from_json(data.get("quantities", {}))
-        return RunFacts(**{**data, **{key: getattr(shapes, key) for key in shapes.__dataclass_fields__}})
+        try:
+            shapes = Shapes.from_json(data)
+            data["quantities"] = Quantities.from_json(data.get("quantities", {}))
+            return RunFacts(**{**data, **{key: getattr(shapes, key) for key in shapes.__dataclass_fields__}})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TrainingError(f"{self.path / FACTS} is damaged: {error}") from error
 
 
 class TrainerDirectory:
@@ -242,9 +246,11 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except (OSError, ValueError) as error:
         raise TrainingError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise TrainingError(f"{path} is damaged: it holds no facts")
     return data
 
 

@@ -287,6 +287,23 @@ def test_a_port_that_was_taken_in_the_meantime_is_replaced_unless_it_was_chosen(
     assert home.status()["address"] == first
 
 
+def test_a_running_server_is_found_whatever_was_configured_for_its_next_start(home):
+    home.merlin("server", "start")
+    before = home.status()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    assert home.merlin("server", "config", "-p", port).stdout == (
+        "changed: port; it counts after: merlin server restart\n"
+    )
+    home.merlin("server", "config", "-pwd", "another")
+    assert (home.password, home.status(code=0)["address"]) == ("another", before["address"])
+    assert "running already" in home.merlin("server", "start").stdout
+    restarted = json.loads(home.merlin("server", "restart", "--json").stdout)
+    assert restarted["pid"] != before["pid"] and restarted["address"].endswith(port)
+    with home.client() as client:
+        assert client.ping()
+
+
 def test_what_upstream_can_configure_reaches_redis(home):
     (home.path / "pw").write_text('my "own" pässword \\ #1\n')
     (home.path / "pw").chmod(0o600)

@@ -299,7 +299,7 @@ def configure(
     change(place, changes, password=new_password)
     later = running and set(changes) != {"users"}
     print(
-        f"changed: {', '.join(sorted(changes))}"
+        f"changed: {', '.join(sorted(set(changes) - {'port_is_fixed'}))}"
         + ("; it counts after: merlin server restart" if later else "")
     )
 

@@ -30,6 +30,10 @@ class ParquetFile(SourceFile):
             raise MissingExtraError("pyarrow", "parquet", "importing Parquet") from error
         try:
             self._file = parquet.ParquetFile(path)
+            texts = [field.name for field in self._file.schema_arrow if _is_text(field.type)]
+            if texts:  # as a dictionary, however often a text is repeated, it is no larger than the file
+                self._file.close()
+                self._file = parquet.ParquetFile(path, read_dictionary=texts)
             sizes = [int(self._file.metadata.row_group(g).num_rows) for g in range(self._file.num_row_groups)]
             for size in [*sizes, sum(sizes)]:
                 require_stored([size], 1, path.stat().st_size, MOST)
@@ -67,7 +71,7 @@ class ParquetFile(SourceFile):
             require_stored([1 if ragged else self._starts[-1], *shape], 1, self.path.stat().st_size, MOST)
         except ValueError as e:
             raise ShardError(f"{self.path}: '{key}': {e}") from e
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if _is_text(kind):
             return Facts(self._starts[-1], np.dtype(object), tuple(shape), ragged)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             raise ShardError(f"{self.path}: '{key}' holds {kind}, neither numbers nor text")
@@ -128,9 +132,23 @@ class ParquetFile(SourceFile):
                 column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
             column = column.storage if isinstance(column, pa.ExtensionArray) else column
             self._columns[key] = (
-                column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+                self._decoded(key, column) if isinstance(column, pa.DictionaryArray) else column
             )
         return self._columns[key]
+
+    def _decoded(self, key: str, column: Any) -> Any:
+        """What the places in a dictionary stand for; ShardError if so much text cannot be in the file."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        try:
+            if _is_text(column.dictionary.type):
+                lengths = compute.binary_length(column.dictionary).take(column.indices)
+                num_bytes = compute.sum(lengths).as_py() or 0
+                require_stored([1, num_bytes], 1, self.path.stat().st_size, MOST)
+            return column.dictionary_decode()
+        except (ValueError, pa.ArrowException) as e:
+            raise ShardError(f"{self.path}: '{key}': {e}") from e
 
     def _read_group(self, group: int, key: str) -> Any:
         """A column of a row group, with as many values as the file says."""
@@ -166,6 +184,12 @@ class ParquetFile(SourceFile):
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _lengths(column: Any) -> Array:

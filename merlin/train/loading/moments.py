@@ -12,6 +12,7 @@ import numpy as np
 from merlin.errors import UsageError
 from merlin.shards.format.atomic import write_text
 from merlin.shards.format.digest import combine
+from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.segments import Ragged
 from merlin.shards.format.statistics import Accumulator, Statistics
 from merlin.train.loading.columns import Column, identity
@@ -93,7 +94,7 @@ class Moments:
     def _load(self) -> dict[str, Any]:
         """What is in the cache file; a damaged one is as good as none."""
         try:
-            data = json.loads(self._cache.read_text(encoding="utf-8")) if self._cache is not None else {}
+            data = read_json(self._cache) if self._cache is not None else {}
             return dict(data["statistics"]) if (data["format"], data["version"]) == (FORMAT, VERSION) else {}
         except (OSError, ValueError, KeyError, TypeError):
             return {}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.format.atomic import write_text
+from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.statistics import Statistics
 from merlin.train.loading.columns import Column, Columns, refuse_text
 from merlin.train.loading.moments import Moments, Progress
@@ -118,7 +119,7 @@ class Normaliser:
     @classmethod
     def load(cls, path: str | Path) -> Normaliser:
         try:
-            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_json(read_json(Path(path)))
         except (OSError, ValueError) as e:
             raise ShardError(f"{path}: not a readable normalisation: {e}") from e
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from merlin.errors import CheckpointError, ShardError, UsageError, command_line
-from merlin.train.checkpoint import read_state
+from merlin.train.checkpoint import read_state, require_format
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.models.icf_autoencoder import CoderOptions, IcfAutoencoder
@@ -33,8 +33,7 @@ class Pretrained:
         if not self.path.is_file():
             raise UsageError(_nothing_there(run))
         state = read_state(self.path)
-        if state.get("format") != "merlin-model" or state.get("version") != 1:
-            raise CheckpointError(f"{self.path} is no model that this version of Merlin reads")
+        require_format(self.path, state, "merlin-model", 1)
         found = state["model"]["name"]
         if found != NAME:
             raise UsageError(f"model.autoencoder: {run} is a run of the model {found}, and not of {NAME}")

@@ -23,6 +23,8 @@ def require_code(name: str, recorded: Mapping[str, Any], where: str) -> None:
     if recorded.get("name", name) != name:
         raise CheckpointError(f"{where} is of the model {recorded.get('name')}, and not of {name}")
     was, now = recorded.get("version"), version_of(name)
+    if not isinstance(was, int | str | None):
+        raise CheckpointError(f"{where} is damaged: the version of its model is a {type(was).__name__}")
     if was == now or (name not in MODELS and None in (was, now)):
         return
     told = "without a version" if was is None else f"of version {was}"

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from merlin.errors import CheckpointError, ConfigError, ShardError, TrainingError, UsageError, command_line
-from merlin.train.checkpoint import read_state
+from merlin.train.checkpoint import read_state, require_format
 from merlin.train.config_file import load_config
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
@@ -83,12 +83,8 @@ def load_best(path: str | os.PathLike[str], device: str = "cpu", *, trust_code: 
     """
     directory = best_directory(path)
     state = read_state(directory / MODEL)
+    require_format(directory / MODEL, state, MODEL_FORMAT, VERSION)
     _require_parts(directory / MODEL, state)
-    if (state.get("format"), state.get("version")) != (MODEL_FORMAT, VERSION):
-        raise CheckpointError(
-            f"{directory / MODEL}: expected {MODEL_FORMAT} version {VERSION}, "
-            f"found {state.get('format')} {state.get('version')}"
-        )
     try:
         normaliser = Normaliser.load(directory / NORMALISE)
     except ShardError as error:
@@ -96,15 +92,19 @@ def load_best(path: str | os.PathLike[str], device: str = "cpu", *, trust_code: 
     name = state["model"]["name"]
     require_consent(name, _named_in(directory, name), trust_code=trust_code)
     require_code(name, state["model"], str(directory / MODEL))
+    _require_size(directory / MODEL, state)
     trainee = _build(state)
     try:
         trainee.load_state_dict(state["state_dict"])
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{directory / MODEL} does not fit the model {name} of this code: {error}"
         ) from error
     trainee.to(device).eval()
-    quantities = Quantities.from_json(state["quantities"])
+    try:
+        quantities = Quantities.from_json(state["quantities"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{directory / MODEL} is damaged: its quantities: {error}") from error
     facts = {key: value for key, value in state.items() if key not in ("state_dict", "quantities")}
     return BestModel(directory, trainee, quantities, normaliser, facts)
 
@@ -113,6 +113,8 @@ def _require_parts(path: Path, state: Mapping[str, Any]) -> None:
     """CheckpointError unless a file of a model has what every one has."""
     known = {"model": dict, "shapes": dict, "quantities": dict, "state_dict": dict}
     wrong = [key for key, kind in known.items() if not isinstance(state.get(key), kind)]
+    if not wrong and not isinstance(state["model"].get("options"), dict):
+        wrong = ["the options of its model"]
     if wrong or not isinstance(state["model"].get("name"), str):
         raise CheckpointError(
             f"{path} is damaged: it does not say {', '.join(wrong) or 'the name of its model'}"
@@ -127,6 +129,26 @@ def _named_in(directory: Path, name: str) -> str:
     except ConfigError:
         return str(directory / MODEL)
     return file.where("model", "name") if file.config.model.name == name else str(directory / MODEL)
+
+
+def _require_size(path: Path, state: Mapping[str, Any]) -> None:
+    """CheckpointError if a model of ours would be larger than its weights are, before it takes any memory."""
+    from merlin.train.models.registry import MODELS
+
+    model, weights = state["model"], state["state_dict"]
+    if model["name"] not in MODELS:
+        return
+    depth = model["options"].get("depth")
+    with torch.device("meta"):
+        fits = not isinstance(depth, int) or depth <= len(weights)
+        made = _build(state).state_dict() if fits else {}
+    num = sum(value.numel() for value in made.values())
+    stored = sum(value.numel() for value in weights.values() if isinstance(value, torch.Tensor))
+    if not fits or num > stored:
+        what = f"{num:,} numbers" if fits else f"{depth:,} layers"
+        raise CheckpointError(
+            f"{path} is damaged: its options are those of a model with {what}, and it holds {stored:,} numbers"
+        )
 
 
 def _build(state: Mapping[str, Any]) -> Trainee:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from merlin.errors import CheckpointError
 from merlin.shards.format.atomic import TEMPORARY_SUFFIX, replacing
+from merlin.shards.format.regular_file import read_json
 from merlin.train.checkpoint import read_state, write_state
 from merlin.train.tournament.exchange import Offer, Standing, State, Waiting
 from merlin.train.tournament.presence import Crowd, presence_directory
@@ -152,8 +153,7 @@ class FileTransport:
 
     def _standing(self, trainer: int, number: int) -> Standing | None:
         try:
-            text = self._path(trainer, number).with_suffix(".json").read_text(encoding="utf-8")
-            return Standing.from_json(json.loads(text))
+            return Standing.from_json(read_json(self._path(trainer, number).with_suffix(".json")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             newest = max(self._rounds(trainer), default=None)
             if newest is not None and newest > number:

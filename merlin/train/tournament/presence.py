@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from merlin.server.record import boot_id, start_ticks
 from merlin.shards.format.atomic import replacing
+from merlin.shards.format.regular_file import read_json
 
 FORMAT = "merlin-presence"
 VERSION = 1
@@ -51,7 +52,7 @@ def presence_directory(tournament: Path) -> Path:
 def read_presence(path: Path) -> Presence | None:
     """None if the trainer never came, or its record cannot be read just now."""
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = read_json(path)
     except (OSError, ValueError):
         return None
     if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):

@@ -63,6 +63,13 @@ def test_nothing_is_written_over(here: Path, capsys: pytest.CaptureFixture[str])
     assert (here / "hello.yaml").read_text() == "mine"
 
 
+def test_a_path_that_is_a_file_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "afile").write_text("mine")
+    for name in ("hello", "icf"):
+        assert merlin("example", name, "-p", "afile") == 2
+        assert "afile exists already" in capsys.readouterr().err
+
+
 def test_an_unknown_example_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert merlin("example", "failure") == 2
     message = capsys.readouterr().err

@@ -340,6 +340,23 @@ def test_parquet_files_that_say_odd_things(tmp_path: Path) -> None:
         assert "y" in str(infer_schema([tmp_path / "told.parquet"]))
 
 
+@pytest.mark.parametrize("store_schema", [True, False], ids=["as a dictionary", "as text"])
+def test_a_text_that_a_small_parquet_file_repeats_does_not_fill_the_memory(
+    tmp_path: Path, store_schema: bool
+) -> None:
+    for num, length in ((300_000, 100_000), (1000, 5)):
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * num, pa.int32()), pa.array(["x" * length]))
+        path = tmp_path / f"{num}.parquet"
+        parquet.write_table(pa.table({"t": texts}), path, store_schema=store_schema)
+        source = open_source(path, "rows", None)
+        facts = source.facts("t")
+        if length == 5:
+            assert list(source.read("t", 1, 3, facts)) == ["xxxxx"] * 2
+            continue
+        with pytest.raises(ShardError, match=r"'t': .* made to fill disks"):
+            source.read("t", 0, 3, facts)
+
+
 @settings(max_examples=60, deadline=None)
 @given(places=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6))
 def test_a_damaged_parquet_file_is_refused_or_read(

@@ -129,8 +129,9 @@ def test_the_environment_variable_may_hold_anything(study, tmp_path):
     assert findings(spec) == []
     (instance,) = plan_only(load_spec(spec)).instances
     assert instance.per_sample and instance.num_tasks == len(hostile)
-    (found,) = findings(study('echo "$MERLIN_VALUE_NAME"', ["x\0y"]))
-    assert "no environment variable can hold it" in found.message
+    for command in ('echo "$MERLIN_VALUE_NAME"', 'echo "$(NAME)"'):
+        (found,) = findings(study(command, ["x\0y"]))
+        assert "nor an environment variable can hold it" in found.message and not found.hint
 
 
 def test_one_use_in_a_script_is_enough_to_be_refused(study):

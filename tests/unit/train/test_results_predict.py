@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -18,10 +21,12 @@ from trained import make_trained
 
 import merlin
 from merlin.errors import CheckpointError, MerlinError, TrainingError, UsageError
+from merlin.shards.format.regular_file import MAX_TEXT_BYTES
 from merlin.shards.reading.reader import open_shards
 from merlin.train.config_file import load_config
 from merlin.train.data import with_channels
 from merlin.train.prepare import open_data
+from merlin.train.results.history import read_history
 from merlin.train.results.predict import predict_file
 from merlin.train.results.samples import SamplesFile
 from merlin.train.results.surrogate import ExtrapolationWarning, Surrogate, load_best, load_surrogate
@@ -236,3 +241,85 @@ def test_images_are_not_left_out_of_a_csv_file_that_was_asked_for_them(
 def test_importing_merlin_does_not_load_torch() -> None:
     script = "import sys, merlin; merlin.load_surrogate; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def changed(run: RunDirectory, folder: Path, change) -> Path:
+    """A copy of `best`, whose state `change` has changed."""
+    shutil.copytree(run.best, folder)
+    state = torch.load(folder / "model.pt", weights_only=True)
+    change(state)
+    torch.save(state, folder / "model.pt")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", ["best/model.pt", "best/normalise.json", "run.json", "config.yaml", "trainers/0/metrics.jsonl"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_regular_file_of_a_foreign_run_is_refused(
+    run: RunDirectory, tmp_path: Path, name: str, kind: str
+) -> None:
+    shutil.copytree(run.path, tmp_path / "foreign")
+    path = tmp_path / "foreign" / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    foreign = RunDirectory(tmp_path / "foreign")
+    with pytest.raises(MerlinError, match=r"no regular file|has no best model"):
+        match path.name:
+            case "config.yaml":
+                load_config(path)
+            case "metrics.jsonl":
+                read_history(foreign)
+            case "run.json":
+                foreign.facts()
+            case _:
+                load_best(foreign.path)
+
+
+def test_a_json_file_that_is_too_large_or_too_deep_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+    folder = changed(run, tmp_path / "best", lambda state: None)
+    with (folder / "normalise.json").open("wb") as file:
+        file.truncate(MAX_TEXT_BYTES + 1)
+    with pytest.raises(CheckpointError, match="more than"):
+        load_best(folder)
+    (folder / "normalise.json").write_text("[" * 200_000)
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        load_best(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(quantities={"columns": 5}),
+        lambda state: state["quantities"]["inputs"][0].update(name=3),
+        lambda state: state.update(version=torch.zeros(3)),
+        lambda state: state["model"].update(version=torch.zeros(3)),
+        lambda state: state["model"].update(options=3),
+        lambda state: state["model"]["options"].update(depth=10**6),
+        lambda state: state["model"]["options"].update(width=200_000),
+        lambda state: state["state_dict"].update(dict.fromkeys(state["state_dict"], 3)),
+    ],
+    ids=["columns", "name", "version", "code", "options", "depth", "width", "weights"],
+)
+def test_odd_facts_in_a_foreign_model_are_damage(run: RunDirectory, tmp_path: Path, change) -> None:
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_best(changed(run, tmp_path / "best", change))
+
+
+def test_facts_of_a_foreign_run_that_cannot_be_are_damage(run: RunDirectory, tmp_path: Path) -> None:
+    whole = json.loads((run.path / "run.json").read_text())
+    for facts in ([], {**whole, "quantities": {"inputs": 5}}, {**whole, "inputs": 5}, {**whole, "more": 1}):
+        (tmp_path / "run.json").write_text(json.dumps(facts))
+        with pytest.raises(TrainingError, match="is damaged"):
+            RunDirectory(tmp_path).facts()
+
+
+def test_compressed_weights_are_refused_before_they_are_unpacked(run: RunDirectory, tmp_path: Path) -> None:
+    folder = changed(run, tmp_path / "best", lambda state: None)
+    with zipfile.ZipFile(folder / "model.pt", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("more", b"0" * 1000)
+    with pytest.raises(CheckpointError, match="compressed"):
+        load_best(folder)
