@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from merlin.execution.distributed.registry import WorkerInfo
 
 COLUMNS = ("worker", "host", "pid", "queues", "at once", "running", "last seen")
+MAX_SILENT = 20  # that are told of; anybody who can write into Redis can add some
 
 
 @click.command(cls=ManyCommand)
@@ -43,9 +44,11 @@ def query_workers(
     else:
         print(f"no workers {'are alive' if wanted.is_empty else 'pass these filters'}", file=sys.stderr)
     flush()
-    for worker in known:
-        if not worker.is_alive:
-            print(_silent(worker), file=sys.stderr)
+    silent = [worker for worker in known if not worker.is_alive]
+    for worker in silent[:MAX_SILENT]:
+        print(_silent(worker), file=sys.stderr)
+    if len(silent) > MAX_SILENT:
+        print(f"and {len(silent) - MAX_SILENT:,} more are silent", file=sys.stderr)
 
 
 def _silent(worker: WorkerInfo) -> str:
