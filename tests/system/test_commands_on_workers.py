@@ -17,6 +17,11 @@ from live_processes import processes_inside
 from servers import RedisServer, free_port
 from waiting import wait_until
 
+from merlin.config.load import require_config
+from merlin.execution.distributed import names
+from merlin.execution.distributed.connect import redis_client
+from merlin.execution.distributed.registry import SILENT_S, Registry, WorkerInfo
+
 SPEC = """
 description: {name: two, description: two steps on two queues}
 study:
@@ -267,7 +272,6 @@ def test_cancel_of_a_step_kills_its_process_trees_and_fails_its_tasks(home):
 
 
 def test_what_a_stopped_worker_holds_survives_a_cancel(home):
-    from merlin.config.load import require_config
     from merlin.execution.distributed.control import cancel
     from merlin.study.workspace import open_workspace
 
@@ -362,6 +366,19 @@ def test_doctor_finds_servers_and_workers(home):
     assert "refuses connections" in broken.stdout
 
 
+def test_of_many_silent_workers_some_are_named(home):
+    config = require_config(home.env, cwd=home.folder)
+    with redis_client(config) as client:
+        registry = Registry(client, config)
+        for k in range(23):
+            fields = {"pid": 1, "queues": [], "concurrency": 1, "started": 0.0, "version": "1"}
+            now = registry.beat(WorkerInfo(name=f"w{k:02}", host="h", **fields))
+            client.zadd(names.beats_key(config.namespace), {f"w{k:02}": now - 2 * SILENT_S})
+    told = home.merlin("query-workers").stderr.splitlines()
+    assert [line.split()[0] for line in told[1:]] == [*(f"w{k:02}" for k in range(20)), "and"]
+    assert told[-1] == "and 3 more are silent"
+
+
 def test_a_specs_own_workspace_chooses_its_workers(home):
     workspace = home.publish()
     by_spec = home.ask("run-workers", "two.yaml", "--echo")
@@ -382,3 +399,26 @@ def test_the_same_commands_with_rabbitmq(home, any_rabbit):
     findings = {f["component"]: f for f in home.ask("doctor")["findings"]}
     assert findings["broker"]["version"].startswith("RabbitMQ 3.")
     assert findings["backend"]["version"].startswith("Redis ")
+
+
+def test_a_queue_that_somebody_else_declared_is_named_with_the_remedy(home, any_rabbit):
+    home.env |= {"MERLIN_BROKER_URL": any_rabbit.url, "MERLIN_BACKEND_URL": home.redis.url}
+    queue = require_config(home.env, cwd=home.folder).queue_name("hot")
+    delete = f"rabbitmqctl --vhost {any_rabbit.vhost} delete_queue '{queue}'"
+    with any_rabbit.connection() as connection, connection.channel() as channel:
+        channel.queue_declare(queue, durable=False, auto_delete=False)
+        try:
+            refused = home.merlin("run", "two.yaml", code=1).stderr
+            assert f"has a queue {queue} that is not as we declare it" in refused
+            assert delete in refused
+            assert "internal error" not in refused
+            dead = home.merlin("run-workers", "two.yaml", "--steps", "sim", code=1).stderr
+            assert "worker simw did not start: exit code 1" in dead
+            assert delete in dead
+            assert "Traceback" not in (home.folder / "merlin_logs" / "simw.log").read_text()
+            findings = {f["component"]: f for f in home.ask("doctor", code=1)["findings"]}
+            assert findings["queues"]["status"] == "broken"
+            assert delete in findings["queues"]["hint"]
+        finally:
+            channel.queue_delete(queue)
+    assert "is not as we declare it" not in home.merlin("doctor").stdout

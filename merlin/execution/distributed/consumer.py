@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from amqp.exceptions import PreconditionFailed
+from celery.exceptions import WorkerShutdown
 from celery.worker import consumer
 
 from merlin.config.model import Config
@@ -16,6 +18,7 @@ from merlin.execution.distributed.incoming import (
     clean_headers,
     sealed_envelope,
 )
+from merlin.execution.distributed.queues import other_properties
 from merlin.execution.distributed.refusals import Refusals
 
 log = logging.getLogger("merlin.worker")
@@ -29,8 +32,18 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
     """Hands on tickets alone, and of each of them no more than was sealed."""
 
     def __init__(self, *args: Any, config: Config, refusals: Refusals, **options: Any) -> None:
-        self._key, self._refusals = config.key, refusals
+        self._config, self._key, self._refusals = config, config.key, refusals
         super().__init__(*args, **options | dict.fromkeys(SILENT, True))
+
+    def start(self) -> None:
+        """Until the worker ends."""
+        try:
+            super().start()
+        except PreconditionFailed as error:
+            if (told := other_properties(self._config, error)) is None:
+                raise
+            log.critical("this worker ends: %s", told)
+            raise WorkerShutdown(1) from None
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
         handle = super().create_task_handler(*args, **options)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from merlin.config.model import Config, Endpoint
     from merlin.config.reach import Reach
-    from merlin.execution.distributed.registry import WorkerInfo
+    from merlin.execution.distributed.registry import Registry, StudyInfo, WorkerInfo
 
 Status = Literal["ok", "warning", "broken", "absent"]
 
@@ -33,6 +33,7 @@ MIN_FREE_BYTES = 1_000_000_000
 MIN_FREE_SHARE = 0.1  # of Redis' memory limit
 SLOW_MS = 50.0  # a round trip beyond it makes small tasks slow
 SLOW_SYNC_S = 1.0
+MAX_NAMES = 20  # of workers; anybody who can write into Redis can add some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +180,8 @@ def judge_directory(path: Path, free_bytes: int, sync_s: float) -> Finding:
 
 def _examine_servers(config: Config, *, has_key: bool) -> Iterator[Finding]:
     from merlin.config.reach import check_endpoint
+    from merlin.execution.distributed.connect import redis_client
+    from merlin.execution.distributed.registry import Registry
 
     broker = check_endpoint(config.broker)
     yield judge_reach("broker", config.broker, broker)
@@ -188,9 +191,12 @@ def _examine_servers(config: Config, *, has_key: bool) -> Iterator[Finding]:
         return
     try:
         yield from _examine_redis(config)
-        if broker.ok:
-            yield _examine_queues(config)
-        yield from _examine_workers(config)
+        with redis_client(config) as client:
+            registry = Registry(client, config)
+            studies = registry.studies()
+            if broker.ok:
+                yield _examine_queues(config, studies)
+            yield from _examine_workers(registry, studies)
     except ExecutionError as error:
         yield Finding(component="backend", status="broken", detail=str(error))
 
@@ -338,25 +344,21 @@ def judge_persistence(info: Mapping[str, Any], save: str | None) -> Finding:
     )
 
 
-def _examine_queues(config: Config) -> Finding:
-    """Whether the broker lets us look at a queue."""
-    from merlin.execution.distributed.queues import queue_depths
+def _examine_queues(config: Config, studies: Sequence[StudyInfo]) -> Finding:
+    """Whether the broker lets us look at a queue, and those of open studies can be used."""
+    from merlin.execution.distributed.queues import check_properties, queue_depths
 
     try:
         queue_depths(config, ["merlin"])
+        check_properties(config, sorted({"merlin"}.union(*(study.queues for study in studies))))
     except ExecutionError as error:
-        return Finding(component="queues", status="broken", detail=str(error))
+        detail, _, hint = str(error).partition("\n")
+        return Finding(component="queues", status="broken", detail=detail, hint=hint.strip())
     return Finding(component="queues", status="ok", detail=f"named {config.queue_name('…')}")
 
 
-def _examine_workers(config: Config) -> Iterator[Finding]:
-    from merlin.execution.distributed.connect import redis_client
-    from merlin.execution.distributed.registry import Registry
-
-    with redis_client(config) as client:
-        registry = Registry(client, config)
-        workers, studies = registry.workers(all=True), registry.studies()
-        counters = registry.counters()
+def _examine_workers(registry: Registry, studies: Sequence[StudyInfo]) -> Iterator[Finding]:
+    workers, counters = registry.workers(all=True), registry.counters()
     yield judge_workers(workers, [study.workspace for study in studies])
     if damaged := registry.damage.found:
         yield judge_damage(damaged)
@@ -387,14 +389,16 @@ def judge_workers(workers: list[WorkerInfo], studies: Sequence[str]) -> Finding:
     alive = [worker for worker in workers if worker.is_alive]
     hosts = {worker.host for worker in alive}
     other = sorted({worker.version for worker in alive} - {__version__})
-    hints = (
-        [f"workers run Merlin {', '.join(other)}, and this is {__version__}; restart them"] if other else []
-    )
+    hints = []
+    if other:
+        versions = ", ".join(other[:3]) + " …" * (len(other) > 3)
+        hints.append(f"workers run Merlin {versions}, and this is {__version__}; restart them")
     if studies and not alive:
         start = "; ".join(command_line("run-workers", workspace) for workspace in studies[:3])
         hints.append(f"studies wait, and no worker is alive; start some: {start}")
     if silent := [worker.name.removeprefix("celery@") for worker in workers if not worker.is_alive]:
-        hints.append(f"silent: {', '.join(silent)}; their work is taken over")
+        more = f" and {len(silent) - MAX_NAMES:,} more" if len(silent) > MAX_NAMES else ""
+        hints.append(f"silent: {', '.join(silent[:MAX_NAMES])}{more}; their work is taken over")
     return Finding(
         component="workers",
         status="warning" if hints else "ok" if alive else "absent",

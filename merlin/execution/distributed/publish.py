@@ -10,6 +10,7 @@ from merlin.config.reach import explain
 from merlin.config.seal import seal
 from merlin.errors import ExecutionError
 from merlin.execution.distributed import names
+from merlin.execution.distributed.queues import other_properties
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -33,7 +34,8 @@ class Publisher:
         """Send one message per ticket; returns their number.
 
         Raises:
-            ExecutionError: the broker cannot be reached. The tickets that were not sent will be issued again.
+            ExecutionError: the broker cannot be reached, or has a queue with other properties. The tickets that were
+                not sent will be issued again.
         """
         num = 0
         for ticket in tickets:
@@ -54,6 +56,7 @@ class Publisher:
         self._send(workspace.instance(instance).queue, envelope, self._priorities["run"])
 
     def _send(self, queue_name: str, envelope: object, priority: int) -> None:
+        from amqp.exceptions import PreconditionFailed
         from kombu.exceptions import OperationalError
 
         from merlin.execution.distributed.app import queue
@@ -74,6 +77,8 @@ class Publisher:
                     retry=True,
                     retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
                 )
+        except PreconditionFailed as error:
+            raise other_properties(self._config, error) or error from None
         except (OperationalError, OSError) as error:
             detail, hint = explain(error, self._config.broker)
             raise ExecutionError(f"{detail}\n  {hint}" if hint else detail) from None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from merlin.config.model import QUEUE_TAG
 from merlin.config.reach import explain
 from merlin.errors import ExecutionError
 from merlin.execution.distributed import names
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 PRIORITY_SEPARATOR = "\x06\x16"  # kombu's, between a Redis queue's name and its priority step
 PRIORITY_STEPS = (0, 3, 6, 9)
+# of RabbitMQ, to who declares a queue that is there with other properties
+_INEQUIVALENT = re.compile(r"inequivalent arg '(.*?)' for queue '(.*)' in vhost '(.*?)'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,43 @@ def queue_depths(config: Config, queue_names: Iterable[str]) -> dict[str, QueueI
         ExecutionError: the broker cannot be reached.
     """
     return {name: _depth(config, name) for name in queue_names}
+
+
+def check_properties(config: Config, queue_names: Iterable[str]) -> None:
+    """Declare the queues that exist, as we would to use them; Redis' have no properties.
+
+    Raises:
+        ExecutionError: one exists with other properties than ours, or the broker cannot be reached.
+    """
+    from merlin.execution.distributed.app import queue
+
+    if names.transport(config.broker.kind) == "redis":
+        return
+    for name in queue_names:
+        if _declare_passively(config, config.queue_name(name)) is None:
+            continue
+        try:
+            with _connection(config) as connection:
+                queue(config, name)(connection.default_channel).queue_declare()
+        except Exception as error:  # noqa: BLE001  whatever the client library throws
+            raise other_properties(config, error) or _unreachable(config, error) from None
+
+
+def other_properties(config: Config, error: Exception) -> ExecutionError | None:
+    """What to tell if this error says that a queue exists with other properties than ours; else None."""
+    from amqp.exceptions import PreconditionFailed
+
+    found = _INEQUIVALENT.search(str(error)) if isinstance(error, PreconditionFailed) else None
+    if found is None:
+        return None
+    what, full, vhost = found.groups()
+    delete = shlex.join(["rabbitmqctl", "--vhost", vhost, "delete_queue", full])
+    return ExecutionError(
+        f"{config.broker.product} at {config.broker.address} has a queue {full} that is not as we declare it ({what}): "
+        "somebody else, or another version of Merlin, made it\n"
+        f"  If nothing of value is in it, delete it: {delete}\n"
+        f"  If not, choose another task_queue than {config.display_queue(full).removeprefix(QUEUE_TAG)}"
+    )
 
 
 def _depth(config: Config, name: str) -> QueueInfo:

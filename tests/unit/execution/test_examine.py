@@ -145,3 +145,9 @@ def test_workers_are_judged_by_version_and_silence(workers, studies, status, hin
     finding = doctor.judge_workers(workers, studies)
     assert finding.status == status
     assert hint in finding.hint
+
+
+def test_of_many_silent_workers_some_are_named():
+    finding = doctor.judge_workers([worker(f"w{k}", age_s=99.0) for k in range(20_000)], [])
+    assert "w19 and 19,980 more; their work" in finding.hint
+    assert "w20," not in finding.hint
