@@ -77,7 +77,7 @@ class WarmShell:
         self._home = home  # the shell's own directory; whoever looks for orphans finds it there
         self._own_session = _has_terminal()
         self._driver: _Driver | None = None
-        self._bereaved: set[int] = set()  # tasks that have outlived a shell
+        self._lost_their_shell: set[int] = set()  # once; these tasks have got another one
 
     def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]:
         """Run the batches; the next one is prepared while the shell works on the one before."""
@@ -223,8 +223,8 @@ class WarmShell:
         if driver.group is not None:
             kill_group(driver.group, STOP_GRACE_S)
         task = driver.waiting[0]
-        if task.task not in self._bereaved:
-            self._bereaved.add(task.task)
+        if task.task not in self._lost_their_shell:
+            self._lost_their_shell.add(task.task)
             self._begin_again(task)
             return
         yield self._exit(driver, signalled(code) if code else 1, time.time())
