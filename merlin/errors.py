@@ -11,11 +11,11 @@
     ├── WorkspaceError          1   not a workspace, locked by a live run, not writable, plan unreadable
     ├── LedgerError             1   the ledger cannot be read or written
     ├── ExecutionError          1   the run itself broke (not a task: tasks fail, they do not raise)
-    │   ├── ProgressGoneError       1   Redis has lost the study, or it was purged or cancelled
-    │   ├── ProgressFullError       1   Redis is out of memory; nothing was changed
-    │   ├── ProgressUnreachableError 1  no connection to Redis; repeat what was asked
-    │   ├── LeaseLostError          1   the chunk was given to another worker; nothing of it may be committed
-    │   └── StaleTicketError        1   a message was used before, or belongs to an earlier run
+    │   ├── StudyGoneError          1   Redis does not hold the study: it is over, or was lost
+    │   ├── RedisFullError          1   Redis is out of memory; nothing was changed
+    │   ├── RedisUnreachableError   1   no connection to Redis; repeat what was asked
+    │   ├── OwnershipLostError      1   another process owns the study now; nothing more may be decided here
+    │   └── LeaseLostError          1   the chunk was given to another worker; nothing of it may be committed
     ├── ForgedMessageError      1   a message was not sealed with this user's key, or was altered
     ├── LoaderError             1   a training loader cannot go on: a worker died, no memory, a state of other data
     ├── TrainingError           1   a training run cannot begin or go on
@@ -104,27 +104,23 @@ class ExecutionError(MerlinError):
     pass
 
 
-class ProgressGoneError(ExecutionError):
-    """Redis does not hold the study; `reason` is "purged" or "cancelled" if somebody wanted that, else ""."""
-
-    def __init__(self, message: str, reason: str = "") -> None:
-        self.reason = reason
-        super().__init__(message)
-
-
-class ProgressFullError(ExecutionError):
+class StudyGoneError(ExecutionError):
     pass
 
 
-class ProgressUnreachableError(ExecutionError):
+class RedisFullError(ExecutionError):
+    pass
+
+
+class RedisUnreachableError(ExecutionError):
+    pass
+
+
+class OwnershipLostError(ExecutionError):
     pass
 
 
 class LeaseLostError(ExecutionError):
-    pass
-
-
-class StaleTicketError(ExecutionError):
     pass
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from merlin.errors import ConfigError, ExecutionError, ProgressGoneError
+from merlin.errors import ConfigError, ExecutionError
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -45,22 +45,17 @@ def live_snapshot(workspace: Workspace) -> Live:
 def ask_crew(workspace: Workspace, config: Config) -> Crew | None:
     """The workers of the study; None if it does not run. Raises ExecutionError if Redis cannot be asked."""
     from merlin.cli.watch import idle_queues
-    from merlin.execution.distributed.connect import make_client
     from merlin.execution.distributed.launch import plain_queue
-    from merlin.execution.distributed.redis_progress import RedisProgress
-    from merlin.execution.distributed.registry import Registry
+    from merlin.execution.distributed.view import StudyView
     from merlin.status.snapshot import Crew
 
-    client = make_client(config.backend)
-    progress = RedisProgress(client, config.namespace, workspace.plan)
-    try:
-        if progress.state().state != "running":
-            return None
-        counts = progress.counts()
-    except ProgressGoneError:
+    view = StudyView(workspace, config)
+    view.update()
+    if view.state()[0] != "running":
         return None
+    all_workers = view.workers()
     queues = {config.queue_name(i.queue) for i in workspace.plan.instances}
-    workers = [w for w in Registry(client, config).workers() if queues & set(w.queues)]
+    workers = [w for w in all_workers if queues & set(w.queues)]
     running: dict[str, int] = {}
     for chunk in (c for w in workers for c in w.running if c.study == workspace.plan.study_id):
         running[chunk.instance] = running.get(chunk.instance, 0) + 1
@@ -68,5 +63,5 @@ def ask_crew(workspace: Workspace, config: Config) -> Crew | None:
     return Crew(
         num_workers=sum(w.concurrency for w in workers),
         running=running,
-        idle_queues=idle_queues(workspace.plan, counts, served),
+        idle_queues=idle_queues(workspace.plan, view.counts(all_workers), served),
     )

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from merlin.config.model import Config, Endpoint
     from merlin.config.reach import Reach
     from merlin.execution.distributed.launch import Queues
-    from merlin.execution.distributed.registry import Registry, WorkerInfo
+    from merlin.execution.distributed.redis_registry import RedisRegistry
+    from merlin.execution.distributed.registry import WorkerInfo
     from merlin.spec.model import Document
 
 PATIENCE_S = 10.0  # for a server that has to answer; one that is only looked at has less
@@ -46,15 +47,15 @@ def reach_all(config: Config, timeout_s: float | None = None) -> list[tuple[Endp
         return list(zip(endpoints, reached, strict=True))
 
 
-def open_registry(config: Config) -> Registry:
+def open_registry(config: Config) -> RedisRegistry:
     """Who works for this user. Raises ExecutionError if Redis does not answer."""
     from merlin.execution.distributed.connect import redis_client
-    from merlin.execution.distributed.registry import Registry
+    from merlin.execution.distributed.redis_registry import RedisRegistry
 
-    return Registry(redis_client(config), config)
+    return RedisRegistry(redis_client(config), config)
 
 
-def workers_here(registry: Registry) -> list[WorkerInfo]:
+def workers_here(registry: RedisRegistry) -> list[WorkerInfo]:
     """The live workers of this host; one that was killed a moment ago is not among them."""
     import socket
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.cli.output import count
 from merlin.cli.watch import Look, State, idle_queues, sum_by_step
-from merlin.errors import ExecutionError, MerlinError, ProgressGoneError
+from merlin.errors import ExecutionError, MerlinError
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -25,77 +24,35 @@ class RedisSource:
     """A study that was published."""
 
     def __init__(self, workspace: Workspace, config: Config) -> None:
-        from merlin.execution.distributed.connect import make_client
-        from merlin.execution.distributed.redis_progress import RedisProgress
-        from merlin.execution.distributed.registry import Registry
+        from merlin.execution.distributed.view import StudyView
 
         self._workspace, self._config = workspace, config
-        client = make_client(config.backend)
-        self._progress = RedisProgress(client, config.namespace, workspace.plan)
-        self._registry = Registry(client, config)
+        self._view = StudyView(workspace, config)
 
     def look(self) -> Look:
         try:
-            state = self._progress.state()
-            if state.state in ("gone", "dropped"):
-                return self._without_progress(state.reason if state.state == "dropped" else "")
-            counts = self._progress.counts()
-            workers = self._registry.workers()
-        except ProgressGoneError as error:  # between two questions
-            return self._without_progress(error.reason)
+            self._view.update()
+            state, reason = self._view.state()
+            workers = self._view.workers()
+            counts, num_running = self._view.counts(workers), self._view.num_held()
         except ExecutionError as error:
             return Look(state="unreachable", per_step={}, reason=str(error))
         plan = self._workspace.plan
         served = self._served(workers)
         return Look(
-            state=state.state,
+            state=state,
             per_step=sum_by_step(plan, counts),
             num_workers=sum(bool(queues & {i.queue for i in plan.instances}) for queues in served),
-            num_running=state.num_running,
-            reason=state.reason,
-            idle_queues=idle_queues(plan, counts, set().union(*served)) if state.state == "running" else (),
+            num_running=num_running,
+            reason=reason,
+            idle_queues=idle_queues(plan, counts, set().union(*served)) if state == "running" else (),
         )
-
-    def _without_progress(self, reason: str) -> Look:
-        """Redis does not hold the study: it has ended, somebody wanted that, or Redis has lost it."""
-        from merlin.status.snapshot import KILLED, take_snapshot
-
-        snapshot = take_snapshot(self._workspace)
-        per_step = counts_of(snapshot)
-        if not snapshot.totals.missing:
-            return Look(state="complete", per_step=per_step)
-        if reason:
-            return Look(state="dropped", per_step=per_step, reason=reason)
-        if snapshot.stop_reason not in ("", KILLED):
-            return Look(state="stopped", per_step=per_step, reason=snapshot.stop_reason)
-        return Look(state="gone", per_step=per_step)
 
     def _served(self, workers: list[WorkerInfo]) -> list[set[str]]:
         """Per live worker its queues, as in specs."""
         from merlin.execution.distributed.launch import plain_queue
 
         return [{plain_queue(self._config, q) for q in w.queues} for w in workers if not w.is_stopping]
-
-    def stop(self, reason: str) -> int:
-        """Let nothing more start; returns the chunks that run on to their end. Raises ExecutionError."""
-        self._progress.stop(reason)
-        self.settle(reason)
-        return self._progress.state().num_running
-
-    def settle(self, reason: str) -> None:
-        from merlin.execution.distributed.study import Study
-        from merlin.study.plan_io import plan_digest
-
-        study = Study(self._workspace, plan_digest(self._workspace.plan), self._progress)
-        with suppress(ExecutionError):  # gone or unreachable: workers, or the next restart, will do it
-            try:
-                study.flush()
-                if self._progress.state().state in ("complete", "stopped") and self._registry.withdraw(
-                    study.id
-                ):
-                    study.event("run_stopped" if reason else "run_finished", reason=reason)
-            finally:
-                study.close()
 
     def republish(self) -> str:
         from merlin.execution.distributed.open_study import open_study
@@ -172,9 +129,6 @@ class LedgerSource:
 
     def republish(self) -> str:
         raise AssertionError("a local run has no progress to lose")
-
-    def settle(self, reason: str) -> None:
-        pass
 
 
 def counts_of(snapshot: Snapshot) -> dict[str, Counts]:

@@ -48,9 +48,6 @@ class Source(Protocol):
         Raises ExecutionError if the servers do not let it, WorkspaceError if somebody else is at it.
         """
 
-    def settle(self, reason: str) -> None:
-        """Write down what no worker was there to write: verdicts on skipped tasks, the end of the run."""
-
 
 class Watch:
     """Decides, look by look; `over` is set once the study (or every chosen step) has ended."""
@@ -156,8 +153,6 @@ def follow(
             (display.progress if is_shown else lambda p: display.started(plan, p))(progress)
             is_shown = True
         if watch.over:
-            if watch.over != "dropped":
-                source.settle(watch.reason)
             return
         sleep(interval_s)
 

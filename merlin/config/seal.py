@@ -19,26 +19,26 @@ _MAC_CHARS = 64
 _FIELDS = {"body", "mac"}
 
 
-def seal(body: Mapping[str, Any], key: bytes) -> dict[str, str]:
+def seal(body: Mapping[str, Any], key: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:
     """The envelope of a message.
 
-    Raises ValueError for a body that is no plain JSON object or is longer than MAX_BODY_BYTES.
+    Raises ValueError for a body that is no plain JSON object or is longer than that.
     """
     text = json.dumps(dict(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    if len(text) > MAX_BODY_BYTES:  # ASCII: a character is a byte
-        raise ValueError(f"a message of {len(text)} bytes; at most {MAX_BODY_BYTES} are allowed")
+    if len(text) > max_bytes:  # ASCII: a character is a byte
+        raise ValueError(f"a message of {len(text)} bytes; at most {max_bytes} are allowed")
     return {"body": text, "mac": _mac(text.encode("ascii"), key)}
 
 
-def unseal(envelope: object, key: bytes) -> dict[str, Any]:
+def unseal(envelope: object, key: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
     """The body of a message. Raises ForgedMessageError for anything that `seal` did not write with this key."""
     if not isinstance(envelope, Mapping) or set(envelope) != _FIELDS:
         raise ForgedMessageError("a message without a seal")
     text, mac = envelope["body"], envelope["mac"]
     if not isinstance(text, str) or not isinstance(mac, str) or len(mac) != _MAC_CHARS:
         raise ForgedMessageError("a message with a malformed seal")
-    if len(text) > MAX_BODY_BYTES:
-        raise ForgedMessageError(f"a message of {len(text)} characters; at most {MAX_BODY_BYTES} are allowed")
+    if len(text) > max_bytes:
+        raise ForgedMessageError(f"a message of {len(text)} characters; at most {max_bytes} are allowed")
     if not (text.isascii() and mac.isascii()):
         raise ForgedMessageError("a message with characters that no seal of ours has")
     if not hmac.compare_digest(_mac(text.encode("ascii"), key), mac):

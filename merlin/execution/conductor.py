@@ -12,19 +12,20 @@ from types import TracebackType
 from typing import Any
 
 from merlin.errors import ExecutionError
-from merlin.ledger.records import RESET, EventRecord, RangeRecord
-from merlin.ledger.replay import replay
+from merlin.execution.wire import chunk_from_json, chunk_to_json
+from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
+from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.plan import Plan
 from merlin.study.reopen import reopen, reopen_failed
 from merlin.study.restrict import restrict
-from merlin.study.runs import RunMap
-from merlin.study.schedule import TARGET_S, Counts, Scheduler, Verdict
-from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult
+from merlin.study.schedule import TARGET_S, Counts, Death, Deferral, Scheduler, Verdict
+from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.study.workspace import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
+MEMORY = "memory"  # the event with what outcomes do not tell
 
 
 def verdict_records(verdicts: Iterable[Verdict]) -> list[RangeRecord]:
@@ -35,6 +36,33 @@ def verdict_records(verdicts: Iterable[Verdict]) -> list[RangeRecord]:
         )
         for v in verdicts
     ]
+
+
+def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
+    """What a scheduler knows beyond outcomes, as the ledger keeps it: one event, or none."""
+    data: dict[str, list[Any]] = {"deferred": [], "deaths": []}
+    for memory in memories:
+        if isinstance(memory, Death):
+            data["deaths"].append([memory.instance, memory.task, memory.infrastructure])
+        else:
+            data["deferred"].append([chunk_to_json(memory.chunk), memory.not_before])
+    return [EventRecord(kind=MEMORY, data=data)] if any(data.values()) else []
+
+
+def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
+    """What the schedulers of one run have written down, in order."""
+    out: list[Deferral | Death] = []
+    for event in found.events(session):
+        if event.kind == MEMORY:
+            out += [Death(instance=i, task=t, infrastructure=lost) for i, t, lost in event.data["deaths"]]
+            out += [Deferral(chunk=chunk_from_json(c), not_before=at) for c, at in event.data["deferred"]]
+    return out
+
+
+def next_attempt(found: Replay, session: str) -> int:
+    """An attempt that outranks what the run has recorded of tasks that have not ended."""
+    headers = (e.header for e in found.entries() if e.writer.session == session)
+    return 1 + max((h.attempt for h in headers if h.counts[Outcome.INTERRUPTED]), default=0)
 
 
 def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRecord]:
@@ -60,16 +88,19 @@ class Conductor:
     `session` is to be given to the ledger writers of all workers of this run.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, session: str = "") -> None:
+        """Begin a run, or with `session` go on with one."""
         self._workspace = workspace
-        self.session = next_session(workspace.ledger_dir, time.time())
+        self.session = session or next_session(workspace.ledger_dir, time.time())
         self._ledger = LedgerWriter(
             workspace.ledger_dir,
             CONTROLLER,
             session=self.session,
             study_id=workspace.plan.study_id,
-            sync=False,  # skips follow from other outcomes; a power cut costs nothing
+            sync=bool(session),  # here skips follow from other outcomes; elsewhere they shall be seen soon
         )
+        self._unwritten: list[Record] = []
+        self._replay: Replay | None = None
 
     def open(
         self,
@@ -87,35 +118,40 @@ class Conductor:
         `again`: tasks to be run again however they ended, and the shards and manifests that follow from them. `only`:
         the step instances to be run, all of whose other sources have ended. `max_failures`: in place of the plan's.
         """
-        plan = self._workspace.plan
-        self._replay = replay(self._workspace.ledger_dir, plan)
+        plan, found = self._workspace.plan, self.read()
         if redo_failed:
-            self._forget(reopen_failed(plan, self._replay.outcomes, steps))
+            self._forget(reopen_failed(plan, found.outcomes, steps))
         if again:
-            self._forget(reopen(plan, self._replay.outcomes, again))
+            self._forget(reopen(plan, found.outcomes, again))
         if only is not None:
             plan = restrict(plan, only)
         if max_failures is not None:
             plan = _allowing(plan, max_failures)
-        self.scheduler = Scheduler(plan, self._replay.outcomes, num_workers=num_workers, target_s=target_s)
+        self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers, target_s=target_s)
         self.flush()
 
     def _forget(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
         self._ledger.append(*reset_records(reopened))  # all or none
-        self._replay.update()
+        self.read()
 
-    def outcomes(self) -> Mapping[str, RunMap]:
-        """What the ledger holds now."""
-        self._replay.update()
-        return self._replay.outcomes
+    def read(self) -> Replay:
+        """The ledger as it is now."""
+        if self._replay is None:
+            self._replay = replay(self._workspace.ledger_dir, self._workspace.plan)
+        else:
+            self._replay.update()
+        return self._replay
+
+    def done(self, chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
+        """What the ledger holds of the chunk's tasks: (lo, hi, outcome)."""
+        runs = self.read().outcomes_of(chunk.instance).runs(chunk.lo, chunk.hi)
+        return tuple(run for run in runs if run[2] != NO_OUTCOME)
 
     def lost(self, chunk: Chunk, now: float, *, crash: str = "") -> None:
         """The chunk's worker is gone; `crash` says how it died, "" that we ended it ourselves."""
-        done = tuple(
-            r for r in self.outcomes()[chunk.instance].runs(chunk.lo, chunk.hi) if r[2] != NO_OUTCOME
-        )
+        done = self.done(chunk)
         if crash:
-            held = self.scheduler.lost(chunk, done, now, signal=crash)
+            held = self.scheduler.lost(chunk, done, signal=crash)
         else:
             held = self.scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
         self._expect_held(chunk, held)
@@ -133,13 +169,23 @@ class Conductor:
 
     def event(self, kind: str, **data: Any) -> None:
         """Write down something that happened to the run."""
-        self._ledger.append(EventRecord(kind=kind, data=data))
+        self.note(kind, **data)
+        self._write()
+
+    def note(self, kind: str, **data: Any) -> None:
+        """An event that is written with the next ones."""
+        self._unwritten.append(EventRecord(kind=kind, data=data))
 
     def flush(self) -> None:
-        """Write the scheduler's verdicts."""
-        verdicts = self.scheduler.verdicts()
-        self._ledger.append(*verdict_records(verdicts))
-        self.scheduler.written(verdicts)
+        """Write what the scheduler has decided. What cannot be written is kept for the next time."""
+        self._unwritten += verdict_records(self.scheduler.verdicts())
+        self._unwritten += memory_records(self.scheduler.memories())
+        self._write()
+
+    def _write(self) -> None:
+        if self._unwritten:
+            self._ledger.append(*self._unwritten)
+            self._unwritten.clear()
 
     def per_step(self, in_flight: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Counts]:
         """Counts per step, over its instances; `in_flight`: (ended, failed) as running chunks report."""

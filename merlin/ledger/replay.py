@@ -274,14 +274,13 @@ class Replay:
         for entry, payload in self.payloads(every):
             yield decode(entry.header, payload, entry.writer)
 
-    def events(self) -> list[EventRecord]:
-        """What happened to the runs, run by run, in order of time."""
+    def events(self, session: str = "") -> list[EventRecord]:
+        """What happened to the runs (to one of them), run by run, in order of time."""
         import json
 
         found: list[EventRecord] = []
-        for entry, payload in self.payloads(
-            sorted(self._events, key=lambda e: (self._began(e), e.header.started))
-        ):
+        chosen = [e for e in self._events if session in ("", e.writer.session)]
+        for entry, payload in self.payloads(sorted(chosen, key=lambda e: (self._began(e), e.header.started))):
             detail = next(
                 json.loads(data) for block, _, data in iter_blocks(payload) if block == Block.DETAIL
             )

@@ -20,6 +20,7 @@ State = Literal["new", "running", "finished", "stopped", "failed"]
 
 RATE_WINDOW_S = 60.0
 EXECUTOR = "celery"  # in the event of a run that was published
+CANCELLED = "cancelled"  # the stop reason of a run that `merlin cancel` ended
 KILLED = "killed"  # the stop reason of a run that left no word
 
 
@@ -275,6 +276,12 @@ def is_published(state: Replay) -> bool:
     """Whether the last run was handed to workers on other machines, and has not ended as far as they told."""
     runs = [e for e in state.events() if e.kind.startswith("run_")]
     return bool(runs) and runs[-1].kind == "run_started" and runs[-1].data.get("executor") == EXECUTOR
+
+
+def end_of_run(state: Replay) -> str | None:
+    """Why the last run ended before its end, as it said itself; None if it did not."""
+    runs = [e for e in state.events() if e.kind.startswith("run_")]
+    return str(runs[-1].data.get("reason", "")) if runs and runs[-1].kind == "run_stopped" else None
 
 
 def was_published(state: Replay) -> bool:

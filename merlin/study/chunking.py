@@ -11,16 +11,15 @@ DECAY = 0.5  # weight of what was known before, per chunk
 
 
 class ChunkSizer:
-    """Aims at `target_s` of work per chunk; starts small, and shrinks again when the tasks run out.
+    """Aims at some seconds of work per chunk; starts small, and shrinks again when the tasks run out.
 
     The estimate is busy seconds over tasks, both decayed per chunk, so that chunks with many tasks outweigh
     the first small ones, which also pay for imports and shell starts.
     """
 
-    __slots__ = ("_busy_s", "_num_tasks", "_target_s", "limit", "size")
+    __slots__ = ("_busy_s", "_num_tasks", "limit", "size")
 
-    def __init__(self, instance: StepInstance, target_s: float) -> None:
-        self._target_s = target_s
+    def __init__(self, instance: StepInstance) -> None:
         self._busy_s = 0.0
         self._num_tasks = 0.0
         first, self.limit = {
@@ -29,14 +28,14 @@ class ChunkSizer:
         }.get(instance.kind, (1, 1))
         self.size = first
 
-    def learn(self, num_tasks: int, busy_s: float) -> None:
-        """Take in a chunk that has ended."""
+    def learn(self, num_tasks: int, busy_s: float, target_s: float) -> None:
+        """Take in a chunk that has ended; the next ones are to take `target_s`."""
         if num_tasks <= 0:
             return
         self._busy_s = self._busy_s * DECAY + busy_s
         self._num_tasks = self._num_tasks * DECAY + num_tasks
         per_task_s = max(self._busy_s / self._num_tasks, 1e-9)
-        ideal = max(1, min(self.limit, int(self._target_s / per_task_s)))
+        ideal = max(1, min(self.limit, int(target_s / per_task_s)))
         self.size = ideal if ideal <= self.size else max(self.size, min(ideal, GROWTH * num_tasks))
 
     def next_size(self, num_left: int, num_workers: int) -> int:

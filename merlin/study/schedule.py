@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from merlin.errors import ExecutionError
@@ -38,8 +38,8 @@ STATE_NAMES = {
 }  # fmt: skip
 
 MAX_SPARSE_SPAN = 4096  # a chunk with holes reaches no further than this, or four times the tasks it runs
+MAX_PIECES = 2000  # of one chunk
 TARGET_S = 1.5
-LEASE_S = 60.0
 LOSS_LIMIT = 10  # a task that was alone in its chunk when its worker was lost, so many times, has failed
 
 
@@ -53,7 +53,23 @@ class Verdict:
     outcome: Outcome  # SKIPPED, or FAILED for a task that keeps killing its worker
     cause: str
     attempt: int = 1
-    id: str = field(default="", compare=False)  # of whoever keeps it until it is written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """Tasks that asked to be run again: outcomes do not tell, so the executor writes it into the ledger, too."""
+
+    chunk: Chunk  # as it will be handed out
+    not_before: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A task that was alone in its chunk when its worker was lost; for the ledger, as a `Deferral`."""
+
+    instance: str
+    task: int
+    infrastructure: bool  # the worker was not killed by the task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +89,6 @@ class Counts:
     @property
     def missing(self) -> int:
         return self.planned - self.ok - self.failed - self.skipped
-
-
-@dataclass(slots=True)
-class _Lease:
-    """A chunk that runs, and until when its holder is believed to live."""
-
-    chunk: Chunk
-    expires: float
 
 
 def shown_limit(max_failures: float) -> str:
@@ -162,11 +170,12 @@ class _State:
 
 
 class Scheduler:
-    """The run of one plan in memory, from the outcomes that the ledger holds to the end; see `Progress`.
+    """The run of one plan in memory, from the outcomes that the ledger holds to the end.
 
     Call `take` for work, and `finished`, `lost` or `give_back` once for every chunk that it returned. After
-    each of these, and after construction, write `verdicts` into the ledger. `first_attempt` must exceed every
-    attempt in the ledger, so that what runs now outranks what is recorded.
+    each of these, and after construction, write `verdicts` and `memories` into the ledger. `first_attempt` must
+    exceed every attempt in the ledger, so that what runs now outranks what is recorded. Leases are named after
+    `name`; schedulers that follow each other have different ones.
     """
 
     def __init__(
@@ -177,45 +186,92 @@ class Scheduler:
         num_workers: int,
         target_s: float = TARGET_S,
         first_attempt: int = 1,
-        lease_s: float = LEASE_S,
+        name: str = "",
     ) -> None:
         self.plan = plan
         self.num_workers = num_workers
+        self.target_s = target_s  # of work per chunk
         self.first_attempt = first_attempt
         self.stop_reason = ""
         self.stop_now = False  # running tasks are to be interrupted, too
-        self._lease_s = lease_s
-        self._leases: dict[str, _Lease] = {}  # by lease id
-        self._num_leases = 0  # ever; makes the ids
+        self._name = name
+        self._leases: dict[str, Chunk] = {}  # what is handed out, by lease
+        self._num_leases = 0  # ever; makes the names
         self._deferred: list[tuple[float, int, Chunk]] = []
         self._num_deferred = 0  # ever; breaks ties
         self._deaths: dict[tuple[str, int, bool], int] = {}  # instance, task, whether by infrastructure
         self._verdicts: list[Verdict] = []
-        self._active: list[tuple[tuple[int, int, int], str]] = []
+        self._memories: list[Deferral | Death] = []
+        self._active: dict[str, list[tuple[tuple[int, int, int], str]]] = {}  # by queue, heaps
         self._changed: deque[tuple[_State, int, int]] = deque()
         self._ended: set[str] = set()  # instances whose end has been told to their targets
-        self._states = _build_states(plan, outcomes, target_s)
+        self._states = _build_states(plan, outcomes)
         for state in self._states.values():
             self._start(state)
         self._propagate()
 
+    # ------------------------------------------------- what an earlier one has left
+
+    def adopt(self, chunk: Chunk) -> bool:
+        """A chunk that an earlier scheduler of this run has handed out, and that has a lease.
+
+        What of it has ended meanwhile does not run. False, and nothing changes, if something of it could not run now.
+        """
+        state = self._state(chunk.instance)
+        pieces: list[Range] = []
+        for a, b in pieces_of(chunk):
+            if not 0 <= a < b <= state.spec.num_tasks:
+                return False
+            if state.tasks.ranges((WAITING, QUEUED, RUNNING), a, b):
+                return False
+            pieces += state.tasks.ranges((READY,), a, b)
+        for a, b in pieces:
+            state.move(a, b, RUNNING)
+        edges = [chunk.lo, *(edge for piece in pieces for edge in piece), chunk.hi]
+        holes = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+        self._leases[chunk.lease] = replace(chunk, holes=tuple(holes))
+        state.sizer.size = max(state.sizer.size, min(num_tasks(chunk), state.sizer.limit))
+        return True
+
+    def remember(self, memories: Iterable[Deferral | Death]) -> None:
+        """What earlier schedulers of this run knew, in that order. Call it after the last `adopt`."""
+        later: dict[str, RunMap] = {}
+        deferrals: list[Deferral] = []
+        for memory in memories:
+            if isinstance(memory, Death):
+                self._count_death(memory)
+                continue
+            state = self._state(memory.chunk.instance)
+            last = later.setdefault(state.spec.id, RunMap(state.spec.num_tasks, -1))
+            for a, b in pieces_of(memory.chunk):
+                last.set(a, b, len(deferrals))  # a later one outranks it
+            deferrals.append(memory)
+        for id, last in later.items():
+            state = self._states[id]
+            for number, deferral in enumerate(deferrals):
+                ready = [r for a, b in last.ranges((number,)) for r in state.tasks.ranges((READY,), a, b)]
+                if ready:
+                    shape = chunk_of(ready, instance=id, attempt=self.first_attempt)
+                    chunk = replace(deferral.chunk, lo=shape.lo, hi=shape.hi, holes=shape.holes)
+                    chunk = replace(chunk, attempt=self.first_attempt, lease="")
+                    self._push_deferred(state, chunk, deferral.not_before)
+
     # ---------------------------------------------------------------- events
 
-    def take(self, now: float, instance: str | None = None, *, worker: str = "") -> Chunk | None:
-        """The next chunk to run (of `instance`), or None when nothing is ready or the study stops."""
+    def take(self, now: float, queue: str | None = None) -> Chunk | None:
+        """The next chunk to run (from a queue), or None when nothing is ready or the study stops."""
         if self.stop_reason:
             return None
         while self._deferred and self._deferred[0][0] <= now:
             chunk = heapq.heappop(self._deferred)[2]
             self._requeue(self._states[chunk.instance], chunk)
-        if instance is not None:
-            return self._take_from(self._state(instance), now)
-        while self._active:
-            state = self._states[self._active[0][1]]
-            taken = self._take_from(state, now)
+        heaps = list(self._active.values()) if queue is None else [self._active.get(queue, [])]
+        while heap := min((h for h in heaps if h), default=None):
+            state = self._states[heap[0][1]]
+            taken = self._take_from(state)
             if taken is not None:
                 return taken
-            heapq.heappop(self._active)
+            heapq.heappop(heap)
             state.is_active = False
         return None
 
@@ -232,7 +288,7 @@ class Scheduler:
         for rest in again:
             self._requeue(state, replace(rest, attempt=chunk.attempt + 1))
         if not (again or chunk.isolate):
-            state.sizer.learn(num_tasks(chunk), result.busy_s)
+            state.sizer.learn(num_tasks(chunk), result.busy_s, self.target_s)
         if result.stop == "hard_fail":
             note = f": {result.note}" if result.note else ""
             self.stop(f"a task of step '{state.spec.id}' failed hard{note}", now=True)
@@ -245,7 +301,6 @@ class Scheduler:
         self,
         chunk: Chunk,
         done: Iterable[Run],
-        now: float,
         *,
         signal: str = "",
         infrastructure: bool = False,
@@ -275,24 +330,32 @@ class Scheduler:
         held = self._release(chunk)
         if held is None:
             return False
-        self._requeue(self._states[held.instance], held)
+        if num_tasks(held):  # not one that had ended when it was adopted
+            self._requeue(self._states[held.instance], held)
         return True
 
-    def beat(self, chunks: Iterable[Chunk], now: float) -> list[Chunk]:
-        """Renew the leases of chunks that run; returns those that are not held any more."""
-        gone = []
-        for chunk in chunks:
-            lease = self._leases.get(chunk.lease)
-            if lease is None:
-                gone.append(chunk)
-            else:
-                lease.expires = now + self._lease_s
-        return gone
-
-    def expired(self, now: float) -> list[Chunk]:
-        """Take over chunks whose lease ran out, under new leases; call `lost` for each of them."""
-        late = [id for id, lease in self._leases.items() if lease.expires <= now]
-        return [self._lease(replace(self._leases.pop(id).chunk, lease=""), now) for id in late]
+    def fail(self, instances: Collection[str], cause: str) -> list[Chunk]:
+        """End every task of these step instances as failed that has not ended; returns the chunks that ran."""
+        chosen = [self._state(id) for id in instances]
+        void = [chunk for chunk in self._leases.values() if chunk.instance in instances]
+        again = [c for s in chosen for c in s.requeue] + [
+            c for _, _, c in self._deferred if c.instance in instances
+        ]
+        attempts = dict.fromkeys(
+            instances, self.first_attempt
+        )  # they outrank what their workers may have written
+        for chunk in (*void, *again):
+            attempts[chunk.instance] = max(attempts[chunk.instance], chunk.attempt + 1)
+        for chunk in void:
+            del self._leases[chunk.lease]
+        self._deferred = [entry for entry in self._deferred if entry[2].instance not in instances]
+        heapq.heapify(self._deferred)
+        for state in chosen:
+            state.requeue.clear()
+            for a, b in state.tasks.ranges(NOT_ENDED):
+                self._judge(state, a, b, Outcome.FAILED, cause, attempts[state.spec.id])
+        self._propagate()
+        return void
 
     def stop(self, reason: str, *, now: bool = False) -> None:
         """Hand out nothing more; with `now`, running tasks are to be interrupted. The first reason stays."""
@@ -306,8 +369,10 @@ class Scheduler:
         out, self._verdicts = self._verdicts, []
         return out
 
-    def written(self, verdicts: Sequence[Verdict]) -> None:
-        """Nothing to do: `verdicts` has forgotten them."""
+    def memories(self) -> list[Deferral | Death]:
+        """What another scheduler of this run would have to know beyond outcomes, since the last call."""
+        out, self._memories = self._memories, []
+        return out
 
     def next_wakeup(self) -> float | None:
         """When the earliest deferred chunk may run, if one waits."""
@@ -340,6 +405,10 @@ class Scheduler:
         """Chunks handed out and not ended."""
         return len(self._leases)
 
+    def held(self, lease: str) -> Chunk | None:
+        """The chunk under this lease, if it is handed out."""
+        return self._leases.get(lease)
+
     def tasks(self, instance: str) -> Iterator[Run]:
         """The states of all tasks, as sorted runs: an Outcome, WAITING, READY, QUEUED or RUNNING."""
         return self._state(instance).tasks.runs()
@@ -347,8 +416,7 @@ class Scheduler:
     def story(self, instance: str, task: int) -> str:
         """What is known about one task, for messages about bugs."""
         state = self._states[instance]
-        running = [lease.chunk for lease in self._leases.values()]
-        chunks = [c for c in running if c.instance == instance and c.lo <= task < c.hi]
+        chunks = [c for c in self._leases.values() if c.instance == instance and c.lo <= task < c.hi]
         return (
             f"task {task} of {instance} is {STATE_NAMES[state.tasks[task]]}; running chunks over it: {chunks}; "
             f"deaths: {self._deaths.get((instance, task, False), 0)}; open groups: {state.num_open_groups}"
@@ -362,11 +430,11 @@ class Scheduler:
         except KeyError:
             raise ExecutionError(f"the plan has no step instance '{instance}'") from None
 
-    def _take_from(self, state: _State, now: float) -> Chunk | None:
+    def _take_from(self, state: _State) -> Chunk | None:
         if state.requeue:
-            return self._hand_out(state, state.requeue.popleft(), now)
+            return self._hand_out(state, state.requeue.popleft())
         if state.num[READY]:
-            return self._hand_out(state, self._cut(state), now)
+            return self._hand_out(state, self._cut(state))
         return None
 
     def _cut(self, state: _State) -> Chunk:
@@ -378,7 +446,7 @@ class Scheduler:
         for a, b, value in state.tasks.runs(state.cursor):
             if value != READY:
                 continue
-            if pieces and (num == size or a - pieces[0][0] >= reach):
+            if pieces and (len(pieces) == MAX_PIECES or a - pieces[0][0] >= reach):
                 break
             b = min(b, a + size - num)
             pieces.append((a, b))
@@ -391,21 +459,18 @@ class Scheduler:
             chunk = replace(chunk, absent_rows=_absent_rows(state, chunk))
         return chunk
 
-    def _hand_out(self, state: _State, chunk: Chunk, now: float) -> Chunk:
+    def _hand_out(self, state: _State, chunk: Chunk) -> Chunk:
         for a, b in pieces_of(chunk):
             state.move(a, b, RUNNING)
-        return self._lease(chunk, now)
-
-    def _lease(self, chunk: Chunk, now: float) -> Chunk:
         self._num_leases += 1
-        leased = replace(chunk, lease=str(self._num_leases))
-        self._leases[leased.lease] = _Lease(leased, now + self._lease_s)
+        leased = replace(chunk, lease=f"{self._name}{self._num_leases}")
+        self._leases[leased.lease] = leased
         return leased
 
     def _release(self, chunk: Chunk) -> Chunk | None:
         """The chunk as it was handed out, without its lease; None if the lease is not held."""
-        lease = self._leases.pop(chunk.lease, None)
-        return replace(lease.chunk, lease="") if lease else None
+        held = self._leases.pop(chunk.lease, None)
+        return None if held is None else replace(held, lease="")
 
     def _requeue(self, state: _State, chunk: Chunk) -> None:
         for a, b in pieces_of(chunk):
@@ -416,6 +481,11 @@ class Scheduler:
     def _defer(self, state: _State, chunk: Chunk, not_before: float) -> None:
         for a, b in pieces_of(chunk):
             self._expect_running(state, a, b)
+        self._push_deferred(state, chunk, not_before)
+        self._memories.append(Deferral(chunk=chunk, not_before=not_before))
+
+    def _push_deferred(self, state: _State, chunk: Chunk, not_before: float) -> None:
+        for a, b in pieces_of(chunk):
             state.move(a, b, QUEUED)
         self._num_deferred += 1
         heapq.heappush(self._deferred, (not_before, self._num_deferred, chunk))
@@ -423,7 +493,7 @@ class Scheduler:
     def _activate(self, state: _State) -> None:
         if not state.is_active and (state.num[READY] or state.requeue):
             state.is_active = True
-            heapq.heappush(self._active, (state.rank, state.spec.id))
+            heapq.heappush(self._active.setdefault(state.spec.queue, []), (state.rank, state.spec.id))
 
     # -------------------------------------------------------------- outcomes
 
@@ -456,14 +526,20 @@ class Scheduler:
 
     def _lost_alone(self, state: _State, chunk: Chunk, signal: str, infrastructure: bool) -> None:
         (task,) = chunk.task_ids()
-        key = (chunk.instance, task, infrastructure)
-        deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
+        death = Death(instance=chunk.instance, task=task, infrastructure=infrastructure)
+        self._memories.append(death)
+        deaths = self._count_death(death)
         if deaths < (LOSS_LIMIT if infrastructure else state.spec.crash_limit):
             self._requeue(state, replace(chunk, attempt=chunk.attempt + 1, isolate=True))
             return
         cause = cause_of_loss(deaths, signal, infrastructure)
         self._judge(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
         self._check_failures(state, cause)
+
+    def _count_death(self, death: Death) -> int:
+        key = (death.instance, death.task, death.infrastructure)
+        self._deaths[key] = self._deaths.get(key, 0) + 1
+        return self._deaths[key]
 
     def _judge(self, state: _State, lo: int, hi: int, outcome: Outcome, cause: str, attempt: int) -> None:
         state.move(lo, hi, int(outcome))
@@ -562,8 +638,7 @@ class Scheduler:
         """Assert the invariants; every test calls it after every event."""
         held: dict[tuple[str, int], list[Range]] = {}
         queued = [c for s in self._states.values() for c in s.requeue] + [c for _, _, c in self._deferred]
-        running = [lease.chunk for lease in self._leases.values()]
-        for kind, chunks in ((RUNNING, running), (QUEUED, queued)):
+        for kind, chunks in ((RUNNING, self._leases.values()), (QUEUED, queued)):
             for chunk in chunks:
                 held.setdefault((chunk.instance, kind), []).extend(pieces_of(chunk))
         for id, state in self._states.items():
@@ -597,7 +672,7 @@ class Scheduler:
 # -------------------------------------------------------------------- building
 
 
-def _build_states(plan: Plan, outcomes: Mapping[str, RunMap], target_s: float) -> dict[str, _State]:
+def _build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, _State]:
     states: dict[str, _State] = {}
     depth: dict[str, int] = {}
     for index, spec in enumerate(plan.instances):
@@ -607,7 +682,7 @@ def _build_states(plan: Plan, outcomes: Mapping[str, RunMap], target_s: float) -
         states[spec.id] = state = _State(
             spec=spec,
             rank=(-int(gathers), -depth[spec.id], index),
-            sizer=ChunkSizer(spec, target_s),
+            sizer=ChunkSizer(spec),
             tasks=tasks,
             num=num,
             cursor=spec.num_tasks,

@@ -93,7 +93,7 @@ def watch_to_end(
     from merlin.cli.execute import show_report
     from merlin.cli.progress import choose_display
     from merlin.cli.watch import Watch, follow
-    from merlin.execution.distributed.engine import lease_s
+    from merlin.execution.distributed.leaving import lease_s
 
     start = command_line("run-workers", workspace.path)
     watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start)

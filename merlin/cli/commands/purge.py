@@ -21,7 +21,8 @@ from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
-    from merlin.execution.distributed.registry import Registry, StudyInfo
+    from merlin.execution.distributed.redis_registry import RedisRegistry
+    from merlin.execution.distributed.registry import StudyInfo
 
 PURGED = "purged"
 
@@ -110,15 +111,15 @@ def _confirm(config: Config, queues: Sequence[str], studies: Sequence[StudyInfo]
     )
 
 
-def _stop(study: StudyInfo, registry: Registry, config: Config) -> dict[str, Any]:
+def _stop(study: StudyInfo, registry: RedisRegistry, config: Config) -> dict[str, Any]:
     """Nothing of the study starts any more; what runs may end. Written down in its ledger."""
-    from merlin.cli.sources import RedisSource
-    from merlin.errors import ProgressGoneError, WorkspaceError
+    from merlin.errors import StudyGoneError, WorkspaceError
+    from merlin.execution.distributed.control import stop
     from merlin.study.workspace import open_workspace
 
     try:
-        running = RedisSource(open_workspace(study.workspace), config).stop(PURGED)
-    except (ProgressGoneError, WorkspaceError):  # nothing is left that could wait
+        running = stop(open_workspace(study.workspace), config, PURGED)
+    except (StudyGoneError, WorkspaceError):  # nothing is left that could wait
         running = 0
     registry.withdraw(study.study_id)
     return {"study": study.study_id, "name": study.name, "workspace": study.workspace, "running": running}

@@ -12,7 +12,8 @@ from merlin.cli.argv import ManyCommand
 from merlin.cli.options import json_option, task_server_option, worker_filters
 
 if TYPE_CHECKING:
-    from merlin.execution.distributed.registry import Registry, WorkerInfo
+    from merlin.execution.distributed.redis_registry import RedisRegistry
+    from merlin.execution.distributed.registry import WorkerInfo
 
 POLL_S = 0.2
 
@@ -70,7 +71,7 @@ def stop_workers(
     sys.exit(code)
 
 
-def _wait(registry: Registry, stopped: list[WorkerInfo], wait_s: float) -> list[WorkerInfo]:
+def _wait(registry: RedisRegistry, stopped: list[WorkerInfo], wait_s: float) -> list[WorkerInfo]:
     """Those of `stopped` that are alive after `wait_s` seconds."""
     import time
 

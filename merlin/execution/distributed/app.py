@@ -1,7 +1,6 @@
-"""The Celery application: ``celery -A merlin worker -Q …``, through `merlin/celery.py`.
+"""The Celery worker: ``celery -A merlin worker -Q …``, through `merlin/celery.py`.
 
-Celery carries sealed tickets to threads of the worker; what a ticket leads to is the engine's. Messages are
-acknowledged when they arrive, because losing one loses nothing, and no result is stored.
+Celery carries sealed messages to threads of the worker; what a message leads to is the engine's.
 """
 
 from __future__ import annotations
@@ -10,89 +9,35 @@ import logging
 from functools import partial
 from typing import Any
 
-from celery import Celery, signals
-from kombu.entity import Queue
+from celery import signals
 
 from merlin.config.load import require_config
-from merlin.config.model import Config
 from merlin.execution.distributed import names
+from merlin.execution.distributed.app_settings import make_app
+from merlin.execution.distributed.connect import make_client
+from merlin.execution.distributed.consumer import Consumer
 from merlin.execution.distributed.engine import Engine
+from merlin.execution.distributed.leaving import lease_s
+from merlin.execution.distributed.publish import Publisher
+from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.refusals import Refusals
+from merlin.execution.distributed.slots import Slots
+from merlin.execution.distributed.transport import use_guarded
 
-ANSWER_S = 15.0  # for one command to Redis as a broker; a poll of the queues takes one
 QUIET = ("celery.worker.strategy", "celery.app.trace")
-# before Redis hands an unacknowledged message out again; tickets never wait that long
-VISIBILITY_S = 7 * 24 * 3600
-# not by the user's settings either: nothing but JSON is read, and nobody commands a worker through the broker
-NOT_TO_WEAKEN = {
-    "task_serializer": "json",
-    "accept_content": ["json"],
-    "worker_enable_remote_control": False,
-    "worker_send_task_events": False,
-}
-
-
-def make_app(config: Config) -> Celery:
-    """An application on the configured broker."""
-    app = Celery("merlin", broker=config.broker.url, set_as_current=False)
-    transport = names.transport(config.broker.kind)
-    settings: dict[str, Any] = {
-        "task_ignore_result": True,
-        "task_store_errors_even_if_ignored": False,
-        "task_acks_late": False,
-        "task_track_started": False,
-        "worker_prefetch_multiplier": 1,
-        "worker_disable_prefetch": transport == "redis",
-        "worker_pool": "threads",
-        "worker_hijack_root_logger": True,
-        "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # undoing the reduction waits for an answer in a thread of the pool, which the main thread may read instead
-        "worker_enable_prefetch_count_reduction": False,
-        "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,
-        "broker_connection_timeout": 2.0,
-        "broker_heartbeat": 30,
-        "task_queue_max_priority": names.MAX_PRIORITY,
-        "task_create_missing_queues": True,
-    }
-    if transport == "redis":
-        settings["broker_transport_options"] = {
-            "visibility_timeout": VISIBILITY_S,
-            "queue_order_strategy": "priority",
-            "socket_connect_timeout": 2.0,
-            "socket_timeout": ANSWER_S,  # of a server that went away without a word, too
-            "socket_keepalive": True,
-            "health_check_interval": 15,
-        }
-    if config.broker.broker_use_ssl:
-        settings["broker_use_ssl"] = config.broker.broker_use_ssl
-    app.conf.update(settings)
-    app.conf.update(config.celery)
-    app.conf.update(NOT_TO_WEAKEN)
-    return app
-
-
-def queue(config: Config, name: str) -> Queue:
-    """The queue that holds the tickets of steps with `task_queue: name`."""
-    arguments = (
-        {"x-max-priority": names.MAX_PRIORITY} if names.transport(config.broker.kind) == "amqp" else None
-    )
-    full = config.queue_name(name)
-    return Queue(full, routing_key=full, queue_arguments=arguments)
 
 
 class WorkerApp:
     """The application of a worker process and its one engine."""
 
     def __init__(self) -> None:
-        from merlin.execution.distributed.consumer import Consumer
-        from merlin.execution.distributed.transport import use_guarded
-
         self.config = config = require_config()
-        self.refusals = Refusals()
-        use_guarded(self.refusals)
+        self.refusals, self.slots = Refusals(), Slots()
+        use_guarded(self.refusals, self.slots)
         self.celery = make_app(config)
-        self.celery.conf.worker_consumer = partial(Consumer, config=config, refusals=self.refusals)
+        self.celery.conf.worker_consumer = partial(
+            Consumer, config=config, refusals=self.refusals, slots=self.slots
+        )
         self.engine: Engine | None = None
         self.celery.task(name=names.TASK, ignore_result=True)(self.chunk)
         signals.celeryd_after_setup.connect(self._after_setup, weak=False)
@@ -101,9 +46,12 @@ class WorkerApp:
         signals.worker_shutdown.connect(self._shutdown, weak=False)
 
     def chunk(self, envelope: Any) -> None:
-        """The one task: follow a ticket."""
+        """The one task: run what a message offers."""
         assert self.engine is not None
-        self.engine.handle(envelope)
+        try:
+            self.engine.handle(envelope)
+        finally:
+            self.slots.free()
 
     def _after_setup(self, sender: str, instance: Any, conf: Any, **_: Any) -> None:
         pool = getattr(instance.pool_cls, "__module__", "")
@@ -115,11 +63,14 @@ class WorkerApp:
             # a message says nothing; the engine tells of chunks
             logging.getLogger(name).setLevel(logging.WARNING)
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
+        self.slots.num = int(instance.concurrency or 1)
+        backend = RedisBackend(self.config, make_client(self.config.backend), lease_s=lease_s())
         self.engine = Engine(
             self.config,
-            self.celery,
+            backend,
+            Publisher(self.config, self.celery),
             name=sender,
-            concurrency=int(instance.concurrency or 1),
+            concurrency=self.slots.num,
             queues=queues,
             refusals=self.refusals,
         )

@@ -1,4 +1,4 @@
-"""Celery's consumer, behind a gate: what is no ticket of ours is acknowledged and refused before Celery sees it."""
+"""Celery's consumer, behind a gate: what is no message of ours is acknowledged and refused before Celery sees it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from merlin.execution.distributed.incoming import (
 )
 from merlin.execution.distributed.queues import other_properties
 from merlin.execution.distributed.refusals import Refusals
+from merlin.execution.distributed.slots import Slots
 
 log = logging.getLogger("merlin.worker")
 
@@ -29,10 +30,10 @@ SILENT = ("without_mingle", "without_gossip", "without_heartbeat")
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
-    """Hands on tickets alone, and of each of them no more than was sealed."""
+    """Hands on our messages alone, and of each of them no more than was sealed."""
 
-    def __init__(self, *args: Any, config: Config, refusals: Refusals, **options: Any) -> None:
-        self._config, self._key, self._refusals = config, config.key, refusals
+    def __init__(self, *args: Any, config: Config, refusals: Refusals, slots: Slots, **options: Any) -> None:
+        self._config, self._key, self._refusals, self._slots = config, config.key, refusals, slots
         super().__init__(*args, **options | dict.fromkeys(SILENT, True))
 
     def start(self) -> None:
@@ -45,11 +46,16 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             log.critical("this worker ends: %s", told)
             raise WorkerShutdown(1) from None
 
+    def register_with_event_loop(self, hub: Any) -> None:
+        super().register_with_event_loop(hub)
+        hub.add_reader(self._slots.fileno(), self._slots.drain)  # then the loop asks whether there is room
+
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
         handle = super().create_task_handler(*args, **options)
 
         def on_message(message: Any) -> None:
             if self._is_admitted(message):
+                self._slots.take()
                 handle(message)
 
         return on_message
@@ -58,7 +64,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, "a message that cannot be decoded")
 
     def _is_admitted(self, message: Any) -> bool:
-        """Whether it holds a ticket; from then on it holds nothing else."""
+        """Whether it holds a notice; from then on it holds nothing else."""
         try:
             if kind := getattr(getattr(message.channel, "connection", None), "refused", ""):
                 raise ForgedMessageError(kind)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from merlin.errors import ExecutionError, ProgressUnreachableError, UsageError
+from merlin.errors import ForgedMessageError, StudyGoneError, UsageError
 from merlin.execution.conductor import CONTROLLER
-from merlin.execution.distributed.connect import redis_client, server_time
-from merlin.execution.distributed.redis_progress import RedisProgress
-from merlin.execution.distributed.registry import Registry, WorkerInfo
+from merlin.execution.distributed.contracts import Offer
+from merlin.execution.distributed.messages import open_chunk
+from merlin.execution.distributed.open_study import make_tools
+from merlin.execution.distributed.ownership import Ownership, Tools
+from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.sessions import read_process
 from merlin.ledger.records import EventRecord
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan_io import plan_digest
+from merlin.status.snapshot import CANCELLED
 from merlin.study.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -66,28 +69,26 @@ def cancel(
         ExecutionError: Redis cannot be reached, or does not hold the study whose steps are to end.
         UsageError: the study has no such step.
     """
-    client = redis_client(config)
-    registry = Registry(client, config)
-    progress = RedisProgress(client, config.namespace, workspace.plan)
+    tools = make_tools(config)
+    registry, study_id = tools.backend.registry, workspace.plan.study_id
+    mailbox = tools.backend.mailbox(study_id)
     instances = _instances(workspace, steps)
-    study_id = workspace.plan.study_id
     workers = registry.workers(all=True)
-    before = _sorted({*_held(progress, workers, instances), *running(workers, study_id, instances)})
+    held = _held(mailbox.offers(), workers, instances, study_id, config)
+    before = _sorted({*held, *running(workers, study_id, instances)})
     before = [chunk for chunk in before if not _is_dead(chunk.worker, workers)]
     if steps is None:
-        progress.drop("cancelled")
+        _write_down(workspace, next_session(workspace.ledger_dir, tools.backend.time()))
+        mailbox.drop()
         registry.withdraw(study_id)
     else:
-        progress.fail(instances, f"cancelled: merlin cancel --step {' '.join(steps)}")
+        with owning(workspace, tools) as ownership:
+            ownership.fail(instances, f"cancelled: merlin cancel --step {' '.join(steps)}")
     command = {} if steps is None else {"instances": sorted(instances)}
     registry.send(
         {*(w.name for w in workers), *(a.worker for a in before)}, "drop", study=study_id, **command
     )
-    dropped = server_time(client)
-    if steps is None:
-        _write_down(workspace, next_session(workspace.ledger_dir, dropped))
-    else:
-        _settle(workspace, progress, registry)
+    dropped = tools.backend.time()
     deadline = time.monotonic() + limit_s
     while after := _survivors(before, registry.workers(all=True), study_id, instances, dropped):
         if time.monotonic() > deadline:
@@ -101,18 +102,42 @@ def _write_down(workspace: Workspace, session: str) -> None:
     with LedgerWriter(
         workspace.ledger_dir, CONTROLLER, session=session, study_id=workspace.plan.study_id
     ) as ledger:
-        ledger.append(EventRecord(kind="run_stopped", data={"reason": "cancelled"}))
+        ledger.append(EventRecord(kind="run_stopped", data={"reason": CANCELLED}))
 
 
-def _settle(workspace: Workspace, progress: RedisProgress, registry: Registry) -> None:
-    """Write what was decided into the ledger; workers would do it, too, if there were any."""
-    study = Study(workspace, plan_digest(workspace.plan), progress)
+def stop(workspace: Workspace, config: Config, reason: str) -> int:
+    """Let nothing more of a study start; returns the chunks that run on to their end.
+
+    Raises:
+        ExecutionError: Redis cannot be reached, or does not hold the study.
+    """
+    with owning(workspace, make_tools(config)) as ownership:
+        ownership.stop(reason)
+        return ownership.owner.running()
+
+
+@contextmanager
+def owning(workspace: Workspace, tools: Tools) -> Iterator[Ownership]:
+    """Be the study's owner for a moment, whoever was it; somebody else goes on.
+
+    Raises:
+        StudyGoneError: Redis does not hold the study.
+    """
+    study = Study(workspace, workspace.digest)
+    info = next((info for info in tools.backend.registry.studies() if info.study_id == study.id), None)
+    if info is None:
+        raise StudyGoneError(f"{workspace.path} is not published now")
+    mailbox = tools.backend.mailbox(study.id)
+    standing = mailbox.own(info.session, force=True)
+    if standing.is_over:
+        raise StudyGoneError(f"{workspace.path} has ended")
+    ownership = Ownership(study, info.session, mailbox, standing, tools)
     try:
-        study.flush()
-        if progress.state().state == "complete" and registry.withdraw(study.id):
-            study.event("run_finished", reason="")
+        ownership.settle()
+        yield ownership
+        ownership.release()
     finally:
-        study.close()
+        ownership.close()
 
 
 def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str]) -> list[Alive]:
@@ -125,20 +150,24 @@ def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[
     ]
 
 
-def _held(progress: RedisProgress, workers: Iterable[WorkerInfo], instances: Collection[str]) -> list[Alive]:
+def _held(
+    offers: Iterable[Offer],
+    workers: Iterable[WorkerInfo],
+    instances: Collection[str],
+    study_id: str,
+    config: Config,
+) -> list[Alive]:
     """What runs according to the leases, whoever has been heard of."""
     by_name = {worker.name: worker for worker in workers}
-    try:
-        holdings = progress.holdings()
-    except ProgressUnreachableError:
-        raise
-    except ExecutionError:  # gone, or damaged
-        return []
-    return [
-        _alive(h.worker, by_name.get(h.worker), h.chunk.instance, h.chunk.lo, h.chunk.hi)
-        for h in holdings
-        if h.chunk.instance in instances
-    ]
+    found = []
+    for offer in offers:
+        with suppress(ForgedMessageError):
+            chunk = open_chunk(offer.envelope, study_id, offer.lease, config.key)
+            if offer.worker and chunk.instance in instances:
+                found.append(
+                    _alive(offer.worker, by_name.get(offer.worker), chunk.instance, chunk.lo, chunk.hi)
+                )
+    return found
 
 
 def _survivors(

@@ -8,18 +8,22 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from merlin.errors import ExecutionError
+from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
 from merlin.study.tasks import Chunk
 
 LEAVE_S = 2.0  # for idle processes to exit when they are told to; then they are killed
 REAP_S = 10.0  # for what was killed to be gone; a process that hangs in the kernel is left alone
+
+
+StartProcess = Callable[..., WorkerProcess]
 
 
 @dataclass(eq=False)
@@ -30,6 +34,7 @@ class Run:
     chunk: Chunk
     process: WorkerProcess
     session: str  # for which the process writes
+    leases: Leases  # of the study
     since: float = field(default_factory=time.monotonic)
     is_void: bool = False  # the lease is lost: kill it, commit nothing
     is_interrupted: bool = False  # end soon; what has finished counts
@@ -81,18 +86,18 @@ class Run:
 class Crew:
     """Worker processes, started when they are needed and kept for the next chunk of their study."""
 
-    def __init__(self, name: str, size: int) -> None:
-        self._name, self._size = name, size
+    def __init__(self, name: str, size: int, start: StartProcess) -> None:
+        self._name, self._size, self._start = name, size, start
         self._threads = max(1, len(os.sched_getaffinity(0)) // max(1, size))
         self._lock = threading.Lock()
         self._idle: list[tuple[str, str, WorkerProcess]] = []  # study, session; the one used last is last
         self._numbers = itertools.count()
 
-    def assign(self, study: Study, chunk: Chunk, session: str) -> Run:
+    def assign(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> Run:
         """The chunk, and a process for it. Raises ExecutionError if the machine cannot start one."""
         process = self._acquire(study, session)
         try:
-            return Run(study, chunk, process, session)
+            return Run(study, chunk, process, session, leases)
         except OSError as error:  # no descriptor is left
             dismiss([process])
             raise ExecutionError(f"cannot watch a worker process: {error}") from error
@@ -116,7 +121,7 @@ class Crew:
         dismiss(leaving)
         if found is not None:
             return found
-        return WorkerProcess(
+        return self._start(
             study.workspace,
             f"{self._name}.{number}",
             session=session,
@@ -129,10 +134,10 @@ class Crew:
         with self._lock:
             self._idle.append((run.study.id, run.session, run.process))
 
-    def dismiss_idle(self, study: Study | None = None) -> None:
+    def dismiss_idle(self, study_id: str | None = None) -> None:
         """End the idle processes (of one study)."""
         with self._lock:
-            leaving = [p for s, _, p in self._idle if study is None or s == study.id]
+            leaving = [p for s, _, p in self._idle if study_id in (None, s)]
             self._idle = [entry for entry in self._idle if entry[2] not in leaving]
         dismiss(leaving)
 

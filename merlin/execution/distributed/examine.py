@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from merlin.config.model import Config, Endpoint
     from merlin.config.reach import Reach
-    from merlin.execution.distributed.registry import Registry, StudyInfo, WorkerInfo
+    from merlin.execution.distributed.redis_registry import RedisRegistry
+    from merlin.execution.distributed.registry import StudyInfo, WorkerInfo
 
 Status = Literal["ok", "warning", "broken", "absent"]
 
@@ -181,7 +182,7 @@ def judge_directory(path: Path, free_bytes: int, sync_s: float) -> Finding:
 def _examine_servers(config: Config, *, has_key: bool) -> Iterator[Finding]:
     from merlin.config.reach import check_endpoint
     from merlin.execution.distributed.connect import redis_client
-    from merlin.execution.distributed.registry import Registry
+    from merlin.execution.distributed.redis_registry import RedisRegistry
 
     broker = check_endpoint(config.broker)
     yield judge_reach("broker", config.broker, broker)
@@ -192,7 +193,7 @@ def _examine_servers(config: Config, *, has_key: bool) -> Iterator[Finding]:
     try:
         yield from _examine_redis(config)
         with redis_client(config) as client:
-            registry = Registry(client, config)
+            registry = RedisRegistry(client, config)
             studies = registry.studies()
             if broker.ok:
                 yield _examine_queues(config, studies)
@@ -357,7 +358,7 @@ def _examine_queues(config: Config, studies: Sequence[StudyInfo]) -> Finding:
     return Finding(component="queues", status="ok", detail=f"named {config.queue_name('…')}")
 
 
-def _examine_workers(registry: Registry, studies: Sequence[StudyInfo]) -> Iterator[Finding]:
+def _examine_workers(registry: RedisRegistry, studies: Sequence[StudyInfo]) -> Iterator[Finding]:
     workers, counters = registry.workers(all=True), registry.counters()
     yield judge_workers(workers, [study.workspace for study in studies])
     if damaged := registry.damage.found:

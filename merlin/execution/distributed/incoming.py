@@ -1,7 +1,7 @@
-"""What may come in from a broker: tickets that are sealed with this user's key, and nothing else.
+"""What may come in from a broker: offers that are sealed with this user's key, and nothing else.
 
 Whoever can write into a queue can send anything, in any wrapping. So only what is under the seal counts: a message is
-taken apart within fixed bounds, and one with the sealed ticket alone is handed on. Times, callbacks, priorities,
+taken apart within fixed bounds, and one with the sealed offer alone is handed on. Times, callbacks, priorities,
 reply addresses and names of tasks that were written around it are gone by then.
 """
 
@@ -13,25 +13,12 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from merlin.config.seal import unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
-from merlin.execution.distributed.publish import VERSION
+from merlin.execution.distributed.messages import open_notice
 
-MAX_MESSAGE_BYTES = 64 * 1024  # with its wrapping; a ticket with the longest path has less than half
+MAX_MESSAGE_BYTES = 64 * 1024  # with its wrapping; a notice with the longest path has less than half
 CONTENT_TYPE, ENCODING = "application/json", "utf-8"
-_FIELDS = ("study", "workspace", "plan", "instance", "ticket")
-
-
-def open_ticket(envelope: object, key: bytes) -> dict[str, Any]:
-    """The ticket in a sealed envelope. Raises ForgedMessageError."""
-    body = unseal(envelope, key)
-    if body.get("v") != VERSION:
-        raise ForgedMessageError(f"a message of version {body.get('v')!r}; this worker knows {VERSION}")
-    for name in _FIELDS:
-        if not isinstance(body.get(name), str):
-            raise ForgedMessageError(f"a message without {name}")
-    return body
 
 
 def check_wrapping(content_type: object, encoding: object, headers: object) -> None:
@@ -52,7 +39,7 @@ def sealed_envelope(body: bytes | str, key: bytes) -> dict[str, str]:
         raise ForgedMessageError("a message that is too long")
     match _from_json(body):
         case [[envelope], _, _]:  # as Celery writes it: arguments, named arguments, what follows
-            open_ticket(envelope, key)
+            open_notice(envelope, key)
             return dict(envelope)
         case _:
             raise ForgedMessageError("a message with another body than ours")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 TASK = "merlin.chunk"
 
-PRIORITIES = {  # of messages by level; Redis takes low numbers first, RabbitMQ high ones
-    "redis": {"retry": 0, "run": 3, "expand": 6},
-    "amqp": {"retry": 9, "run": 6, "expand": 3},
+PRIORITIES = {  # of messages; Redis takes low numbers first, RabbitMQ high ones
+    "redis": {"retry": 0, "run": 3},
+    "amqp": {"retry": 9, "run": 6},
 }
 MAX_PRIORITY = 9
 
@@ -34,11 +34,6 @@ def inbox_key(namespace: str, worker: str) -> str:
 def counters_key(namespace: str) -> str:
     """HASH what happened to no study in particular -> how often; "refused" are forged messages."""
     return f"merlin:{namespace}:counters"
-
-
-def sweep_key(namespace: str, study_id: str) -> str:
-    """STRING with a time limit: held by the worker that sweeps the study just now."""
-    return f"merlin:{namespace}:sweep:{study_id}"
 
 
 def transport(kind: str) -> str:

@@ -14,6 +14,8 @@ from merlin.errors import ExecutionError
 from merlin.execution.distributed import names
 
 if TYPE_CHECKING:
+    from kombu.entity import Queue
+
     from merlin.config.model import Config
 
 PRIORITY_SEPARATOR = "\x06\x16"  # kombu's, between a Redis queue's name and its priority step
@@ -28,6 +30,16 @@ class QueueInfo:
 
     depth: int  # messages that wait
     consumers: int | None  # workers that listen, as RabbitMQ counts them; None where the broker does not know
+
+
+def broker_queue(config: Config, name: str) -> Queue:
+    """The queue of steps with `task_queue: name`, as we declare it."""
+    from kombu.entity import Queue
+
+    is_amqp = names.transport(config.broker.kind) == "amqp"
+    arguments = {"x-max-priority": names.MAX_PRIORITY} if is_amqp else None
+    full = config.queue_name(name)
+    return Queue(full, routing_key=full, queue_arguments=arguments)
 
 
 def queue_depths(config: Config, queue_names: Iterable[str]) -> dict[str, QueueInfo]:
@@ -45,8 +57,6 @@ def check_properties(config: Config, queue_names: Iterable[str]) -> None:
     Raises:
         ExecutionError: one exists with other properties than ours, or the broker cannot be reached.
     """
-    from merlin.execution.distributed.app import queue
-
     if names.transport(config.broker.kind) == "redis":
         return
     for name in queue_names:
@@ -54,7 +64,7 @@ def check_properties(config: Config, queue_names: Iterable[str]) -> None:
             continue
         try:
             with _connection(config) as connection:
-                queue(config, name)(connection.default_channel).queue_declare()
+                broker_queue(config, name)(connection.default_channel).queue_declare()
         except Exception as error:  # noqa: BLE001  whatever the client library throws
             raise other_properties(config, error) or _unreachable(config, error) from None
 

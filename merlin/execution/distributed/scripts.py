@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from merlin.errors import ExecutionError, ProgressFullError, ProgressUnreachableError
+from merlin.errors import (
+    ExecutionError,
+    OwnershipLostError,
+    RedisFullError,
+    RedisUnreachableError,
+    StudyGoneError,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
 
 _FULL = ("OOM command not allowed", "MISCONF")
 _NOT_NOW = ("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
+KEYS = ("owner", "offers", "leases", "expiry", "mail")
+
+T = TypeVar("T")
 
 
 class Scripts:
-    """Runs operations; a server that has lost the scripts gets them again."""
+    """Runs the scripts of one study; a server that has lost them gets them again. Threads may share it.
 
-    def __init__(self, client: Redis) -> None:
-        self._client = client
+    Raises StudyGoneError, OwnershipLostError, RedisFullError, RedisUnreachableError, or ExecutionError for what should
+    not happen.
+    """
+
+    def __init__(self, client: Redis, namespace: str, study_id: str) -> None:
+        self.client = client
+        self._study_id = study_id
+        # the braces keep a study on one node of a cluster
+        self.keys = {name: f"merlin:{namespace}:{{{study_id}}}:{name}" for name in KEYS}
         self._registered: dict[str, Any] = {}
 
-    def run(self, name: str, keys: list[str], now: float | None, args: dict[str, Any]) -> Any:
-        """One atomic operation; returns its decoded reply.
-
-        Raises ProgressFullError, ProgressUnreachableError, or ExecutionError for what should not happen.
-        """
+    def run(self, name: str, *args: str | float) -> Any:
+        """One atomic event; its reply."""
         script = self._registered.get(name)
         if script is None:
-            script = self._registered[name] = self._client.register_script(_text(name))
-        clock = "" if now is None else repr(now)
-        given = {name: value for name, value in args.items() if value is not None}
-        payload = json.dumps(given, separators=(",", ":"))
-        return json.loads(self.call(lambda: script(keys=keys, args=[clock, payload])))
+            script = self._registered[name] = self.client.register_script(_text(name))
+        reply = self.call(lambda: script(keys=list(self.keys.values()), args=args))
+        match reply:
+            case "gone" | ["gone", *_]:
+                raise StudyGoneError(
+                    f"study {self._study_id}: Redis at {self.place} does not hold it (any more)"
+                )
+            case "lost" if name != "settle":
+                raise OwnershipLostError(f"study {self._study_id} has another owner now")
+            case _:
+                return reply
 
-    def call(self, action: Any) -> Any:
+    def call(self, action: Callable[[], T]) -> T:
         """Whatever `action` does with the client, with its errors translated."""
         import redis.exceptions as errors
 
@@ -44,20 +63,27 @@ class Scripts:
             return action()
         except (errors.ConnectionError, errors.TimeoutError) as error:
             why = str(error).rstrip(".")
-            raise ProgressUnreachableError(
+            raise RedisUnreachableError(
                 f"Redis at {self.place} does not answer: {why}. Is it running, and may this host reach it?"
             ) from error
         except errors.RedisError as error:
             raise _translated(self.place, error) from error
 
+    def damaged(self, error: Exception) -> ExecutionError:
+        """What to raise for an answer of which nothing can be made."""
+        return ExecutionError(
+            f"what Redis at {self.place} holds of study {self._study_id} is damaged "
+            f"({type(error).__name__}: {str(error)[:100]!a}): merlin cancel ends it, and merlin restart "
+            "publishes it again from its ledger"
+        )
+
     @property
     def place(self) -> str:
         """Host and port, without secrets."""
-        if hasattr(self._client, "get_default_node"):  # a cluster
-            node = self._client.get_default_node()
+        if hasattr(self.client, "get_default_node"):  # a cluster
+            node = self.client.get_default_node()
             return f"{node.host}:{node.port}"
-        pool = getattr(self._client, "connection_pool", None)
-        kwargs = getattr(pool, "connection_kwargs", {})
+        kwargs = getattr(getattr(self.client, "connection_pool", None), "connection_kwargs", {})
         if "path" in kwargs:
             return str(kwargs["path"])
         return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
@@ -74,10 +100,10 @@ def _translated(place: str, error: Exception) -> ExecutionError:
 
     text = str(error)
     if isinstance(error, errors.OutOfMemoryError) or any(word in text for word in _FULL):
-        return ProgressFullError(
+        return RedisFullError(
             f"Redis at {place} is full and refuses to write ({text}); nothing was changed. "
             "Give it more memory or disk, or purge studies that nobody needs."
         )
     if isinstance(error, (errors.ReadOnlyError, errors.ClusterError)) or text.startswith(_NOT_NOW):
-        return ProgressUnreachableError(f"Redis at {place} cannot serve us now: {text}")
+        return RedisUnreachableError(f"Redis at {place} cannot serve us now: {text}")
     return ExecutionError(f"Redis at {place} refused an operation: {text}")

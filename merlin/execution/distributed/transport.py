@@ -19,6 +19,7 @@ from merlin.execution.distributed.incoming import (
     clean_redis_message,
 )
 from merlin.execution.distributed.refusals import Refusals
+from merlin.execution.distributed.slots import Slots
 
 log = logging.getLogger("merlin.worker")
 
@@ -32,6 +33,11 @@ class QoS(redis.QoS):
     alone: should it end before the work is done, the study sends another one. One whose work was done just then comes
     again later, and is known to be done.
     """
+
+    def can_consume(self) -> bool:
+        """No message is taken before there is a slot for it: another worker may have one."""
+        slots = self.channel.connection.slots
+        return (slots is None or slots.has_room()) and bool(super().can_consume())  # type: ignore[no-untyped-call]
 
     def append(self, message: Any, delivery_tag: str) -> None:
         try:
@@ -139,6 +145,7 @@ class Channel(redis.Channel):
 class Transport(redis.Transport):
     Channel = Channel
     refusals: Refusals
+    slots: Slots | None = None
 
 
 # --------------------------------------------------------------------- RabbitMQ
@@ -209,10 +216,10 @@ class AmqpsTransport(pyamqp.SSLTransport):
     Connection = Connection
 
 
-def use_guarded(refusals: Refusals) -> None:
+def use_guarded(refusals: Refusals, slots: Slots) -> None:
     """Let every connection to a broker that this process opens from now on use them. For worker processes alone."""
     from kombu.transport import TRANSPORT_ALIASES
 
-    Transport.refusals = refusals
+    Transport.refusals, Transport.slots = refusals, slots
     ours = dict.fromkeys(("redis", "rediss"), Transport) | {"amqp": AmqpTransport, "amqps": AmqpsTransport}
     TRANSPORT_ALIASES.update({name: f"{__name__}:{kind.__name__}" for name, kind in ours.items()})

@@ -1,0 +1,240 @@
+"""The chunks that a worker runs: the conversation with the process of each, and the report on it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Collection
+
+from merlin.errors import ExecutionError, StudyGoneError
+from merlin.execution.distributed.contracts import Leases
+from merlin.execution.distributed.crew import REAP_S, Crew, Run, dismiss, reap
+from merlin.execution.distributed.leaving import INTERRUPT_S, RETRY_S, Leaving
+from merlin.execution.distributed.messages import seal_report
+from merlin.execution.distributed.study import Study
+from merlin.execution.pool import WorkerProcess
+from merlin.execution.wire import Message, result_from_json
+from merlin.study.owner import Report
+from merlin.study.tasks import Chunk, ChunkResult
+
+log = logging.getLogger("merlin.worker")
+
+ENDING_S = 5.0  # for a process to end that has said its last words
+MAX_STILLBORN = 5  # processes in a row that end by themselves at their start; then this worker is of no use
+
+
+class ChunkRuns:
+    """What one worker runs; its threads call `run`, other threads interrupt."""
+
+    def __init__(self, name: str, crew: Crew, leaving: Leaving, key: bytes) -> None:
+        self._name, self._crew, self._leaving, self._key = name, crew, leaving, key
+        self._lock = threading.Lock()
+        self._runs: set[Run] = set()
+        self._num_stillborn = 0  # in a row
+
+    def all(self) -> list[Run]:
+        """What runs now."""
+        with self._lock:
+            return list(self._runs)
+
+    def run(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> None:
+        """Run a chunk to its end, and report on it.
+
+        Raises ExecutionError if the machine cannot start a process (the chunk is given back), or the study is gone.
+        """
+        run = self._begin(study, session, leases, chunk)
+        if run is None:
+            return
+        try:
+            run.process.run(chunk)
+            result = self._converse(run)
+        except BaseException:
+            run.process.kill()
+            reap(run.process)
+            raise
+        finally:
+            self._forget(run)
+        if result is None:
+            self._bury(run)
+            return
+        try:
+            self._report_result(run, result)
+        finally:
+            self._let_go(run)
+
+    # ------------------------------------------------------------- other threads
+
+    def interrupt(self, study_id: str | None = None) -> None:
+        """End what runs (of a study) soon; what has finished counts."""
+        for run in self.all():
+            if study_id in (None, run.study.id):
+                run.interrupt()
+
+    def void(self, study_id: str, instances: Collection[str] | None = None) -> None:
+        """Kill what runs of a study (of some instances), and commit nothing of it."""
+        for run in self.all():
+            if run.study.id == study_id and (not instances or run.chunk.instance in instances):
+                run.void()
+
+    def kill(self) -> None:
+        """End everything at once; what has finished counts."""
+        for run in self.all():
+            run.is_interrupted = True  # it was us who killed it
+            run.process.kill()
+
+    def forget(self, study_id: str) -> bool:
+        """The study is over; False if something of it runs still."""
+        if any(run.study.id == study_id for run in self.all()):
+            return False
+        self._crew.dismiss_idle(study_id)
+        return True
+
+    # ------------------------------------------------------------- the conversation
+
+    def _begin(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> Run | None:
+        """A process for the chunk; None when we are leaving, and the chunk is given back."""
+        try:
+            run = self._crew.assign(study, session, leases, chunk)
+        except ExecutionError:
+            self._leaving.out_of_time.wait(RETRY_S)  # or the same chunk is here again at once
+            self._report(study, leases, Report(chunk=chunk, worker=self._name))
+            raise
+        with self._lock:
+            self._runs.add(run)
+        if not self._leaving.is_leaving:
+            return run
+        self._forget(run)
+        self._let_go(run)
+        self._report(study, leases, Report(chunk=chunk, worker=self._name))
+        return None
+
+    def _forget(self, run: Run) -> None:
+        with self._lock:
+            self._runs.discard(run)
+        run.close()
+
+    def _let_go(self, run: Run) -> None:
+        """The process may run another chunk, if it was not told to end."""
+        if run.is_interrupted or run.is_void or run.process.channel.is_closed:
+            dismiss([run.process])
+        else:
+            self._crew.release(run)
+
+    def _converse(self, run: Run) -> ChunkResult | None:
+        """Listen until the chunk's result; None when the process ends, or is killed, without one."""
+        process, kill_at = run.process, math.inf
+        is_told = False
+        while True:
+            left_s = max(0.0, kill_at - time.monotonic())
+            has_ended = run.wait(None if kill_at == math.inf else left_s)
+            if run.is_void:
+                process.kill()
+                return None
+            if run.is_interrupted and not is_told:
+                is_told, kill_at = True, min(kill_at, time.monotonic() + INTERRUPT_S)
+                process.channel.send({"op": "stop"})
+            try:
+                for message in process.channel.receive():
+                    if message["op"] == "result":
+                        return result_from_json(run.chunk, message)
+                    self._heed(run, message)
+            except ExecutionError as error:  # it is not sane any more
+                process.is_ready, process.crash = True, str(error)
+                process.kill()
+                return None
+            if has_ended:
+                return None
+            if run.error or process.crash or process.channel.is_closed:
+                kill_at = min(kill_at, time.monotonic() + ENDING_S)
+            if time.monotonic() >= kill_at:
+                process.kill()
+                kill_at = time.monotonic() + REAP_S
+
+    def _heed(self, run: Run, message: Message) -> None:
+        match message["op"]:
+            case "ready":
+                run.process.is_ready, self._num_stillborn = True, 0
+            case "progress":
+                run.process.ended, run.process.failed = message["ended"], message["failed"]
+            case "commit":
+                run.process.channel.send({"op": "go" if self._may_commit(run) else "void"})
+            case "error":
+                run.error = message["message"]
+            case "crash":
+                run.process.crash = message["message"]
+
+    def _may_commit(self, run: Run) -> bool:
+        """Whether the lease is still held; waits while Redis does not answer."""
+        lease = run.chunk.lease
+        try:
+            is_held = not self._leaving.insist(lambda: run.leases.renew([lease]), lambda: not run.is_void)
+        except StudyGoneError:
+            is_held = False
+        except ExecutionError as error:
+            log.warning("%s", error)
+            is_held = False
+        if not is_held:
+            run.void()
+        return is_held
+
+    # ------------------------------------------------------------------- reports
+
+    def _report(self, study: Study, leases: Leases, report: Report) -> bool:
+        text = seal_report(report, study.id, self._key)
+        return self._leaving.insist(lambda: leases.settle(report.chunk.lease, text))
+
+    def _report_result(self, run: Run, result: ChunkResult) -> None:
+        report = Report(chunk=run.chunk, worker=self._name, result=result)
+        if self._report(run.study, run.leases, report):
+            note = f": {result.note}" if result.note else ""
+            log.info("%s ended after %.3g s%s", _shown(run.chunk), result.busy_s, note)
+        else:
+            log.warning("%s were taken over by another worker", _shown(run.chunk))
+
+    def _bury(self, run: Run) -> None:
+        """The process has ended without a result."""
+        process, chunk = run.process, run.chunk
+        if run.is_void:
+            reap(process)
+            log.warning("%s were taken over by another worker, or their study has ended", _shown(chunk))
+            return
+        how = process.how_it_died()
+        died = process.crash or how
+        process.kill()  # what it has left behind
+        process.close()
+        is_stillborn = not (run.error or run.is_interrupted or process.is_ready)
+        if run.error:
+            log.error("%s", run.error)
+        elif is_stillborn:
+            log.error("a worker process died at its start (%s): %s", died, process.log_tail())
+        elif not run.is_interrupted:
+            log.warning("a worker process was lost with %s (%s); log: %s", _shown(chunk), died, process.log)
+        report = Report(
+            chunk=chunk,
+            worker=process.name,
+            died=died,
+            is_infrastructure=is_stillborn,
+            is_interrupted=run.is_interrupted,
+            trouble=run.error,
+        )
+        self._report(run.study, run.leases, report)
+        if is_stillborn:
+            self._count_stillborn(process)
+            self._leaving.out_of_time.wait(RETRY_S)
+
+    def _count_stillborn(self, process: WorkerProcess) -> None:
+        """A machine on which no process can start would lose one chunk after the other: leave them to others."""
+        self._num_stillborn += process.process.returncode >= 0
+        if self._num_stillborn >= MAX_STILLBORN and not self._leaving.is_leaving:
+            log.critical(
+                "%d worker processes in a row ended at their start; this worker leaves. The last one said:\n%s",
+                self._num_stillborn,
+                process.log_tail(),
+            )
+            self._leaving.leave()
+
+
+def _shown(chunk: Chunk) -> str:
+    return f"tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}"

@@ -1,0 +1,226 @@
+"""Makes this worker the owner of studies that have none, and brings back studies that Redis has lost."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from typing import Protocol
+
+from merlin.errors import (
+    ExecutionError,
+    MerlinError,
+    OwnershipLostError,
+    RedisFullError,
+    RedisUnreachableError,
+    StudyGoneError,
+)
+from merlin.execution.distributed.contracts import Mailbox, Standing
+from merlin.execution.distributed.open_study import publish_again
+from merlin.execution.distributed.ownership import Ownership, Tools
+from merlin.execution.distributed.registry import StudyInfo
+from merlin.execution.distributed.study import Studies, Study
+
+log = logging.getLogger("merlin.worker")
+
+WAIT_S = 0.5  # for letters, in one round
+TICK_S = 0.1  # between two looks at what is due
+LIST_S = 3.0  # between two looks for new studies
+ASK_S = 1.0  # between two times that a study's owner is asked for; with many workers each of them asks less often,
+ASKS_PER_S = 50.0  # so that all of them together ask so often
+NOTICE_S = 2.0  # beyond a beat of the workers: by then they have seen that Redis lost a study
+POSTPONE_S = 10.0  # a study with which something is wrong is left alone for so long
+RETRY_S = 1.0  # between two tries to reach Redis
+STOP_S = 3.0  # for the last round of each study
+
+
+class Runs(Protocol):
+    """What this worker runs."""
+
+    def void(self, study_id: str) -> None:
+        """Kill what runs of a study, and commit nothing of it."""
+
+    def forget(self, study_id: str) -> bool:
+        """The study is over; False if something of it runs still."""
+
+
+class Owners:
+    """The ownerships of one worker, each with a thread, and one thread that looks for more."""
+
+    def __init__(self, tools: Tools, studies: Studies, runs: Runs) -> None:
+        self._tools, self._studies, self._runs = tools, studies, runs
+        self._stop, self._wake = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._mine: dict[str, threading.Thread] = {}
+        self._known: dict[str, StudyInfo] = {}  # studies that are not over, as far as we know
+        self._due: dict[str, float] = {}  # study -> when to ask for its owner again
+        self._gone_since: dict[str, float] = {}
+        self._listed = -math.inf
+        self._thread = threading.Thread(target=self._loop, name="owners", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let others own the studies; what hangs is left alone."""
+        self._stop.set()
+        self._wake.set()
+        with self._lock:
+            threads = [self._thread, *self._mine.values()]
+        for thread in threads:
+            if thread.is_alive():
+                thread.join(timeout=STOP_S)
+
+    def look(self, study_id: str) -> None:
+        """A message of this study came: has it an owner?"""
+        if study_id not in self._known:
+            self._listed = -math.inf
+            self._wake.set()
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._look_around(time.monotonic())
+            except MerlinError as error:
+                log.debug("%s", error)
+            except Exception:
+                log.exception("the search for studies failed")
+            self._wake.wait(TICK_S if self._known else ASK_S)
+            self._wake.clear()
+
+    def _look_around(self, now: float) -> None:
+        if now - self._listed >= LIST_S:
+            self._listed = now
+            self._list()
+        for info in list(self._known.values()):
+            if self._stop.is_set() or info.study_id in self._mine or now < self._due.get(info.study_id, 0.0):
+                continue
+            try:
+                self._attend(info, now)
+            except (RedisFullError, RedisUnreachableError):
+                raise
+            except MerlinError as error:  # its workspace is gone, its disk is full: the others go on
+                self._due[info.study_id] = now + POSTPONE_S
+                log.warning("cannot look after %s: %s", info.workspace, error)
+
+    def _list(self) -> None:
+        """One that is not advertised any more may be over, or Redis has lost its memory: its owner's key tells."""
+        found = {info.study_id: info for info in self._tools.backend.registry.studies()}
+        for study in self._studies.known():
+            if study.id not in found and study.id not in self._known:
+                self._forget(study.id)
+        self._known |= found
+
+    def _attend(self, info: StudyInfo, now: float) -> None:
+        mailbox = self._tools.backend.mailbox(info.study_id)
+        try:
+            standing = mailbox.own(info.session)
+        except StudyGoneError:
+            self._follow_loss(info, now)
+            return
+        self._gone_since.pop(info.study_id, None)
+        if standing.is_over:
+            self._tools.backend.registry.withdraw(info.study_id)
+            self._forget(info.study_id)
+        elif standing.is_ours:
+            self._own(info, mailbox, standing)
+        else:
+            self._due[info.study_id] = now + max(standing.left_s, self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Between two questions of one worker for one study."""
+        num_workers = self._tools.backend.registry.num_workers()
+        return random.uniform(0.5, 1.0) * max(ASK_S, num_workers / ASKS_PER_S)
+
+    def _forget(self, study_id: str) -> None:
+        if self._runs.forget(study_id):
+            self._known.pop(study_id, None)
+            self._due.pop(study_id, None)
+            self._gone_since.pop(study_id, None)
+            self._studies.forget(study_id)
+
+    # ---------------------------------------------------------------- owning
+
+    def _own(self, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> None:
+        try:
+            study = self._studies.get(info.study_id, info.workspace, info.plan)
+        except ExecutionError:
+            mailbox.release()
+            raise
+        thread = threading.Thread(
+            target=self._serve, args=(study, info, mailbox, standing), name=f"owner-{info.name}", daemon=True
+        )
+        with self._lock:
+            self._mine[info.study_id] = thread
+        log.info("this worker owns %s now", info.workspace)
+        thread.start()
+
+    def _serve(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> None:
+        """Own a study until it is over, or another one owns it."""
+        try:
+            while not self._serve_in_touch(study, info, mailbox, standing):
+                standing = self._in_touch_again(info, mailbox)
+                if not standing.is_ours:
+                    return
+        except (OwnershipLostError, StudyGoneError) as error:
+            log.warning("%s", error)
+        except MerlinError as error:
+            self._due[info.study_id] = time.monotonic() + POSTPONE_S
+            log.warning("cannot look after %s: %s", info.workspace, error)
+        except Exception:
+            self._due[info.study_id] = time.monotonic() + POSTPONE_S
+            log.exception("the owner of %s met an error that nobody foresaw", info.workspace)
+        finally:
+            with self._lock:
+                self._mine.pop(info.study_id, None)
+            self._wake.set()
+
+    def _serve_in_touch(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> bool:
+        """False when Redis does not answer: nobody knows what has arrived there."""
+        try:
+            ownership = Ownership(study, info.session, mailbox, standing, self._tools)
+            try:
+                while not (ownership.is_over or self._stop.is_set()):
+                    ownership.work(WAIT_S)
+                if not ownership.is_over:
+                    ownership.work(0.0)
+                    ownership.release()
+                return True
+            finally:
+                ownership.close()
+        except (RedisFullError, RedisUnreachableError) as error:
+            log.warning("%s", error)
+            return False
+
+    def _in_touch_again(self, info: StudyInfo, mailbox: Mailbox) -> Standing:
+        while not self._stop.wait(RETRY_S):
+            try:
+                return mailbox.own(info.session)
+            except (RedisFullError, RedisUnreachableError):
+                continue
+        return Standing(is_ours=False, now=0.0)
+
+    # ------------------------------------------------------------------- losses
+
+    def _follow_loss(self, info: StudyInfo, now: float) -> None:
+        """Redis has lost the study. Once its holders had time to notice, publish it from the ledger."""
+        since = self._gone_since.setdefault(info.study_id, now)
+        if since == now:
+            log.warning("Redis has lost %s", info.workspace)
+            self._runs.void(info.study_id)
+        self._due[info.study_id] = now + ASK_S / 2
+        if now - since < self._tools.lease_s / 4 + NOTICE_S:
+            return
+        self._gone_since.pop(info.study_id, None)
+        study = self._studies.get(info.study_id, info.workspace, info.plan)
+        match publish_again(study, self._tools):
+            case "over":
+                log.warning("%s is over, says its ledger; it is not published again", info.workspace)
+                self._forget(info.study_id)
+            case "published":
+                log.warning("published %s again from its ledger", info.workspace)
+                self._known.pop(info.study_id, None)  # its session is another one
+                self._listed = -math.inf
+                self._wake.set()

@@ -1,0 +1,346 @@
+"""The owner of a study at work: reads its mailbox, lets the scheduler decide, offers chunks, writes the ledger down.
+
+Of the processes that serve a study one is its owner (see `owners`); a command that changes a study makes itself the
+owner for a moment. Whoever becomes it starts from the ledger, from what is offered and held, and from the letters that
+the one before has not dealt with. So an owner may be killed, stopped or cut off at any moment, and an ownership of
+which it is not clear what has arrived is simply begun anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from merlin.config.model import Config
+from merlin.errors import ExecutionError, ForgedMessageError, LedgerError
+from merlin.execution.conductor import Conductor, memories_of, next_attempt
+from merlin.execution.distributed.contracts import Backend, Carrier, Letter, Mailbox, Standing
+from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
+from merlin.execution.distributed.study import Study
+from merlin.study.owner import Handout, Owner, Report, outcomes_with
+from merlin.study.schedule import Scheduler
+from merlin.study.tasks import Chunk
+
+log = logging.getLogger("merlin.worker")
+
+TARGET_S = 3.0  # of work per chunk, or more with many workers
+RENEW_S = 0.8  # between two signs of life
+EXPIRE_S = 0.5  # between two looks for leases that ran out
+REISSUE_S = 5.0  # what nobody has taken for so long gets a new message, if its queue is empty
+SLOTS_S = 1.0  # between two looks for workers, or longer:
+SLOTS_SHARE = 0.05  # of the time at most
+RETRY_S = 1.0  # after trouble with the disk
+ENDS = ("run_stopped", "run_finished")  # events
+STOP_WORKERS_S = 60.0  # after a task that asked the workers to stop, as upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What every ownership of one process works with."""
+
+    config: Config
+    backend: Backend
+    carrier: Carrier
+    lease_s: float
+
+
+class Ownership:
+    """One ownership of one study; `mailbox` is owned already. One thread uses it."""
+
+    def __init__(
+        self, study: Study, session: str, mailbox: Mailbox, standing: Standing, tools: Tools
+    ) -> None:
+        """Take over. Raises OwnershipLostError, StudyGoneError, LedgerError, or another ExecutionError."""
+        self._study, self._mailbox, self._tools = study, mailbox, tools
+        self._began = self._renewed = time.monotonic()
+        self._clock = standing.now - self._began  # of the server, ahead of `monotonic`
+        self._read = standing.read or "0"
+        self._is_read = True  # the server knows how far
+        self._slots: dict[str, int] = {}
+        self._look_for_workers = self._look_for_late = self._look_for_overdue = 0.0
+        self._is_stopped = False  # and that is written down
+        self.is_over = False
+        self._conductor = Conductor(study.workspace, session)
+        try:
+            self._take_over()
+            self._write()
+        except BaseException:
+            self._conductor.close()
+            raise
+
+    # --------------------------------------------------------------- take over
+
+    def _take_over(self) -> None:
+        study, mailbox = self._study, self._mailbox
+        offers = mailbox.offers()  # before the letters: what ends in between is in both
+        letters = list(self._all_letters())
+        found = self._conductor.read()  # and the ledger last: it has what any letter tells
+        reports = [(letter, report) for letter in letters if (report := self._report(letter)) is not None]
+        dealt_with = [
+            r.result for letter, r in reports if _number(letter.id) <= _number(self._read) and r.result
+        ]
+        session = self._conductor.session
+        scheduler = Scheduler(
+            study.workspace.plan,
+            outcomes_with(found.outcomes, dealt_with),
+            num_workers=1,
+            target_s=TARGET_S,
+            first_attempt=next_attempt(found, session),
+            name=f"{secrets.token_hex(4)}.",
+        )
+        self._conductor.scheduler, self.owner = scheduler, Owner(scheduler, min_chunk_s=TARGET_S)
+        handouts, void = {}, []
+        for offer in offers:
+            try:
+                chunk = open_chunk(offer.envelope, study.id, offer.lease, self._tools.config.key)
+            except ForgedMessageError as error:
+                log.warning("an offer is void: %s", error)
+                void.append(offer.lease)
+            else:
+                handouts[offer.lease] = Handout(
+                    chunk=chunk, since=offer.since, worker=offer.worker, expires_s=offer.expires_s
+                )
+        for letter, report in reports:
+            if _number(letter.id) > _number(self._read):
+                handouts[letter.lease] = Handout(chunk=report.chunk, since=0.0, worker=report.worker)
+        void += self.owner.adopt(handouts.values())
+        scheduler.remember(memories_of(found, session))
+        mailbox.void(void)
+        ends = [event for event in found.events(session) if event.kind in ENDS]
+        if ends and not scheduler.is_complete:  # whoever wrote that could not tell the servers
+            self._is_stopped = True
+            scheduler.stop(str(ends[-1].data.get("reason", "")) or "stopped")
+            self._tools.backend.registry.withdraw(study.id)
+
+    def _all_letters(self) -> Iterable[Letter]:
+        after = ""
+        while letters := self._mailbox.letters(after):
+            yield from letters
+            after = letters[-1].id
+
+    # ------------------------------------------------------------------- rounds
+
+    def work(self, wait_s: float) -> None:
+        """One round: what has arrived by now, or does within `wait_s`, and what follows from it."""
+        try:
+            self.settle(wait_s)
+        except LedgerError as error:  # what it has to say is kept, and nothing is offered meanwhile
+            log.warning("%s", error)
+            time.sleep(RETRY_S)
+            return
+        if not self.is_over:
+            self.offer()
+
+    def settle(self, wait_s: float = 0.0) -> None:
+        """Take in what has arrived, and write down what follows."""
+        now = time.monotonic()
+        if now - self._renewed >= RENEW_S:
+            self._renew()
+        if now >= self._look_for_workers:
+            self._count_slots()
+        wakeup = self.owner.scheduler.next_wakeup()
+        if wakeup is not None:
+            wait_s = min(wait_s, max(0.0, wakeup - self._now()))
+        for letter in self._mailbox.letters(self._read, wait_s):
+            self._heed(letter)
+            self._read, self._is_read = letter.id, False
+        self._look_after_leases()
+        self._write()
+        self._follow_end()
+
+    def _now(self) -> float:
+        """The server's time."""
+        return time.monotonic() + self._clock
+
+    def _renew(self) -> None:
+        asked = time.monotonic()
+        self._clock = self._mailbox.renew() - asked
+        self._renewed = asked
+
+    def _count_slots(self) -> None:
+        """What the workers of each queue run at a time."""
+        began = time.monotonic()
+        alive = [worker for worker in self._tools.backend.registry.workers() if not worker.is_stopping]
+        for queue in self._study.queues:
+            full = self._tools.config.queue_name(queue)
+            self._slots[queue] = sum(worker.concurrency for worker in alive if full in worker.queues)
+        took = time.monotonic() - began
+        self._look_for_workers = began + max(SLOTS_S, took / SLOTS_SHARE)
+
+    def _heed(self, letter: Letter) -> None:
+        match letter.kind:
+            case "taken":
+                self.owner.taken(letter.lease)
+            case "expired":
+                self._heed_expired(letter.lease)
+            case "report":
+                if (report := self._report(letter)) is not None:
+                    self._heed_report(report)
+
+    def _report(self, letter: Letter) -> Report | None:
+        if letter.kind != "report":
+            return None
+        try:
+            return open_report(letter.report, self._study.id, letter.lease, self._tools.config.key)
+        except ForgedMessageError as error:
+            log.error("refused: %s", error)
+            return None
+
+    def _heed_report(self, report: Report) -> None:
+        is_cut_off = report.died or report.is_interrupted or report.trouble
+        done = self._conductor.done(report.chunk) if is_cut_off else ()
+        if not self.owner.reported(report, done, self._now()):
+            return
+        if report.died and not report.is_infrastructure:
+            self._conductor.note("worker_lost", worker=report.worker, died=report.died)
+        if report.result and report.result.stop == "stop_workers":
+            self._stop_workers()
+
+    def _heed_expired(self, lease: str) -> None:
+        chunk = self.owner.scheduler.held(lease)
+        if chunk is None:
+            return
+        log.warning(
+            "the worker of tasks [%d, %d) of %s has not been heard of for %g s; they run again",
+            chunk.lo, chunk.hi, chunk.instance, self._tools.lease_s,
+        )  # fmt: skip
+        self.owner.expired(lease, self._conductor.done(chunk))
+
+    def _look_after_leases(self) -> None:
+        """End those that ran out, though their holders had the time to renew them."""
+        now = time.monotonic()
+        if now - self._began >= self._tools.lease_s / 2 and now >= self._look_for_late:
+            self._look_for_late = now + EXPIRE_S
+            self._mailbox.expire()
+
+    def _write(self) -> None:
+        """Into the ledger, if we are the owner still: one that was stopped may have been replaced."""
+        if time.monotonic() - self._renewed >= 2 * RENEW_S:
+            self._renew()
+        self._conductor.flush()
+
+    # --------------------------------------------------------------- offering
+
+    def offer(self) -> int:
+        """Offer what there is room for, and send messages; returns the number of these."""
+        study, key = self._study, self._tools.config.key
+        chunks = self.owner.offers(self._slots, self._now())
+        if chunks or not self._is_read:
+            self._mailbox.offer({c.lease: seal_chunk(c, study.id, key) for c in chunks}, self._read)
+            self._is_read = True
+        self._send(chunks)
+        if time.monotonic() >= self._look_for_overdue:
+            self._look_for_overdue = time.monotonic() + RENEW_S
+            return len(chunks) + self.offer_again(REISSUE_S)
+        return len(chunks)
+
+    def offer_again(self, wait_s: float) -> int:
+        """Send new messages for what nobody has taken for so long, where the queue is empty; returns their number."""
+        overdue = self.owner.overdue(self._now(), wait_s)
+        if not overdue:
+            return 0
+        try:
+            empty = self._tools.carrier.empty(overdue)
+        except ExecutionError as error:
+            log.warning("%s", error)
+            return 0
+        chunks = [chunk for queue in empty for chunk in overdue[queue]]
+        self._send(chunks)
+        self.owner.offered_again(chunks, self._now())
+        return len(chunks)
+
+    def _send(self, chunks: Iterable[Chunk]) -> None:
+        """What cannot be sent now is overdue later."""
+        try:
+            for chunk in chunks:
+                notice = self._notice(chunk)
+                queue = self._study.workspace.instance(chunk.instance).queue
+                envelope = seal_notice(notice, self._tools.config.key)
+                self._tools.carrier.send(queue, envelope, is_retry=self.owner.is_retry(chunk))
+        except ExecutionError as error:
+            log.warning("%s", error)
+
+    def _notice(self, chunk: Chunk) -> Notice:
+        return Notice(
+            study=self._study.id,
+            workspace=str(self._study.workspace.path),
+            plan=self._study.digest,
+            session=self._conductor.session,
+            instance=chunk.instance,
+            lo=chunk.lo,
+            hi=chunk.hi,
+            lease=chunk.lease,
+        )
+
+    # ------------------------------------------------------------------ the end
+
+    def stop(self, reason: str) -> None:
+        """Let nothing more start."""
+        self.owner.scheduler.stop(reason)
+        self._follow_end()
+
+    def fail(self, instances: Collection[str], cause: str) -> None:
+        """End every task of these step instances as failed that has not ended, whoever runs it."""
+        chunks = self.owner.fail(instances, cause)
+        self._write()
+        self._mailbox.void(chunk.lease for chunk in chunks)
+        self._follow_end()
+
+    def _follow_end(self) -> None:
+        """Write down that the study has stopped or ended; once nothing runs any more it is over."""
+        scheduler = self.owner.scheduler
+        if scheduler.is_complete:
+            if not self._is_stopped:
+                self._end("run_finished", "")
+        elif scheduler.stop_reason:
+            self._mailbox.void(self.owner.withdraw())
+            if not self._is_stopped:
+                self._end("run_stopped", scheduler.stop_reason)
+                if scheduler.stop_now:
+                    self._interrupt()
+            if self.owner.running():
+                return
+        else:
+            return
+        self._mailbox.close()
+        self.is_over = True
+
+    def _end(self, event: str, reason: str) -> None:
+        self._conductor.event(event, reason=reason, host=socket.gethostname(), pid=os.getpid())
+        self._is_stopped = True
+        self._tools.backend.registry.withdraw(self._study.id)
+        what = f"{event.replace('_', ' ')}{f': {reason}' if reason else ''}"
+        log.info("study %s: %s", self._study.workspace.path, what)
+
+    def _interrupt(self) -> None:
+        holders = {offer.worker for offer in self._mailbox.offers() if offer.worker}
+        self._tools.backend.registry.send(sorted(holders), "interrupt", study=self._study.id)
+
+    def _stop_workers(self) -> None:
+        """A task has asked for it: at once if its study is over, else after a while, in which more of it may end.
+
+        The study is not stopped: what is left runs as soon as there are workers again.
+        """
+        queues = {self._tools.config.queue_name(queue) for queue in self._study.queues}
+        names = [w.name for w in self._tools.backend.registry.workers() if queues & set(w.queues)]
+        is_over = self.owner.scheduler.is_complete or self.owner.scheduler.stop_reason
+        self._tools.backend.registry.send(names, "stop", in_s=0.0 if is_over else STOP_WORKERS_S)
+
+    def release(self) -> None:
+        """Let somebody else go on."""
+        if not self.is_over:
+            self._mailbox.release()
+
+    def close(self) -> None:
+        self._conductor.close()
+
+
+def _number(letter_id: str) -> tuple[int, int]:
+    """Letters in their order."""
+    millis, _, count = letter_id.partition("-")
+    return int(millis), int(count or 0)

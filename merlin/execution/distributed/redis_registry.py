@@ -1,0 +1,252 @@
+"""Who works for this user, and on what: the workers' beats, the studies' advertisements, and commands to workers.
+
+Commands and advertisements are sealed with the user's key; beats are only shown to people and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
+
+from merlin.config.seal import seal, unseal
+from merlin.errors import ForgedMessageError
+from merlin.execution.distributed import names
+from merlin.execution.distributed.connect import redis_errors, server_time
+from merlin.execution.distributed.entries import (
+    RUNNING,
+    STUDY,
+    WORKER,
+    Damage,
+    checked,
+    is_command,
+    parse_entry,
+)
+from merlin.execution.distributed.registry import (
+    COMMAND_S,
+    SILENT_S,
+    Op,
+    RunningChunk,
+    StudyInfo,
+    WorkerInfo,
+)
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from merlin.config.model import Config
+
+FORGET_S = 3600.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def asking_again(
+    method: Callable[Concatenate[RedisRegistry, P], T],
+) -> Callable[Concatenate[RedisRegistry, P], T]:
+    """Call the method a second time if a key had another type than it should, and is out of the way now."""
+
+    @wraps(method)
+    def called(self: RedisRegistry, /, *args: P.args, **options: P.kwargs) -> T:
+        from redis import ResponseError
+
+        with redis_errors(self._config.backend):
+            try:
+                return method(self, *args, **options)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+            self._put_aside()
+            return method(self, *args, **options)
+
+    return called
+
+
+class RedisRegistry:
+    """Implements `contracts.Registry`: the user's part of the backend that is not one study's.
+
+    Every method raises ExecutionError if Redis does not answer or does not let us. An entry that cannot be used is
+    left out, a key that is of another type than ours is put aside, and `damage` has both.
+    """
+
+    def __init__(self, client: Redis, config: Config) -> None:
+        self._client, self._config = client, config
+        self._namespace = config.namespace
+        self._studies = names.studies_key(self._namespace)
+        self._workers = names.workers_key(self._namespace)
+        self._beats = names.beats_key(self._namespace)
+        self._counters = names.counters_key(self._namespace)
+        self._types = dict.fromkeys((self._studies, self._workers, self._counters), "hash")
+        self._types[self._beats] = "zset"
+        self.damage = Damage()
+
+    def _inbox(self, worker_name: str) -> str:
+        key = names.inbox_key(self._namespace, worker_name)
+        self._types[key] = "list"
+        return key
+
+    def _put_aside(self) -> None:
+        for key, kind in list(self._types.items()):
+            found = str(self._client.type(key))
+            if found not in (kind, "none"):
+                self._client.rename(key, f"{key}:damaged")
+                self.damage.note(key, f"it was a {found}; put aside as {key}:damaged")
+
+    def _hash(self, key: str) -> dict[str, str]:
+        found: Any = self._client.hgetall(key)
+        return dict(found)
+
+    # ---------------------------------------------------------------- workers
+
+    @asking_again
+    def beat(self, worker: WorkerInfo) -> float:
+        """Say that the worker lives, and what it does; returns the server's time."""
+        data = asdict(worker)
+        del data["last_beat"], data["age_s"]
+        now = server_time(self._client)
+        pipe = self._client.pipeline()
+        pipe.hset(self._workers, worker.name, json.dumps(data))
+        pipe.zadd(self._beats, {worker.name: now})
+        pipe.execute()
+        return now
+
+    @asking_again
+    def leave(self, *worker_names: str) -> None:
+        """The workers have ended."""
+        if worker_names:
+            pipe = self._client.pipeline()
+            pipe.hdel(self._workers, *worker_names)
+            pipe.zrem(self._beats, *worker_names)
+            pipe.delete(*(names.inbox_key(self._namespace, name) for name in worker_names))
+            pipe.execute()
+
+    @asking_again
+    def workers(self, *, all: bool = False) -> list[WorkerInfo]:
+        """The live workers, by name; with `all`, those that fell silent within the hour, too."""
+        now = server_time(self._client)
+        pipe = self._client.pipeline()
+        pipe.zrange(self._beats, 0, -1, withscores=True)
+        pipe.hgetall(self._workers)
+        beats, texts = pipe.execute()
+        gone = {name for name, beat in beats if now - beat > FORGET_S or name not in texts}
+        self.leave(*gone)
+        found: list[WorkerInfo] = []
+        for name, beat in sorted(beats):
+            if name not in gone:
+                try:
+                    found.append(_worker(name, texts[name], beat, now))
+                except (ValueError, TypeError) as error:
+                    self.damage.note(f"{self._workers} {name}", error)
+        return [worker for worker in found if all or worker.is_alive]
+
+    @asking_again
+    def num_workers(self) -> int:
+        """The workers that were heard of within the hour, or longer ago."""
+        return int(self._client.zcard(self._beats))
+
+    # --------------------------------------------------------------- commands
+
+    @asking_again
+    def send(self, /, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
+        """Give a command to workers (to all live ones); returns their names.
+
+        `stop`: end after what runs now (or, with in_s, so many seconds later); `stop_now`: interrupt what runs, then
+        end; `drop` (study=id): kill what runs of a study and forget it; `interrupt` (study=id): end it soon.
+        """
+        chosen = [w.name for w in self.workers()] if worker_names is None else list(worker_names)
+        until = server_time(self._client) + COMMAND_S
+        pipe = self._client.pipeline()
+        for name in chosen:
+            body = {"op": op, "to": name, "until": until, "id": secrets.token_hex(8), **more}
+            key = self._inbox(name)
+            pipe.rpush(key, json.dumps(seal(body, self._config.key)))
+            pipe.expire(key, int(COMMAND_S))
+        pipe.execute()
+        return chosen
+
+    @asking_again
+    def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
+        """The commands to a worker that have arrived, and how many were refused."""
+        key = self._inbox(name)
+        pipe = self._client.pipeline()
+        pipe.lrange(key, 0, -1)
+        pipe.delete(key)
+        texts = pipe.execute()[0]
+        if not texts:
+            return [], 0
+        now = server_time(self._client)
+        commands: list[dict[str, Any]] = []
+        for text in texts:
+            try:
+                body = unseal(parse_entry(text), self._config.key)
+            except (ForgedMessageError, ValueError):
+                continue
+            if is_command(body, name, now, get_args(Op)):
+                commands.append(body)
+        return commands, len(texts) - len(commands)
+
+    # ---------------------------------------------------------------- studies
+
+    @asking_again
+    def advertise(self, study: StudyInfo) -> None:
+        """From now on workers look after the study, even if its messages are lost."""
+        envelope = json.dumps(seal(asdict(study), self._config.key))
+        self._client.hset(self._studies, study.study_id, envelope)
+
+    @asking_again
+    def withdraw(self, study_id: str) -> bool:
+        """The study is over; True for the one caller that says so first."""
+        return bool(self._client.hdel(self._studies, study_id))
+
+    @asking_again
+    def studies(self) -> list[StudyInfo]:
+        """The studies that are not over; what is not sealed with our key is left out."""
+        found: list[StudyInfo] = []
+        for id, text in self._hash(self._studies).items():
+            try:
+                study = StudyInfo(**checked(unseal(parse_entry(text), self._config.key), STUDY))
+                if study.study_id != id:
+                    raise ValueError("it is of another study")
+                found.append(study)
+            except (ForgedMessageError, ValueError) as error:
+                self.damage.note(f"{self._studies} {id}", error)
+        return sorted(found, key=lambda s: s.published)
+
+    # --------------------------------------------------------------- counters
+
+    @asking_again
+    def count(self, name: str, num: int = 1) -> None:
+        """Count something that belongs to no study, such as refused messages."""
+        from redis import ResponseError
+
+        try:
+            self._client.hincrby(self._counters, name, num)
+        except ResponseError as error:
+            if "integer" not in str(error) and "overflow" not in str(error):
+                raise
+            self.damage.note(f"{self._counters} {name}", error)
+            self._client.hset(self._counters, name, num)
+
+    @asking_again
+    def counters(self) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for name, num in self._hash(self._counters).items():
+            try:
+                out[str(name)] = int(num)
+            except ValueError as error:
+                self.damage.note(f"{self._counters} {name}", error)
+        return out
+
+
+def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
+    """Raises ValueError for one that describes itself in a way that this version does not know."""
+    data = checked(parse_entry(text), WORKER)
+    if data["name"] != name:
+        raise ValueError("it is of another worker")
+    if beat > now + SILENT_S:
+        raise ValueError("it is from the future")
+    running = [RunningChunk(**checked(run, RUNNING)) for run in data["running"]]
+    return WorkerInfo(**(data | {"running": running}), last_beat=beat, age_s=max(0.0, now - beat))

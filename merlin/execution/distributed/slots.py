@@ -1,0 +1,36 @@
+"""How many messages a worker takes: as many as it has room to run at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+
+class Slots:
+    """Counts; whoever frees a slot wakes Celery's loop, which listens to `fileno`. Threads share it."""
+
+    def __init__(self, num: int = 1) -> None:
+        self.num = num
+        self._num_taken = 0
+        self._lock = threading.Lock()
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def has_room(self) -> bool:
+        return self._num_taken < self.num
+
+    def take(self) -> None:
+        with self._lock:
+            self._num_taken += 1
+
+    def free(self) -> None:
+        with self._lock:
+            self._num_taken -= 1
+        os.eventfd_write(self._fd, 1)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def drain(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)

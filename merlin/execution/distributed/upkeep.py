@@ -1,0 +1,171 @@
+"""A worker's housekeeping: one thread that renews leases, reports for work, and obeys commands."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from merlin.errors import MerlinError, StudyGoneError
+from merlin.execution.distributed.chunk_runs import ChunkRuns
+from merlin.execution.distributed.contracts import Registry
+from merlin.execution.distributed.crew import Run
+from merlin.execution.distributed.leaving import Leaving
+from merlin.execution.distributed.refusals import Refusals
+from merlin.execution.distributed.registry import BEAT_S, COMMAND_S
+
+log = logging.getLogger("merlin.worker")
+
+TICK_S = 0.5
+WATCH_S = 10.0  # after a command to drop: for so long we tell at every tick what we run
+TELL_S = 30.0  # between two complaints about the same
+STOP_S = 2.0  # for the thread to end
+
+
+class Upkeep:
+    """The thread; `report` tells the registry what this worker does."""
+
+    def __init__(
+        self,
+        name: str,
+        runs: ChunkRuns,
+        registry: Registry,
+        refusals: Refusals,
+        leaving: Leaving,
+        *,
+        lease_s: float,
+        report: Callable[[], None],
+    ) -> None:
+        self._name, self._runs, self._registry, self._refusals = name, runs, registry, refusals
+        self._leaving, self._lease_s, self._report = leaving, lease_s, report
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="upkeep", daemon=True)
+        self._beat_every = lease_s / 4
+        self._beaten = self._registered = self._answered = time.monotonic()
+        self._watch_until = -math.inf
+        self._leave_at = math.inf  # when this worker ends, because a command says so
+        self._obeyed: dict[str, float] = {}  # ids of commands, until when a copy could be taken for new
+
+    def start(self) -> None:
+        self._beaten = self._registered = self._answered = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The thread ends; one that hangs is left alone."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=STOP_S)
+
+    def _loop(self) -> None:
+        told: dict[str, float] = {}
+        while not self._stop.wait(TICK_S):
+            now = time.monotonic()
+            try:
+                self.tick(now)
+            except MerlinError as error:
+                told = {text: when for text, when in told.items() if now - when < TELL_S}
+                if str(error) not in told:
+                    told[str(error)] = now
+                    log.warning("%s", error)
+            except Exception:
+                log.exception("housekeeping failed")
+
+    def tick(self, now: float) -> None:
+        """What is due."""
+        if now - self._answered > self._lease_s / 2:  # Redis was away, or we were stopped
+            self._registry.count("outages")  # raises while Redis is still away
+            log.warning("back after %.0f s without Redis", now - self._answered)
+            self._beaten = -math.inf
+        is_watched = now < self._watch_until
+        if is_watched or now - self._beaten >= self._beat_every:
+            self._renew_leases(now)
+            self._beaten = now
+        self._obey()
+        if time.monotonic() >= self._leave_at:
+            self._leave_at = math.inf
+            self._end(at_once=False)
+        self.count_refused()
+        self._answered = time.monotonic()
+        if is_watched or now - self._registered >= BEAT_S:
+            self._report()
+            self._registered = now
+
+    def count_refused(self) -> None:
+        """Let `merlin doctor` know what was refused. Raises ExecutionError, and it is counted later."""
+        if num := self._refusals.take():
+            try:
+                self._registry.count("refused", num)
+            except MerlinError:
+                self._refusals.put_back(num)
+                raise
+
+    # ------------------------------------------------------------------ leases
+
+    def _renew_leases(self, now: float) -> None:
+        """Renew the leases of what really runs; what is not ours any more is killed."""
+        by_study: dict[str, list[Run]] = {}
+        for run in self._runs.all():
+            if run.is_stopped():
+                self._let_run_out(run, now)
+            else:
+                run.stopped_since = None
+                by_study.setdefault(run.study.id, []).append(run)
+        for runs in by_study.values():
+            leases = [run.chunk.lease for run in runs]
+            try:
+                lost = runs[0].leases.renew(leases)
+            except StudyGoneError:
+                lost = set(leases)
+            for run in runs:
+                if run.chunk.lease in lost:
+                    run.void()
+
+    def _let_run_out(self, run: Run, now: float) -> None:
+        """The lease of a process that is stopped is not renewed; once it has run out, the process is in the way."""
+        if run.stopped_since is None:
+            run.stopped_since = now
+        elif now - run.stopped_since > 2 * self._lease_s:
+            run.void()
+
+    # ---------------------------------------------------------------- commands
+
+    def _obey(self) -> None:
+        commands, num_refused = self._registry.receive(self._name)
+        if num_refused:
+            self._refusals.note("a command that was not sealed with this user's key", num=num_refused)
+        now = time.monotonic()
+        self._obeyed = {id: until for id, until in self._obeyed.items() if until > now}
+        for command in commands:
+            if command["id"] in self._obeyed:
+                self._refusals.note("a command that was sent before")
+                continue
+            self._obeyed[command["id"]] = now + 2 * COMMAND_S
+            log.info("command: %s", command["op"])
+            self.do(command)
+
+    def do(self, command: dict[str, Any]) -> None:
+        """Obey."""
+        match command["op"]:
+            case "stop" if command.get("in_s"):
+                self._leave_at = min(self._leave_at, time.monotonic() + command["in_s"])
+            case "stop" | "stop_now":
+                self._end(at_once=command["op"] == "stop_now")
+            case "interrupt":
+                self._runs.interrupt(command["study"])
+            case "drop":
+                self._watch_until = time.monotonic() + WATCH_S
+                self._runs.void(command["study"], command.get("instances"))
+
+    def _end(self, *, at_once: bool) -> None:
+        """End this worker, in Celery's own way; with `at_once`, what runs is interrupted."""
+        if at_once:
+            self._runs.interrupt()
+        elif self._leaving.is_leaving:
+            return  # a second signal would say that there is a hurry
+        else:
+            self._leaving.is_patient = True
+        self._leaving.leave()
+        self._registered = -math.inf  # the next tick says that we are leaving

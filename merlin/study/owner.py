@@ -1,0 +1,187 @@
+"""Decides for a study on workers: what they report goes in, chunks to be offered to them come out.
+
+Pure, like the scheduler that it has: no clock, no server, no disk. An *offer* is a chunk that waits in a queue; the
+worker that takes it holds its lease. Whoever carries out what is decided here is the owner of the study (one process
+at a time), and whatever it learns comes in as one of these events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from merlin.study.pieces import Run
+from merlin.study.runs import RunMap
+from merlin.study.schedule import ENDED, Scheduler
+from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
+
+SECONDS_PER_RESULT = 0.002  # that one owner spends on it; chunks take longer when there are many workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handout:
+    """A chunk that was offered, and who holds its lease."""
+
+    chunk: Chunk
+    since: float  # when it was offered or taken
+    worker: str = ""  # "": it is an offer still
+    expires_s: float = 0.0  # from now; of a lease
+
+    @property
+    def lease(self) -> str:
+        return self.chunk.lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a worker says about a chunk when it holds it no longer. With none of these, it was not started."""
+
+    chunk: Chunk
+    worker: str
+    result: ChunkResult | None = None  # it has ended
+    died: str = ""  # its process did not survive it: how that died
+    is_infrastructure: bool = False  # and its tasks are not to blame
+    is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
+    trouble: str = ""  # of the machine or the plan: nothing more may start
+
+
+class Owner:
+    """What is offered, who runs what, and the scheduler that decides it."""
+
+    def __init__(self, scheduler: Scheduler, *, min_chunk_s: float) -> None:
+        """`min_chunk_s`: work per chunk, unless there are so many workers that it takes more."""
+        self.scheduler = scheduler
+        self._min_chunk_s = min_chunk_s
+        self._queues = {instance.id: instance.queue for instance in scheduler.plan.instances}
+        self._offered: dict[str, dict[str, float]] = {}  # queue -> lease -> since
+
+    # ------------------------------------------------------------------ events
+
+    def adopt(self, handouts: Iterable[Handout]) -> list[str]:
+        """Take over what an earlier owner has handed out; returns the leases that are void."""
+        void = []
+        for handout in handouts:
+            chunk = handout.chunk
+            if chunk.instance not in self._queues or not self.scheduler.adopt(chunk):
+                void.append(chunk.lease)
+            elif not handout.worker:
+                self._offers_of(chunk)[chunk.lease] = handout.since
+                if self.scheduler.held(chunk.lease) != chunk:  # what waits cannot have ended in part
+                    self._withdraw(chunk)
+                    void.append(chunk.lease)
+        return void
+
+    def taken(self, lease: str) -> None:
+        """A worker holds it now."""
+        if (chunk := self.scheduler.held(lease)) is not None:
+            self._offers_of(chunk).pop(lease, None)
+
+    def reported(self, report: Report, done: Iterable[Run], now: float) -> bool:
+        """A worker holds a chunk no longer; `done`: what the ledger has of it, if its process did not tell.
+
+        False if the report is not about anything that is handed out.
+        """
+        scheduler, chunk = self.scheduler, report.chunk
+        self.taken(chunk.lease)
+        if report.trouble:
+            scheduler.stop(report.trouble, now=True)
+        if report.result is not None:
+            return scheduler.finished(report.result, now)
+        if report.trouble or report.is_interrupted:
+            return scheduler.finished(ChunkResult(chunk=chunk, runs=tuple(done)), now)
+        if report.died:
+            return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
+        return scheduler.give_back(chunk)
+
+    def expired(self, lease: str, done: Iterable[Run]) -> Chunk | None:
+        """Its holder has not been heard of for too long; returns the chunk, None if it is not handed out."""
+        chunk = self.scheduler.held(lease)
+        if chunk is not None:
+            self.taken(lease)
+            self.scheduler.lost(chunk, done, signal="its worker was lost", infrastructure=True)
+        return chunk
+
+    # ----------------------------------------------------------------- answers
+
+    def offers(self, slots: Mapping[str, int], now: float) -> list[Chunk]:
+        """Chunks to be offered: as many wait in each queue as its workers run at a time, and at least one."""
+        num_slots = max(1, sum(slots.values()))
+        self.scheduler.num_workers = num_slots
+        self.scheduler.target_s = max(self._min_chunk_s, SECONDS_PER_RESULT * num_slots)
+        out = []
+        for queue in dict.fromkeys(self._queues.values()):
+            waiting = self._offered.setdefault(queue, {})
+            while len(waiting) < max(1, slots.get(queue, 0)):
+                if (chunk := self.scheduler.take(now, queue)) is None:
+                    break
+                waiting[chunk.lease] = now
+                out.append(chunk)
+        return out
+
+    def is_retry(self, chunk: Chunk) -> bool:
+        """It was handed out before, and is to run before others."""
+        return bool(chunk.retries) or chunk.attempt > self.scheduler.first_attempt
+
+    def withdraw(self) -> list[str]:
+        """Nothing that waits may be taken any more; returns its leases."""
+        leases = [lease for waiting in self._offered.values() for lease in waiting]
+        for lease in leases:
+            if (chunk := self.scheduler.held(lease)) is not None:
+                self._withdraw(chunk)
+        return leases
+
+    def _withdraw(self, chunk: Chunk) -> None:
+        self.taken(chunk.lease)
+        self.scheduler.give_back(chunk)
+
+    def fail(self, instances: Collection[str], cause: str) -> list[Chunk]:
+        """End every task of these step instances as failed that has not ended; returns what was handed out of them."""
+        chunks = self.scheduler.fail(instances, cause)
+        for chunk in chunks:
+            self._offers_of(chunk).pop(chunk.lease, None)
+        return chunks
+
+    def overdue(self, now: float, wait_s: float) -> dict[str, list[Chunk]]:
+        """By queue, offers that nobody has taken for so long."""
+        out: dict[str, list[Chunk]] = {}
+        for queue, waiting in self._offered.items():
+            for lease, since in waiting.items():
+                if now - since >= wait_s and (chunk := self.scheduler.held(lease)) is not None:
+                    out.setdefault(queue, []).append(chunk)
+        return out
+
+    def offered_again(self, chunks: Iterable[Chunk], now: float) -> None:
+        """Their messages were sent once more."""
+        for chunk in chunks:
+            self._offers_of(chunk)[chunk.lease] = now
+
+    def running(self) -> int:
+        """Chunks that workers hold."""
+        return self.scheduler.num_running - sum(map(len, self._offered.values()))
+
+    def _offers_of(self, chunk: Chunk) -> dict[str, float]:
+        return self._offered.setdefault(self._queues[chunk.instance], {})
+
+    def check(self) -> None:
+        """Assert the invariants; every test calls it after every event."""
+        self.scheduler.check()
+        for queue, waiting in self._offered.items():
+            for lease in waiting:
+                chunk = self.scheduler.held(lease)
+                assert chunk is not None, f"an offer that is not handed out: {lease}"
+                assert self._queues[chunk.instance] == queue, f"{chunk} is offered in {queue}"
+
+
+def outcomes_with(outcomes: Mapping[str, RunMap], results: Iterable[ChunkResult]) -> dict[str, RunMap]:
+    """What the ledger says, and what workers have reported lately: other machines may see their records later."""
+    out = dict(outcomes)
+    for result in results:
+        id = result.chunk.instance
+        before = out[id]
+        if before is outcomes[id]:  # it is the ledger's own
+            out[id] = before = RunMap.from_runs(before.size, before.runs())
+        for lo, hi, value in result.runs:
+            if value in ENDED:
+                for a, b in before.ranges((NO_OUTCOME, Outcome.INTERRUPTED), lo, hi):
+                    before.set(a, b, value)
+    return out
