@@ -145,8 +145,8 @@ class Registry(Protocol):
     def advertise(self, study: StudyInfo) -> None:
         """From now on workers look after the study, even if its messages are lost."""
 
-    def withdraw(self, study_id: str) -> bool:
-        """The study is over; True for the one caller that says so first."""
+    def withdraw(self, study_id: str, session: str = "") -> None:
+        """The study is over, if its run is this one still (or anyway)."""
 
     def studies(self) -> list[StudyInfo]:
         """The studies that are not over, the oldest first."""

@@ -10,7 +10,6 @@ import time
 from typing import Protocol
 
 from merlin.errors import (
-    ExecutionError,
     MerlinError,
     OwnershipLostError,
     RedisFullError,
@@ -114,18 +113,18 @@ class Owners:
         self._known |= found
 
     def _attend(self, info: StudyInfo, now: float) -> None:
+        study = self._studies.get(info.study_id, info.workspace, info.plan)
         mailbox = self._tools.backend.mailbox(info.study_id)
         try:
             standing = mailbox.own(info.session)
         except StudyGoneError:
-            self._follow_loss(info, now)
+            self._follow_loss(study, info, now)
             return
         self._gone_since.pop(info.study_id, None)
         if standing.is_over:
-            self._tools.backend.registry.withdraw(info.study_id)
             self._forget(info.study_id)
         elif standing.is_ours:
-            self._own(info, mailbox, standing)
+            self._own(study, info, mailbox, standing)
         else:
             self._due[info.study_id] = now + max(standing.left_s, self._pause_s())
 
@@ -143,12 +142,7 @@ class Owners:
 
     # ---------------------------------------------------------------- owning
 
-    def _own(self, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> None:
-        try:
-            study = self._studies.get(info.study_id, info.workspace, info.plan)
-        except ExecutionError:
-            mailbox.release()
-            raise
+    def _own(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> None:
         thread = threading.Thread(
             target=self._serve, args=(study, info, mailbox, standing), name=f"owner-{info.name}", daemon=True
         )
@@ -204,7 +198,7 @@ class Owners:
 
     # ------------------------------------------------------------------- losses
 
-    def _follow_loss(self, info: StudyInfo, now: float) -> None:
+    def _follow_loss(self, study: Study, info: StudyInfo, now: float) -> None:
         """Redis has lost the study. Once its holders had time to notice, publish it from the ledger."""
         since = self._gone_since.setdefault(info.study_id, now)
         if since == now:
@@ -214,7 +208,6 @@ class Owners:
         if now - since < self._tools.lease_s / 4 + NOTICE_S:
             return
         self._gone_since.pop(info.study_id, None)
-        study = self._studies.get(info.study_id, info.workspace, info.plan)
         match publish_again(study, self._tools):
             case "over":
                 log.warning("%s is over, says its ledger; it is not published again", info.workspace)

@@ -115,7 +115,7 @@ class Ownership:
         if ends and not scheduler.is_complete:  # whoever wrote that could not tell the servers
             self._is_stopped = True
             scheduler.stop(str(ends[-1].data.get("reason", "")) or "stopped")
-            self._tools.backend.registry.withdraw(study.id)
+            self._tools.backend.registry.withdraw(study.id, session)
 
     def _all_letters(self) -> Iterable[Letter]:
         after = ""
@@ -313,7 +313,7 @@ class Ownership:
     def _end(self, event: str, reason: str) -> None:
         self._conductor.event(event, reason=reason, host=socket.gethostname(), pid=os.getpid())
         self._is_stopped = True
-        self._tools.backend.registry.withdraw(self._study.id)
+        self._tools.backend.registry.withdraw(self._study.id, self._conductor.session)
         what = f"{event.replace('_', ' ')}{f': {reason}' if reason else ''}"
         log.info("study %s: %s", self._study.workspace.path, what)
 

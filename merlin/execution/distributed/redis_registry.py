@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
@@ -197,9 +198,13 @@ class RedisRegistry:
         self._client.hset(self._studies, study.study_id, envelope)
 
     @asking_again
-    def withdraw(self, study_id: str) -> bool:
-        """The study is over; True for the one caller that says so first."""
-        return bool(self._client.hdel(self._studies, study_id))
+    def withdraw(self, study_id: str, session: str = "") -> None:
+        """The study is over, if its run is this one still."""
+        text = self._client.hget(self._studies, study_id) if session else None
+        with suppress(ForgedMessageError, ValueError):
+            if text is not None and self._study(study_id, str(text)).session != session:
+                return
+        self._client.hdel(self._studies, study_id)
 
     @asking_again
     def studies(self) -> list[StudyInfo]:
@@ -207,13 +212,17 @@ class RedisRegistry:
         found: list[StudyInfo] = []
         for id, text in self._hash(self._studies).items():
             try:
-                study = StudyInfo(**checked(unseal(parse_entry(text), self._config.key), STUDY))
-                if study.study_id != id:
-                    raise ValueError("it is of another study")
-                found.append(study)
+                found.append(self._study(id, text))
             except (ForgedMessageError, ValueError) as error:
                 self.damage.note(f"{self._studies} {id}", error)
         return sorted(found, key=lambda s: s.published)
+
+    def _study(self, id: str, text: str) -> StudyInfo:
+        """Raises ForgedMessageError, ValueError."""
+        study = StudyInfo(**checked(unseal(parse_entry(text), self._config.key), STUDY))
+        if study.study_id != id:
+            raise ValueError("it is of another study")
+        return study
 
     # --------------------------------------------------------------- counters
 

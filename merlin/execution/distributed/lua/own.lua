@@ -3,7 +3,7 @@
 if call('HEXISTS', OWNER, 'over') == 1 then return { 'over', now } end
 if gone() then return { 'gone' } end
 local found = call('HMGET', OWNER, 'token', 'session', 'until', 'read')
-if found[2] ~= ARGV[2] then return { 'gone' } end
+if found[2] ~= ARGV[2] then return { 'held', now, 1000 } end -- a later run has begun
 if found[1] ~= ARGV[1] and ARGV[4] ~= '1' and tonumber(found[3]) > now then
   return { 'held', now, tonumber(found[3]) - now }
 end
