@@ -405,6 +405,10 @@ class Scheduler:
         """Chunks handed out and not ended."""
         return len(self._leases)
 
+    def leases(self) -> set[str]:
+        """Of everything that is handed out."""
+        return set(self._leases)
+
     def held(self, lease: str) -> Chunk | None:
         """The chunk under this lease, if it is handed out."""
         return self._leases.get(lease)

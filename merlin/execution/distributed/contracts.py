@@ -89,8 +89,11 @@ class Mailbox(Protocol):
     def offers(self) -> list[Offer]:
         """Everything that is offered or held."""
 
+    def names(self) -> set[str]:
+        """The leases of everything that is offered or held."""
+
     def num_held(self) -> int:
-        """Leases."""
+        """Chunks that workers hold."""
 
     def offer(self, offers: Mapping[str, Envelope], read: str) -> None:
         """Add offers by lease; letters up to `read` are dealt with. Their messages are to be sent afterwards."""

@@ -172,12 +172,14 @@ class Owners:
             self._wake.set()
 
     def _serve_in_touch(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> bool:
-        """False when Redis does not answer: nobody knows what has arrived there."""
+        """False when it is not sure what has arrived: Redis did not answer, or has lost something."""
         try:
             ownership = Ownership(study, info.session, mailbox, standing, self._tools)
             try:
-                while not (ownership.is_over or self._stop.is_set()):
+                while not (ownership.is_over or ownership.is_unsure or self._stop.is_set()):
                     ownership.work(WAIT_S)
+                if ownership.is_unsure:
+                    return False
                 if not ownership.is_over:
                     ownership.work(0.0)
                     ownership.release()

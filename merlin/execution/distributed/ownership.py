@@ -63,8 +63,11 @@ class Ownership:
         self._is_read = True  # the server knows how far
         self._slots: dict[str, int] = {}
         self._look_for_workers = self._look_for_late = self._look_for_overdue = 0.0
+        self._look_for_lost = self._began
+        self._missing: set[str] = set()  # leases that the server did not know when we looked
         self._is_stopped = False  # and that is written down
         self.is_over = False
+        self.is_unsure = False  # what we know and what the server holds do not fit: begin anew
         self._conductor = Conductor(study.workspace, session)
         try:
             self._take_over()
@@ -212,11 +215,18 @@ class Ownership:
         self.owner.expired(lease, self._conductor.done(chunk))
 
     def _look_after_leases(self) -> None:
-        """End those that ran out, though their holders had the time to renew them."""
+        """End those that ran out, though their holders had the time to renew them; miss those of which nobody knows."""
         now = time.monotonic()
         if now - self._began >= self._tools.lease_s / 2 and now >= self._look_for_late:
             self._look_for_late = now + EXPIRE_S
             self._mailbox.expire()
+        if now >= self._look_for_lost:
+            self._look_for_lost = now + max(RENEW_S, self._tools.lease_s / 4)
+            missing = self.owner.scheduler.leases() - self._mailbox.names()
+            if twice := missing & self._missing:  # and no letter came since: it is lost
+                log.warning("%d chunks are neither offered, held nor reported", len(twice))
+                self.is_unsure = True
+            self._missing = missing
 
     def _write(self) -> None:
         """Into the ledger, if we are the owner still: one that was stopped may have been replaced."""
