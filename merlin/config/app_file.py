@@ -41,7 +41,7 @@ _SERVER_KEYS = (
 )  # fmt: skip
 _BACKEND_KEYS = (*_SERVER_KEYS, "encryption_key", "dbname")
 _CELERY_KEYS = ("overrides", "override", "certs", "omit_queue_tag", "queue_tag")
-_UPSTREAMS_SETTINGS = ("visibility_timeout",)  # its documents put it here; no ticket of ours needs one
+_UPSTREAMS_SETTINGS = ("visibility_timeout",)  # its documents put it here; no message of ours needs one
 _SERIALIZERS = ("task_serializer", "result_serializer", "event_serializer")
 _CONTENT_TYPES = ("accept_content", "result_accept_content")
 _DECIDED_ABOVE = {"broker_url": "broker", "broker_read_url": "broker", "broker_write_url": "broker",

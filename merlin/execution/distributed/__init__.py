@@ -1,15 +1,13 @@
-"""The Celery executor: tickets on a broker, progress in Redis, workers anywhere on the shared file system.
+"""The Celery executor: messages on a broker, leases and a mailbox in Redis, workers anywhere on the shared file system.
 
-======================  ===========================================================================
-`redis_progress`        who runs what, what is ready, what has ended; atomic, in Redis
-`open_study`            puts a study's progress into Redis and publishes its first tickets
-`publish`               sends tickets to the broker
-`app`                   the Celery application that a worker runs
-`engine`                follows a ticket: claims a chunk, runs it in a worker process, reports
-`study`                 what a worker keeps of one study
-`maintenance`           the worker's housekeeping: beats, sweeps, delays, commands
-`registry`              workers, studies and commands, as everybody sees them
-`launch`, `start`       how workers are started
-`queues`, `control`     what an operator does to queues and studies
-======================  ===========================================================================
+======================  ==========================================================================
+to decide               `ownership` (the owner of a study at work), `owners` (a worker's ownerships)
+to run chunks           `engine` (messages), `chunk_runs` (the conversation about a chunk), `crew`
+                        (worker processes), `upkeep` (leases, commands), `leaving`
+commands                `open_study` (run, restart), `control` (cancel, purge), `view` (monitor, status),
+                        `launch` and `start` (run-workers), `examine` (doctor)
+seams                   `contracts`; on Redis `redis_backend`, `redis_registry`, `scripts`; on a broker
+                        `publish`, `queues`
+what comes in           `transport`, `consumer`, `incoming`, `messages`, `entries`, `refusals`, `slots`
+======================  ==========================================================================
 """
