@@ -44,7 +44,6 @@ class Standing:
     is_ours: bool
     now: float  # server time
     read: str = ""  # the last letter that an owner has dealt with
-    left_s: float = 0.0  # until the owner's lease runs out, if it is not ours
     is_over: bool = False  # the run has ended, and there is nothing to own
 
 

@@ -144,9 +144,8 @@ class _Opener:
         ownership = Ownership(self._study, session, self._mailbox, standing, self._tools)
         try:
             ownership.settle()
-            num_messages = 0 if ownership.is_over else ownership.offer() + ownership.offer_again(0.0)
+            num_messages = ownership.hand_over()
             counts = ownership.owner.scheduler.counts().values()
-            ownership.release()
         finally:
             ownership.close()
         planned, ok = sum(c.planned for c in counts), sum(c.ok for c in counts)

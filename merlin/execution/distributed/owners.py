@@ -54,6 +54,7 @@ class Owners:
         self._lock = threading.Lock()
         self._mine: dict[str, threading.Thread] = {}
         self._known: dict[str, StudyInfo] = {}  # studies that are not over, as far as we know
+        self._sessions: dict[str, str] = {}  # study -> the run of which a message came last
         self._due: dict[str, float] = {}  # study -> when to ask for its owner again
         self._gone_since: dict[str, float] = {}
         self._listed = -math.inf
@@ -72,10 +73,12 @@ class Owners:
             if thread.is_alive():
                 thread.join(timeout=STOP_S)
 
-    def look(self, study_id: str) -> None:
-        """A message of this study came: has it an owner?"""
-        if study_id not in self._known:
+    def look(self, study_id: str, session: str) -> None:
+        """A message of this run came; with the first one, ask at once whether the study has an owner."""
+        if self._sessions.get(study_id) != session:
+            self._sessions[study_id] = session
             self._listed = -math.inf
+            self._due.pop(study_id, None)
             self._wake.set()
 
     def _loop(self) -> None:
@@ -126,7 +129,7 @@ class Owners:
         elif standing.is_ours:
             self._own(study, info, mailbox, standing)
         else:
-            self._due[info.study_id] = now + max(standing.left_s, self._pause_s())
+            self._due[info.study_id] = now + self._pause_s()
 
     def _pause_s(self) -> float:
         """Between two questions of one worker for one study."""
@@ -138,6 +141,7 @@ class Owners:
             self._known.pop(study_id, None)
             self._due.pop(study_id, None)
             self._gone_since.pop(study_id, None)
+            self._sessions.pop(study_id, None)
             self._studies.forget(study_id)
 
     # ---------------------------------------------------------------- owning

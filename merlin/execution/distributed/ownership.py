@@ -238,31 +238,44 @@ class Ownership:
 
     def offer(self) -> int:
         """Offer what there is room for, and send messages; returns the number of these."""
+        chunks = self._add_offers()
+        if time.monotonic() >= self._look_for_overdue:
+            self._look_for_overdue = time.monotonic() + RENEW_S
+            chunks += self._overdue(REISSUE_S)
+        self._send(chunks)
+        return len(chunks)
+
+    def hand_over(self) -> int:
+        """Like `offer`, as the last thing: who gets a message finds the study without an owner."""
+        if self.is_over:
+            return 0
+        chunks = self._add_offers()
+        chunks += [chunk for chunk in self._overdue(0.0) if chunk not in chunks]
+        self._mailbox.release()
+        self._send(chunks)
+        return len(chunks)
+
+    def _add_offers(self) -> list[Chunk]:
         study, key = self._study, self._tools.config.key
         chunks = self.owner.offers(self._slots, self._now())
         if chunks or not self._is_read:
             self._mailbox.offer({c.lease: seal_chunk(c, study.id, key) for c in chunks}, self._read)
             self._is_read = True
-        self._send(chunks)
-        if time.monotonic() >= self._look_for_overdue:
-            self._look_for_overdue = time.monotonic() + RENEW_S
-            return len(chunks) + self.offer_again(REISSUE_S)
-        return len(chunks)
+        return chunks
 
-    def offer_again(self, wait_s: float) -> int:
-        """Send new messages for what nobody has taken for so long, where the queue is empty; returns their number."""
+    def _overdue(self, wait_s: float) -> list[Chunk]:
+        """What nobody has taken for so long, and whose queue is empty."""
         overdue = self.owner.overdue(self._now(), wait_s)
         if not overdue:
-            return 0
+            return []
         try:
             empty = self._tools.carrier.empty(overdue)
         except ExecutionError as error:
             log.warning("%s", error)
-            return 0
+            return []
         chunks = [chunk for queue in empty for chunk in overdue[queue]]
-        self._send(chunks)
         self.owner.offered_again(chunks, self._now())
-        return len(chunks)
+        return chunks
 
     def _send(self, chunks: Iterable[Chunk]) -> None:
         """What cannot be sent now is overdue later."""

@@ -98,7 +98,7 @@ class RedisMailbox:
             if reply[0] == "over":
                 return Standing(is_ours=False, now=reply[1] / 1000, is_over=True)
             if reply[0] == "held":
-                return Standing(is_ours=False, now=reply[1] / 1000, left_s=reply[2] / 1000)
+                return Standing(is_ours=False, now=reply[1] / 1000)
             self._follow_beat(reply[3])
             return Standing(is_ours=True, now=reply[1] / 1000, read=reply[2])
 
