@@ -23,10 +23,10 @@ class Waiter:
         self._stopped = self._stopped or self._should_stop()
         return self._stopped
 
-    def wait(self, fd: int | None, timeout_s: float | None) -> bool:
+    def wait(self, fd: int, timeout_s: float | None, events: int = select.POLLIN) -> bool:
         """Wait until `fd` is readable, the time is over, or work is to stop; true if `fd` is readable.
 
-        With no `fd` this is a nap that the wake-up descriptor cuts short.
+        With no `events` only the other end's going away counts.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -36,13 +36,12 @@ class Waiter:
                 (t for t in (deadline, self._deaf_until if deaf else None) if t is not None), default=None
             )
             poll = select.poll()
-            if fd is not None:
-                poll.register(fd, select.POLLIN)
+            poll.register(fd, events)
             if self._wake_fd is not None and not deaf:
                 poll.register(self._wake_fd, select.POLLIN)
-            events = poll.poll(None if limit is None else max(0.0, limit - now) * 1000 + 0.5)
-            ready = [descriptor for descriptor, _ in events]
-            if fd is not None and fd in ready:
+            found = poll.poll(None if limit is None else max(0.0, limit - now) * 1000 + 0.5)
+            ready = [descriptor for descriptor, _ in found]
+            if fd in ready:
                 return True
             if self._wake_fd in ready:
                 if self.stopped:

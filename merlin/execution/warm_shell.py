@@ -150,7 +150,7 @@ class WarmShell:
         if ended and len(driver.waiting) > 1:
             each = sum(e.seconds for e in ended) / len(ended)
             if each < _FAST_TASK_S:
-                self._waiter.wait(None, min(_NAP_S, each * len(driver.waiting)))
+                self._waiter.wait(driver.status_fd, min(_NAP_S, each * len(driver.waiting)), 0)
 
     def _time_left(self, driver: _Driver) -> float | None:
         if self._timeout_s is None:
