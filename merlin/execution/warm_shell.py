@@ -36,6 +36,18 @@ _SUSPENDED = tuple(
     128 + number for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 )
 _SUSPENDED_PATTERN = "|".join(map(str, _SUSPENDED))
+_ODD_PATTERN = f"{_STOP_CODE}|{_SUSPENDED_PATTERN}"
+# Once per shell. `cd` makes the value of PWD that of OLDPWD: without one, OLDPWD stays exported and unset, as in a
+# fresh shell. After an exit code that stops the study no further task begins: it would have run, and nobody would
+# write it down. With job control a task that a batch system suspends looks ended, with the signal's number in its exit
+# code: it is waited for. Where it has gone on and ended in the meantime, bash may have forgotten how; then the shell
+# ends with that code.
+_HEAD = (
+    "set -m;unset PWD OLDPWD;export PWD OLDPWD\n"
+    f"merlin:odd(){{ case $1 in {_SUSPENDED_PATTERN})wait -f %%;set -- $1 $?;"
+    f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;shift;esac;"
+    f"echo $1 $EPOCHREALTIME;case $1 in {_STOP_CODE})exit 0;esac; }}"
+)
 _NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
@@ -251,8 +263,8 @@ def _kill(driver: _Driver, running: list[int]) -> None:
 
 def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
     """The program of a warm shell, and the tasks it runs, which leave `rest`."""
-    lines = ["set -m"]
-    size, taken = 0, deque[ShellTask]()
+    lines = [_HEAD]
+    size, taken = len(_HEAD), deque[ShellTask]()
     while rest and size < _PROGRAM_BYTES:
         task = rest.popleft()
         line = _line(task)
@@ -270,22 +282,17 @@ def _line(task: ShellTask) -> str:
     """The commands for one task.
 
     It first tells its process group. Nothing but the script's own commands may show in it: job control is off inside,
-    $0 and the name in error messages are the script's path, OLDPWD is exported and unset as in a fresh shell, and there
-    is no ``&&`` after the parentheses, which would switch off the script's ``set -e``. After an exit code that
-    stops the study no further task begins: it would have run, and nobody would write it down. With job control
-    a task that a batch system suspends looks ended, with the signal's number in its exit code: it is waited for.
-    Where it has gone on and ended in the meantime, bash may have forgotten how; then the shell ends with that code.
+    $0 and the name in error messages are the script's path, and there is no ``&&`` after the parentheses, which would
+    switch off the script's ``set -e``. Every word costs time, most of all inside of the parentheses, where the first
+    touch of a page copies it.
     """
-    folder = quote(task.directory)
-    script, stem = quote(task.script), quote(f"{task.directory}/{task.stem}")
+    stem = quote(task.stem)
     values = "".join(f"export {name}={quote(value)};" for name, value in task.variables)
     return (
-        f"(echo $BASHPID;exec >>{stem}.out 2>>{stem}.err;set +m;cd -P -- {folder}||exit 126;"
-        f"unset OLDPWD;export OLDPWD;{values}BASH_ARGV0={script};. {script})\n"
-        f"case $? in {_SUSPENDED_PATTERN})set -- $?;wait -f %%;set -- $1 $?;"
-        f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;"
-        f"echo $2 $EPOCHREALTIME;case $2 in {_STOP_CODE})exit 0;esac;set --;;"
-        f"{_STOP_CODE})echo $? $EPOCHREALTIME;exit 0;;*)echo $? $EPOCHREALTIME;esac"
+        f"BASH_ARGV0={quote(task.script)}\n"
+        f"(echo $BASHPID;cd -P -- {quote(task.directory)}||exit 126;"
+        f'exec >>{stem}.out 2>>{stem}.err;set +m;{values}. "$0")\n'
+        f"case $? in {_ODD_PATTERN})merlin:odd $?;;*)echo $? $EPOCHREALTIME;esac"
     )
 
 
