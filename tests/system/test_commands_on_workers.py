@@ -20,7 +20,8 @@ from waiting import wait_until
 from merlin.config.load import require_config
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_client
-from merlin.execution.distributed.registry import SILENT_S, Registry, WorkerInfo
+from merlin.execution.distributed.redis_registry import RedisRegistry
+from merlin.execution.distributed.registry import SILENT_S, WorkerInfo
 
 SPEC = """
 description: {name: two, description: two steps on two queues}
@@ -369,7 +370,7 @@ def test_doctor_finds_servers_and_workers(home):
 def test_of_many_silent_workers_some_are_named(home):
     config = require_config(home.env, cwd=home.folder)
     with redis_client(config) as client:
-        registry = Registry(client, config)
+        registry = RedisRegistry(client, config)
         for k in range(23):
             fields = {"pid": 1, "queues": [], "concurrency": 1, "started": 0.0, "version": "1"}
             now = registry.beat(WorkerInfo(name=f"w{k:02}", host="h", **fields))

@@ -68,6 +68,7 @@ class Ownership:
         self._is_stopped = False  # and that is written down
         self.is_over = False
         self.is_unsure = False  # what we know and what the server holds do not fit: begin anew
+        self.broker_error: ExecutionError | None = None  # why messages could not be sent at last
         self._conductor = Conductor(study.workspace, session)
         try:
             self._take_over()
@@ -137,7 +138,10 @@ class Ownership:
             time.sleep(RETRY_S)
             return
         if not self.is_over:
+            before, self.broker_error = self.broker_error, None
             self.offer()
+            if self.broker_error and str(self.broker_error) != str(before):
+                log.warning("%s", self.broker_error)
 
     def settle(self, wait_s: float = 0.0) -> None:
         """Take in what has arrived, and write down what follows."""
@@ -246,13 +250,18 @@ class Ownership:
         return len(chunks)
 
     def hand_over(self) -> int:
-        """Like `offer`, as the last thing: who gets a message finds the study without an owner."""
+        """Like `offer`, as the last thing: who gets a message finds the study without an owner.
+
+        Raises ExecutionError if the broker does not take the messages; a later owner sends them.
+        """
         if self.is_over:
             return 0
         chunks = self._add_offers()
         chunks += [chunk for chunk in self._overdue(0.0) if chunk not in chunks]
         self._mailbox.release()
         self._send(chunks)
+        if self.broker_error:
+            raise self.broker_error
         return len(chunks)
 
     def _add_offers(self) -> list[Chunk]:
@@ -271,7 +280,7 @@ class Ownership:
         try:
             empty = self._tools.carrier.empty(overdue)
         except ExecutionError as error:
-            log.warning("%s", error)
+            self.broker_error = error
             return []
         chunks = [chunk for queue in empty for chunk in overdue[queue]]
         self.owner.offered_again(chunks, self._now())
@@ -286,7 +295,7 @@ class Ownership:
                 envelope = seal_notice(notice, self._tools.config.key)
                 self._tools.carrier.send(queue, envelope, is_retry=self.owner.is_retry(chunk))
         except ExecutionError as error:
-            log.warning("%s", error)
+            self.broker_error = error
 
     def _notice(self, chunk: Chunk) -> Notice:
         return Notice(
