@@ -216,6 +216,7 @@ class Ownership:
             "the worker of tasks [%d, %d) of %s has not been heard of for %g s; they run again",
             chunk.lo, chunk.hi, chunk.instance, self._tools.lease_s,
         )  # fmt: skip
+        self._mailbox.void([lease])  # whoever wrote the letter: its holder commits nothing from now on
         self.owner.expired(lease, self._conductor.done(chunk))
 
     def _look_after_leases(self) -> None:
