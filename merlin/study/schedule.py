@@ -248,13 +248,16 @@ class Scheduler:
             deferrals.append(memory)
         for id, last in later.items():
             state = self._states[id]
-            for number, deferral in enumerate(deferrals):
-                ready = [r for a, b in last.ranges((number,)) for r in state.tasks.ranges((READY,), a, b)]
-                if ready:
-                    shape = chunk_of(ready, instance=id, attempt=self.first_attempt)
-                    chunk = replace(deferral.chunk, lo=shape.lo, hi=shape.hi, holes=shape.holes)
-                    chunk = replace(chunk, attempt=self.first_attempt, lease="")
-                    self._push_deferred(state, chunk, deferral.not_before)
+            ready: dict[int, list[Range]] = {}
+            for a, b, number in last.runs():
+                if number >= 0:
+                    ready.setdefault(number, []).extend(state.tasks.ranges((READY,), a, b))
+            for number, pieces in sorted(ready.items()):
+                if pieces:
+                    chunk = replace(
+                        _part(deferrals[number].chunk, pieces), attempt=self.first_attempt, lease=""
+                    )
+                    self._push_deferred(state, chunk, deferrals[number].not_before)
 
     # ---------------------------------------------------------------- events
 
@@ -283,12 +286,12 @@ class Scheduler:
         state = self._states[chunk.instance]
         num_failed = self._settle(state, chunk, result.runs)
         for later in result.deferred:
-            self._defer(state, replace(later.chunk, attempt=chunk.attempt + 1, lease=""), now + later.delay_s)
+            self._defer(state, chunk, later.chunk, now + later.delay_s)
         again = self._unsettled(state, chunk)
         for rest in again:
             self._requeue(state, replace(rest, attempt=chunk.attempt + 1))
         if not (again or chunk.isolate):
-            state.sizer.learn(num_tasks(chunk), result.busy_s, self.target_s)
+            state.sizer.learn(num_tasks(result.chunk), result.busy_s, self.target_s)
         if result.stop == "hard_fail":
             note = f": {result.note}" if result.note else ""
             self.stop(f"a task of step '{state.spec.id}' failed hard{note}", now=True)
@@ -482,9 +485,14 @@ class Scheduler:
         state.requeue.append(chunk)
         self._activate(state)
 
-    def _defer(self, state: _State, chunk: Chunk, not_before: float) -> None:
-        for a, b in pieces_of(chunk):
+    def _defer(self, state: _State, held: Chunk, again: Chunk, not_before: float) -> None:
+        """Tasks of a chunk that ask to be run again, without those that had ended when it was adopted."""
+        pieces = [(a, b) for a, b, _ in clip([(a, b, 0) for a, b in pieces_of(again)], pieces_of(held))]
+        if not pieces:
+            return
+        for a, b in pieces:
             self._expect_running(state, a, b)
+        chunk = replace(_part(again, pieces), attempt=held.attempt + 1, lease="")
         self._push_deferred(state, chunk, not_before)
         self._memories.append(Deferral(chunk=chunk, not_before=not_before))
 
@@ -525,8 +533,7 @@ class Scheduler:
         left = [r for a, b in pieces_of(chunk) for r in state.tasks.ranges((RUNNING,), a, b)]
         if not left:
             return []
-        shape = chunk_of(left, instance=chunk.instance, attempt=chunk.attempt)
-        return [replace(chunk, lo=shape.lo, hi=shape.hi, holes=shape.holes)]
+        return [_part(chunk, left)]
 
     def _lost_alone(self, state: _State, chunk: Chunk, signal: str, infrastructure: bool) -> None:
         (task,) = chunk.task_ids()
@@ -671,6 +678,12 @@ class Scheduler:
         find = _ready_shards if state.block_sources else _ready_tasks
         if closed and not self._changed:
             assert not list(find(state, 0, size)), f"{id}: waits for nothing"
+
+
+def _part(chunk: Chunk, pieces: list[Range]) -> Chunk:
+    """Only these tasks of it."""
+    shape = chunk_of(pieces, instance=chunk.instance, attempt=chunk.attempt)
+    return replace(chunk, lo=shape.lo, hi=shape.hi, holes=shape.holes)
 
 
 # -------------------------------------------------------------------- building

@@ -1,10 +1,12 @@
-"""Small plans, made by hand."""
+"""Small plans and ledgers, made by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from merlin.study.pieces import Run
 from merlin.study.plan import Aggregate, Edge, Plan, StepInstance, StepKind
+from merlin.study.runs import RunMap
 
 
 def step(id: str, n: int, *edges: Edge, **more: Any) -> StepInstance:
@@ -41,3 +43,11 @@ def plan(*instances: StepInstance, study_id: str = "s") -> Plan:
         variables={},
         instances=instances,
     )
+
+
+def runs(n: int, *parts: Run) -> RunMap:
+    """What a ledger holds of an instance with n tasks."""
+    out = RunMap(n)
+    for part in parts:
+        out.set(*part)
+    return out

@@ -10,8 +10,7 @@ from merlin.study.failed_input import num_on_failed_input
 from merlin.study.plan import Plan, StepKind
 from merlin.study.runs import RunMap
 from merlin.study.tasks import NO_OUTCOME, Outcome
-from merlin.testing.plans import every, gather, plan, same, step
-from merlin.testing.progress import runs
+from merlin.testing.plans import every, gather, plan, runs, same, step
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 

@@ -1,13 +1,11 @@
-"""What the scheduler in memory does beyond the contract of `Progress` (tests/contract/test_progress.py)."""
+"""Which tasks must run again so that failed ones get another chance."""
 
 from __future__ import annotations
 
 from merlin.study.plan import StepKind
 from merlin.study.reopen import reopen, reopen_failed
-from merlin.study.schedule import Scheduler
-from merlin.study.tasks import ChunkResult, Outcome
-from merlin.testing.plans import every, gather, plan, same, step
-from merlin.testing.progress import runs
+from merlin.study.tasks import Outcome
+from merlin.testing.plans import every, gather, plan, runs, same, step
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 
@@ -67,24 +65,3 @@ def test_what_ran_on_a_task_stays_when_the_task_is_run_for_its_files_alone() -> 
     p = plan(step("a", 3), step("b", 3, same("a")))
     outcomes = {"a": runs(3, (0, 3, OK)), "b": runs(3, (0, 3, OK))}
     assert reopen(p, outcomes, {"a": [(1, 2)]}) == {"a": [(1, 2)]}
-
-
-def test_verdicts_are_told_once_and_need_no_thanks() -> None:
-    s = Scheduler(plan(step("a", 2), step("b", 2, same("a"))), {}, num_workers=1)
-    chunk = s.take(0.0)
-    assert chunk is not None
-    s.finished(ChunkResult(chunk=chunk, runs=((0, 1, FAILED),)), 0.0)
-    told = s.verdicts()
-    assert [(v.instance, v.lo, v.hi) for v in told] == [("b", 0, 1)]
-    s.written(told)
-    assert s.verdicts() == []
-
-
-def test_a_task_has_its_story_and_an_instance_its_runs() -> None:
-    s = Scheduler(plan(step("sim", 3)), {}, num_workers=1)
-    chunk = s.take(0.0)
-    assert chunk is not None
-    assert "task 0 of sim is running; running chunks over it: [Chunk(" in s.story("sim", 0)
-    s.finished(ChunkResult(chunk=chunk, runs=((0, 1, OK),)), 0.0)
-    assert s.story("sim", 0).startswith("task 0 of sim is ok; running chunks over it: []")
-    assert list(s.tasks("sim")) == [(0, 1, OK), (1, 3, 11)]
