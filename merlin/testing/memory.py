@@ -179,9 +179,9 @@ class MemoryMailbox(_OfStudy):
                 return Standing(is_ours=False, now=now, is_over=True)
             study = self._study(server)
             if study.session != session:
-                return Standing(is_ours=False, now=now, left_s=1.0)  # a later run has begun
+                return Standing(is_ours=False, now=now)  # a later run has begun
             if study.token != self._token and study.until > now and not force:
-                return Standing(is_ours=False, now=now, left_s=study.until - now)
+                return Standing(is_ours=False, now=now)
             study.token, study.until = self._token, now + server.owner_s
             return Standing(is_ours=True, now=now, read=study.read)
 

@@ -82,8 +82,11 @@ class RedisMailbox:
     # --------------------------------------------------------------- ownership
 
     def open(self, session: str, *, only_if_gone: bool = False) -> bool:
-        self._token, self._beat = secrets.token_hex(8), 0
-        return bool(self._scripts.run("open", self._token, session, _ms(OWNER_S), int(only_if_gone)))
+        token = secrets.token_hex(8)
+        is_opened = bool(self._scripts.run("open", token, session, _ms(OWNER_S), int(only_if_gone)))
+        if is_opened:
+            self._token, self._beat = token, 0
+        return is_opened
 
     def exists(self) -> bool:
         try:
