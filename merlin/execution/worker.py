@@ -39,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         worker = _Worker(args, channel)
         is_ready = True
         worker.serve()
+        if worker.has_only_our_code:
+            os._exit(0)  # all is written; taking the modules apart takes longer than a short task
     except LeaseLostError:
         return 0
     except MerlinError as error:
@@ -89,6 +91,7 @@ class _Worker:
     def __init__(self, args: argparse.Namespace, channel: Channel) -> None:
         from merlin.execution.runner import ChunkRunner
         from merlin.ledger.writer import LedgerWriter
+        from merlin.study.plan import StepKind
         from merlin.study.workspace import open_same
 
         self._channel = channel
@@ -96,6 +99,7 @@ class _Worker:
         self._is_told_to_stop = False  # while a chunk ran
         self._is_void = False  # its chunk was given to another worker
         workspace = open_same(args.workspace, args.plan)
+        self.has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
         self._ledger = LedgerWriter(
             workspace.ledger_dir, args.name, session=args.session, study_id=workspace.plan.study_id
         )
