@@ -43,13 +43,14 @@ class Engine:
         concurrency: int,
         queues: Sequence[str],
         refusals: Refusals | None = None,
+        leaving: Leaving | None = None,
         start_process: StartProcess = WorkerProcess,
     ) -> None:
         self._config, self._backend, self._carrier = config, backend, carrier
         self._name, self._concurrency, self._queues = name, concurrency, list(queues)
         self._registry = backend.registry
         self._refusals = refusals or Refusals()
-        self.leaving = Leaving()
+        self.leaving = leaving or Leaving()
         self._studies = Studies()
         self._crew = Crew(name.replace("/", "_"), concurrency, start_process)
         self._runs = ChunkRuns(name, self._crew, self.leaving, config.key)

@@ -84,6 +84,10 @@ class Leaving:
         time.sleep(max(0.0, kill_at - time.monotonic()))
         self.out_of_time.set()
         time.sleep(LAST_S)
+        self.end()
+
+    def end(self) -> None:
+        """End this worker, whatever it is at."""
         log.critical("the worker hangs; it ends now, and others take over what it held; it was here:")
         faulthandler.dump_traceback(file=2)  # standard error itself; Celery has put its log in its place
         os._exit(os.EX_TEMPFAIL)
