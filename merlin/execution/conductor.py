@@ -178,9 +178,14 @@ class Conductor:
 
     def flush(self) -> None:
         """Write what the scheduler has decided. What cannot be written is kept for the next time."""
+        self.has_news()
+        self._write()
+
+    def has_news(self) -> bool:
+        """Whether `flush` would write anything."""
         self._unwritten += verdict_records(self.scheduler.verdicts())
         self._unwritten += memory_records(self.scheduler.memories())
-        self._write()
+        return bool(self._unwritten)
 
     def _write(self) -> None:
         if self._unwritten:

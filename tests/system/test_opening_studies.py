@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,21 +14,23 @@ from waiting import wait_until
 
 from merlin.config.load import require_config
 from merlin.config.model import Config
-from merlin.errors import ExecutionError, WorkspaceError
+from merlin.errors import ExecutionError, OwnershipLostError, WorkspaceError
 from merlin.execution.distributed import open_study as opening
 from merlin.execution.distributed.connect import make_client
-from merlin.execution.distributed.control import cancel
-from merlin.execution.distributed.open_study import open_study, publish_again
-from merlin.execution.distributed.redis_progress import RedisProgress
-from merlin.execution.distributed.registry import Registry
+from merlin.execution.distributed.control import cancel, stop
+from merlin.execution.distributed.messages import open_chunk, seal_report
+from merlin.execution.distributed.open_study import make_tools, open_study, publish_again
+from merlin.execution.distributed.ownership import Ownership
+from merlin.execution.distributed.redis_backend import RedisBackend, RedisMailbox
 from merlin.execution.distributed.study import Studies, Study
 from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import make_session
 from merlin.ledger.writer import LedgerWriter
+from merlin.study.owner import Report
 from merlin.study.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.study.plan_io import plan_digest, write_plan
-from merlin.study.tasks import ChunkResult, Outcome
+from merlin.study.tasks import Chunk, ChunkResult, Outcome
 from merlin.study.workspace import Workspace, lock, open_workspace
 
 FAILED = int(Outcome.FAILED)
@@ -61,37 +61,50 @@ def config(tmp_path: Path, any_redis: RedisServer) -> Config:
 
 
 class Worker:
-    """What `publish_again` needs of an engine."""
+    """A worker's hands on the servers; it runs nothing."""
 
     def __init__(self, config: Config, workspace: Workspace) -> None:
+        self._config = config
         self.client = make_client(config.backend)
-        self.registry = Registry(self.client, config)
-        self.progress = RedisProgress(self.client, config.namespace, workspace.plan, lease_s=600.0)
-        self.study = Study(workspace, plan_digest(workspace.plan), self.progress)
-        self.num_published = 0
-
-    def publish(self, study: Study) -> int:
-        self.num_published += 1
-        return 1
+        self.backend = RedisBackend(config, self.client, lease_s=600.0)
+        self.registry, self.mailbox = self.backend.registry, self.backend.mailbox("s1")
+        self.study = Study(workspace, plan_digest(workspace.plan))
+        self.tools = make_tools(config)
 
     def publish_again(self) -> str:
-        engine: Any = self
-        return publish_again(self.study, engine)
+        return publish_again(self.study, self.tools)
+
+    def token(self) -> object:
+        """Of the owner."""
+        return self.client.hget(self.mailbox._key["owner"], "token")
+
+    def take(self, *, lease_s: float = 600.0) -> Chunk:
+        offer = next(offer for offer in self.mailbox.offers() if not offer.worker)
+        leases = RedisBackend(self._config, self.client, lease_s=lease_s).leases("s1")
+        envelope = leases.take(offer.lease, "w")
+        assert envelope is not None
+        return open_chunk(envelope, "s1", offer.lease, self._config.key)
+
+    def fail(self, chunk: Chunk) -> None:
+        """Every task of it: in the ledger, and in a letter to the owner."""
+        (info,) = self.registry.studies()
+        with LedgerWriter(
+            self.study.workspace.ledger_dir, "w", session=info.session, study_id="s1"
+        ) as ledger:
+            ledger.append(
+                RangeRecord(
+                    instance=chunk.instance, lo=chunk.lo, hi=chunk.hi, outcome=Outcome.FAILED, cause="x",
+                    attempt=chunk.attempt,
+                )
+            )  # fmt: skip
+        result = ChunkResult(chunk=chunk, runs=((chunk.lo, chunk.hi, FAILED),))
+        report = seal_report(Report(chunk=chunk, worker="w", result=result), "s1", self._config.key)
+        assert self.backend.leases("s1").settle(chunk.lease, report)
 
 
 @pytest.fixture
 def worker(config: Config, workspace: Workspace) -> Worker:
     return Worker(config, workspace)
-
-
-def num_open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def fail_first(worker: Worker) -> None:
-    chunk = worker.progress.take(worker="w")
-    assert chunk is not None
-    worker.progress.finished(ChunkResult(chunk=chunk, runs=((chunk.lo, chunk.hi, FAILED),)))
 
 
 # ----------------------------------------------------------------- publishing again
@@ -103,10 +116,10 @@ def test_a_study_that_redis_lost_is_published_again(
     open_study(workspace, config)
     worker.client.flushall()
     assert worker.publish_again() == "published"
-    assert worker.num_published == 1
-    assert worker.progress.state().state == "running"
+    assert worker.mailbox.exists()
     assert [s.study_id for s in worker.registry.studies()] == ["s1"]
     assert worker.publish_again() == "busy"
+    assert open_study(workspace, config).num_messages == 1  # it has no owner yet
 
 
 def test_a_worker_leaves_a_study_to_the_command_that_has_it(
@@ -117,9 +130,9 @@ def test_a_worker_leaves_a_study_to_the_command_that_has_it(
     with lock(workspace):
         assert worker.publish_again() == "busy"
     open_study(workspace, config)
-    epoch = worker.progress.epoch
+    token = worker.token()
     assert worker.publish_again() == "busy"
-    assert worker.progress.epoch == epoch
+    assert worker.token() == token
 
 
 def test_a_restart_waits_for_the_worker_that_publishes_just_now(
@@ -151,7 +164,7 @@ def test_what_was_cancelled_is_not_published_again(
     cancel(workspace, config)
     worker.client.flushall()
     assert worker.publish_again() == "over"
-    assert worker.progress.state().state == "gone"
+    assert not worker.mailbox.exists()
 
 
 def test_a_cancellation_counts_even_from_a_host_whose_clock_is_an_hour_behind(
@@ -172,7 +185,7 @@ def test_a_publication_that_was_killed_before_redis_heard_of_it_is_completed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(RedisProgress, "open", killed)
+        patch.setattr(RedisMailbox, "open", killed)
         open_study(workspace, config)
     assert [s.study_id for s in worker.registry.studies()] == ["s1"]
     assert worker.publish_again() == "published"
@@ -185,16 +198,15 @@ def test_a_lease_that_has_run_out_does_not_keep_a_study_from_being_restarted(
     config: Config, workspace: Workspace, worker: Worker
 ) -> None:
     open_study(workspace, config)
-    chunk = worker.progress.take(worker="w")
-    worker.progress.stop("enough")
+    chunk = worker.take()
+    assert stop(workspace, config, "enough") == 1
     with pytest.raises(ExecutionError, match="1 chunks"):
         open_study(workspace, config)
-    assert chunk is not None
-    short = RedisProgress(worker.client, config.namespace, workspace.plan, lease_s=0.2)
-    assert short.beat([chunk]) == []  # from now on it lasts no longer
-    wait_until(lambda: worker.progress.holdings()[0].expires_s < 0)
+    short = RedisBackend(config, worker.client, lease_s=0.2).leases("s1")
+    assert short.renew([chunk.lease]) == set()  # from now on it lasts no longer
+    wait_until(lambda: worker.mailbox.offers()[0].expires_s < 0)
     assert open_study(workspace, config).num_messages == 1
-    assert worker.progress.num_running == 0
+    assert worker.mailbox.num_held() == 0
 
 
 def test_a_restart_of_a_running_study_makes_sure_that_workers_look_after_it(
@@ -202,7 +214,7 @@ def test_a_restart_of_a_running_study_makes_sure_that_workers_look_after_it(
 ) -> None:
     open_study(workspace, config)
     worker.registry.withdraw("s1")
-    assert open_study(workspace, config).resumed
+    assert open_study(workspace, config).num_messages == 1
     assert [s.study_id for s in worker.registry.studies()] == ["s1"]
 
 
@@ -233,59 +245,43 @@ def test_a_restart_outranks_a_run_whose_clock_was_an_hour_ahead(config: Config, 
     assert [e.kind for e in found.events()] == ["run_stopped", "run_started"]
 
 
-# ------------------------------------------------------------------ a worker's ledger
+# ------------------------------------------------------------------ an owner's ledger
 
 
-def test_verdicts_of_an_earlier_opening_are_not_written_into_the_next(
+def test_what_the_owner_of_an_earlier_run_has_decided_is_not_written_into_the_next(
     config: Config, workspace: Workspace, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_study(workspace, config)
-    fail_first(worker)
-    old = worker.progress.verdicts()
-    assert [(v.instance, v.outcome) for v in old] == [("post", Outcome.SKIPPED)]
-    open_study(workspace, config, redo_failed=True)
-    monkeypatch.setattr(worker.progress, "verdicts", lambda: old)
-    worker.study.flush()
+    (info,) = worker.registry.studies()
+    mailbox = worker.backend.mailbox("s1")
+    ownership = Ownership(worker.study, info.session, mailbox, mailbox.own(info.session), worker.tools)
+    try:
+        worker.fail(worker.take())  # what follows from it are verdicts on the tasks of `post`
+        letters = [mailbox.letters()]
+        monkeypatch.setattr(
+            mailbox, "letters", lambda *_: letters.pop() if letters else []
+        )  # they were on the way
+        assert open_study(workspace, config, redo_failed=True).num_messages == 1
+        with pytest.raises(OwnershipLostError):
+            ownership.work(0.0)
+    finally:
+        ownership.close()
     found = replay(workspace.ledger_dir, workspace.plan)
-    assert not found.counts()["post"].get(int(Outcome.SKIPPED))
+    assert found.counts() == {"sim": {255: 4}, "post": {255: 4}}
 
 
-def test_a_study_may_be_closed_in_one_thread_while_others_write(
-    config: Config, workspace: Workspace, worker: Worker
-) -> None:
-    open_study(workspace, config)
-    before = num_open_files()
-
-    def write() -> None:
-        for number in range(50):
-            worker.study.event("note", number=number)
-
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        worker.study.close()
-    for thread in threads:
-        thread.join()
-    worker.study.close()  # the last thread may have written since
-    events = replay(workspace.ledger_dir, workspace.plan).events()
-    assert sum(e.kind == "note" for e in events) == 200
-    worker.client.connection_pool.disconnect()
-    assert num_open_files() <= before
+# --------------------------------------------------------------- what workers know
 
 
-def test_a_workspace_behind_a_link_is_opened_once(
-    config: Config, workspace: Workspace, worker: Worker
-) -> None:
+def test_a_workspace_behind_a_link_is_opened_once(workspace: Workspace) -> None:
     link = workspace.path.parent / "link"
     link.symlink_to(workspace.path)
-    studies = Studies(worker.client, config.namespace)
+    studies = Studies()
     digest = plan_digest(workspace.plan)
     first = studies.get("s1", str(link), digest)
     assert studies.get("s1", str(link), digest) is first
-    studies.forget(SimpleNamespace(id="s1", close=lambda: None))  # type: ignore[arg-type]
     assert studies.known() == [first]
-    studies.forget(first)
+    studies.forget("s1")
     assert studies.known() == []
 
 
@@ -293,4 +289,4 @@ def test_a_worker_of_another_version_does_not_upset_the_others(config: Config, w
     key = f"merlin:{config.namespace}"
     worker.client.hset(f"{key}:workers", "celery@new", '{"name": "celery@new", "colour": "blue"}')
     worker.client.zadd(f"{key}:beats", {"celery@new": time.time()})
-    assert worker.registry.workers() == [] and worker.registry.num_slots() == 0
+    assert worker.registry.workers() == []

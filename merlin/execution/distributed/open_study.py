@@ -6,11 +6,11 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from merlin.errors import ExecutionError, WorkspaceError, command_line
+from merlin.errors import ExecutionError, StudyGoneError, WorkspaceError, command_line
 from merlin.execution.conductor import CONTROLLER, reset_records
 from merlin.execution.distributed.app_settings import make_app
 from merlin.execution.distributed.connect import redis_client
@@ -85,6 +85,9 @@ class _Opener:
         running = self._advertised()
         if running is not None and not redo_failed and self._mailbox.exists():
             return self._go_on(running)
+        if running is not None:
+            with suppress(StudyGoneError):  # nobody writes down anything more of the run that ends now
+                self._mailbox.own(running.session, force=True)
         num_running = sum(offer.expires_s > 0 for offer in self._mailbox.offers())
         if num_running:
             raise ExecutionError(

@@ -235,9 +235,9 @@ class Ownership:
 
     def _write(self) -> None:
         """Into the ledger, if we are the owner still: one that was stopped may have been replaced."""
-        if time.monotonic() - self._renewed >= 2 * RENEW_S:
+        if self._conductor.has_news():
             self._renew()
-        self._conductor.flush()
+            self._conductor.flush()
 
     # --------------------------------------------------------------- offering
 
@@ -344,7 +344,8 @@ class Ownership:
         self.is_over = True
 
     def _end(self, event: str, reason: str) -> None:
-        self._conductor.event(event, reason=reason, host=socket.gethostname(), pid=os.getpid())
+        self._conductor.note(event, reason=reason, host=socket.gethostname(), pid=os.getpid())
+        self._write()
         self._is_stopped = True
         self._tools.backend.registry.withdraw(self._study.id, self._conductor.session)
         what = f"{event.replace('_', ' ')}{f': {reason}' if reason else ''}"
