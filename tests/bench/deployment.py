@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,9 @@ class Deployment:
             raise RuntimeError(f"merlin {' '.join(words)}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
         return time.perf_counter() - start
 
-    def start_worker(self, name: str = "w", queue: str = "merlin", **env: str) -> subprocess.Popen[bytes]:
+    def start_worker(
+        self, name: str = "w", queue: str = "merlin", *, log_level: str = "WARNING", **env: str
+    ) -> subprocess.Popen[bytes]:
         """One Celery worker with two processes at work, in the foreground of a session of its own."""
         args = [
             "-n",
@@ -60,7 +62,7 @@ class Deployment:
             "--concurrency",
             "2",
             "-l",
-            "WARNING",
+            log_level,
             "--without-gossip",
             "--without-mingle",
         ]
@@ -86,12 +88,35 @@ class Deployment:
     def client(self) -> Any:
         return self.server.client()
 
+    def workers_cpu_s(self) -> float:
+        """CPU seconds of the workers and of everything that they started, so far."""
+        times, children = _processes()
+        total, todo = 0.0, [worker.pid for worker in self.workers]
+        while todo:
+            pid = todo.pop()
+            total += times.get(pid, 0.0)
+            todo += children.get(pid, [])
+        return total
+
     def stop_workers(self) -> None:
         for worker in self.workers:
             if worker.poll() is None:
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
         self.workers.clear()
+
+
+def _processes() -> tuple[dict[int, float], dict[int, list[int]]]:
+    """Of all processes: CPU seconds, with those of children that have ended, and the children that live."""
+    times: dict[int, float] = {}
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+                times[int(entry.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    return times, children
 
 
 @contextmanager
