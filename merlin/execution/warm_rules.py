@@ -27,6 +27,7 @@ RULES: dict[str, str] = {
     r"\b(?:BASH\w*|PPID|E?UID=|GROUPS|SHELLOPTS|SHLVL)": "variables that describe the shell process",
     r"\b(?:FUNCNAME|PIPESTATUS|SECONDS|DIRSTACK|HISTCMD)\b": "variables that a fresh shell starts anew",
     r"\$-|\$\{-": "$- shows how the shell was started",
+    r"-o\s+monitor": "the option stays set in a subshell, though its job control is off",
     r"\$_\b|\$\{_\b": "$_ starts as the path of the script",
     r"\$(?:\(\(|\[)": "an error in arithmetic ends a sourced script, a fresh shell goes on",
     # commands that see the sourcing or the subshell

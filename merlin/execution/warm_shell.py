@@ -281,17 +281,17 @@ def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
 def _line(task: ShellTask) -> str:
     """The commands for one task.
 
-    It first tells its process group. Nothing but the script's own commands may show in it: job control is off inside,
-    $0 and the name in error messages are the script's path, and there is no ``&&`` after the parentheses, which would
-    switch off the script's ``set -e``. Every word costs time, most of all inside of the parentheses, where the first
-    touch of a page copies it.
+    It first tells its process group. Nothing but the script's own commands may show in it: bash itself ends job control
+    at the parenthesis, $0 and the name in error messages are the script's path, and there is no ``&&`` after the
+    parentheses, which would switch off the script's ``set -e``. Every word costs time, most of all inside of the
+    parentheses, where the first touch of a page copies it.
     """
     stem = quote(task.stem)
     values = "".join(f"export {name}={quote(value)};" for name, value in task.variables)
     return (
         f"BASH_ARGV0={quote(task.script)}\n"
         f"(echo $BASHPID;cd -P -- {quote(task.directory)}||exit 126;"
-        f'exec >>{stem}.out 2>>{stem}.err;set +m;{values}. "$0")\n'
+        f'exec >>{stem}.out 2>>{stem}.err;{values}. "$0")\n'
         f"case $? in {_ODD_PATTERN})merlin:odd $?;;*)echo $? $EPOCHREALTIME;esac"
     )
 

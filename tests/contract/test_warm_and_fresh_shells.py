@@ -72,6 +72,11 @@ SCRIPTS = {
     "background children share the group": (
         'sleep 600 & python3 -c "import os; print(os.getpgid($!) == os.getpgid(0))"; kill $!; wait $!; echo $?'
     ),
+    "children of subshells and pipelines share the group": (
+        """show='import os; print(os.getpgid(0) == int(os.environ["GROUP"]))'\n"""
+        "export GROUP=$(python3 -c 'import os; print(os.getpgid(0))')\n"
+        '(python3 -c "$show" & wait)\ntrue | python3 -c "$show" & wait\necho $(python3 -c "$show")'
+    ),
     "waits for children": (
         "(until test -e said; do sleep 0.01; done; echo late) & echo early; touch said; wait; echo done"
     ),
@@ -157,6 +162,7 @@ REFUSED = {
     ],
     "the dot command": [". ./env.sh", "true && . env.sh", ".\tenv.sh"],
     "job control": ["jobs", "sleep 1 & fg", "disown"],
+    "the option stays": ["[[ -o monitor ]] && echo yes", "test -o monitor"],
     "numbers of jobs": ["sleep 1 & kill %1", "wait %1"],
     "a subshell gets": ["kill -INT 0", "kill -s STOP 0", "kill -3 0", "kill -SIGQUIT 0"],
     "these traps": ["trap 'echo x' ERR", "trap x DEBUG", "trap x RETURN"],
