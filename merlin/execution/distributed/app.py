@@ -64,7 +64,7 @@ class WorkerApp:
             logging.getLogger(name).setLevel(logging.WARNING)
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
         self.slots.num = int(instance.concurrency or 1)
-        backend = RedisBackend(self.config, make_client(self.config.backend), lease_s=lease_s())
+        backend = RedisBackend(self.config, make_client(self.config.backend), lease_s=lease_s(), name=sender)
         self.engine = Engine(
             self.config,
             backend,

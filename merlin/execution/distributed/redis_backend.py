@@ -35,7 +35,9 @@ _NAME = "@.-_+:"  # characters of a worker's name that stay as they are
 class RedisBackend:
     """Implements `contracts.Backend`; threads may share one."""
 
-    def __init__(self, config: Config, client: Redis, *, lease_s: float) -> None:
+    def __init__(self, config: Config, client: Redis, *, lease_s: float, name: str = "") -> None:
+        """`name`: of the worker that shares in it."""
+        self._name = name
         self._client, self._namespace, self._lease_s = client, config.namespace, lease_s
         self.registry = RedisRegistry(client, config)
 
@@ -43,7 +45,7 @@ class RedisBackend:
         return RedisLeases(self._client, self._namespace, study_id, lease_s=self._lease_s)
 
     def mailbox(self, study_id: str) -> RedisMailbox:
-        return RedisMailbox(self._client, self._namespace, study_id)
+        return RedisMailbox(self._client, self._namespace, study_id, self._name)
 
     def time(self) -> float:
         return Scripts(self._client, self._namespace, "").call(lambda: server_time(self._client))
@@ -72,9 +74,9 @@ class RedisLeases:
 class RedisMailbox:
     """Implements `contracts.Mailbox`; one thread uses it."""
 
-    def __init__(self, client: Redis, namespace: str, study_id: str) -> None:
+    def __init__(self, client: Redis, namespace: str, study_id: str, name: str = "") -> None:
         self._scripts = Scripts(client, namespace, study_id)
-        self._client, self._key = client, self._scripts.keys
+        self._client, self._key, self._name = client, self._scripts.keys, name
         self.damage = Damage()
         self._token = secrets.token_hex(8)
         self._beat = 0  # the server's count of our signs of life
@@ -96,7 +98,7 @@ class RedisMailbox:
         return True
 
     def own(self, session: str, *, force: bool = False) -> Standing:
-        reply = self._scripts.run("own", self._token, session, _ms(OWNER_S), int(force))
+        reply = self._scripts.run("own", self._token, session, _ms(OWNER_S), int(force), self._name)
         with self._reporting_damage():
             if reply[0] == "over":
                 return Standing(is_ours=False, now=reply[1] / 1000, is_over=True)
