@@ -17,6 +17,8 @@ from lines_study import LinesStudy
 from messages import Messages
 from servers import RabbitServer, RedisServer
 
+from merlin.execution.distributed.redis_backend import OWNER_S
+
 POLL_S = 0.05
 MAX_GAP_S = 0.5  # between two faults that are due at once
 
@@ -66,6 +68,13 @@ class Scene:
         if not found:
             raise NothingToBreak("every worker is stopped or dead")
         return self.rng.choice(found)
+
+    def owner(self) -> Worker:
+        """The worker that owns the study, if it is not stopped."""
+        found = self.messages_quietly(lambda: self.home.owner(self.study.id))
+        if not isinstance(found, Worker) or found.is_stopped:
+            raise NothingToBreak("nobody owns the study just now")
+        return found
 
     def breathe(self) -> None:
         """Let a moment pass, so that faults which are due together still find different states."""
@@ -129,16 +138,24 @@ def kill_worker_process(scene: Scene) -> str:
 
 
 def kill_worker(scene: Scene) -> str:
-    worker = scene.worker()
-    worker.kill()
-    scene.home.workers.remove(worker)
-    return worker.name
+    return _kill(scene, scene.worker())
 
 
 def kill_machine(scene: Scene) -> str:
     """A worker with all its processes and tasks, at one moment."""
-    worker = scene.worker()
-    worker.kill(whole=True)
+    return _kill(scene, scene.worker(), whole=True)
+
+
+def kill_owner(scene: Scene) -> str:
+    return _kill(scene, scene.owner())
+
+
+def kill_owners_machine(scene: Scene) -> str:
+    return _kill(scene, scene.owner(), whole=True)
+
+
+def _kill(scene: Scene, worker: Worker, *, whole: bool = False) -> str:
+    worker.kill(whole=whole)
     scene.home.workers.remove(worker)
     return worker.name
 
@@ -160,9 +177,18 @@ def terminate_worker(scene: Scene) -> str:
 
 def stop_worker(scene: Scene) -> str:
     """SIGSTOP for longer than a lease, of the Celery worker alone or of everything."""
-    worker, whole = scene.worker(), scene.rng.random() < 0.5
+    return _stop(scene, scene.worker(), scene.home.lease_s)
+
+
+def stop_owner(scene: Scene) -> str:
+    """SIGSTOP for so long that another one owns the study when it wakes up."""
+    return _stop(scene, scene.owner(), max(OWNER_S, scene.home.lease_s))
+
+
+def _stop(scene: Scene, worker: Worker, lease_s: float) -> str:
+    whole = scene.rng.random() < 0.5
     worker.freeze(whole=whole)
-    wait_s = scene.home.lease_s * scene.rng.uniform(1.1, 2.5)
+    wait_s = lease_s * scene.rng.uniform(1.1, 2.5)
     scene.later(wait_s, worker.thaw)
     return f"{worker.name} {'with its processes' if whole else 'alone'} for {wait_s:.1f} s"
 
@@ -208,6 +234,16 @@ def flush_scripts(scene: Scene) -> str:
     return ""
 
 
+def lose_mailbox(scene: Scene) -> str:
+    """What workers have reported to the owner, and it has not read yet."""
+    with scene.redis.client() as client:
+        num = client.xlen(key := scene.home.key(scene.study.id, "mail"))
+        client.delete(key)
+    if not num:
+        raise NothingToBreak
+    return f"with {num} letters"
+
+
 def restart_rabbit(scene: Scene) -> str:
     if scene.rabbit is None:
         raise NothingToBreak
@@ -232,6 +268,10 @@ FAULTS: dict[str, tuple[int, Callable[[Scene], str]]] = {
     "kill all workers": (2, kill_all_workers),
     "terminate a worker": (4, terminate_worker),
     "stop a worker": (8, stop_worker),
+    "kill the owner": (5, kill_owner),
+    "kill the owner's machine": (3, kill_owners_machine),
+    "stop the owner": (5, stop_owner),
+    "lose the mailbox": (4, lose_mailbox),
     "kill Redis": (5, restart_redis),
     "pause Redis": (3, pause_redis),
     "wipe Redis": (1, wipe_redis),

@@ -236,6 +236,20 @@ class Installation:
         while len(self.workers) < num:
             self.start_worker(spec)
 
+    def key(self, study_id: str, name: str) -> str:
+        """What Redis holds of a study."""
+        return f"merlin:{self.config().namespace}:{{{study_id}}}:{name}"
+
+    def owner(self, study_id: str) -> Worker | None:
+        """The worker that owns a study; None if nobody does, a command, or one that is dead."""
+        with self.redis.client() as client:
+            holder, until = client.hmget(self.key(study_id, "owner"), "holder", "until")
+            seconds, _ = client.time()
+        if not holder or int(until) < 1000 * seconds:
+            return None
+        name = holder.removeprefix("celery@").partition(".")[0]
+        return next((worker for worker in self.workers if worker.name == name and worker.is_alive), None)
+
     def stop_workers(self) -> None:
         """In an orderly way; each must end with 0 and leave no process behind."""
         codes = {worker.name: worker.terminate() for worker in self.workers}

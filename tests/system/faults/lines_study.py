@@ -94,6 +94,10 @@ class LinesStudy:
         self._replay = replay(self.workspace.ledger_dir, self.workspace.plan)
         self.planned = sum(i.num_tasks for i in self.workspace.plan.instances)
 
+    @property
+    def id(self) -> str:
+        return self.workspace.plan.study_id
+
     @classmethod
     def publish(cls, home: Installation, *variables: str, held: bool = False) -> LinesStudy:
         """`merlin run` with these variables ("N=100"), which returns before anything has run.

@@ -161,13 +161,13 @@ class RabbitMessages:
 
 
 def forged(sealed: dict[str, str], rng: random.Random) -> Any:
-    """A sealed ticket as somebody without the key would change it."""
-    ticket = json.loads(sealed["body"])
-    changed = json.dumps(ticket | {"hi": ticket["hi"] + 1})
+    """A sealed notice as somebody without the key would change it."""
+    notice = json.loads(sealed["body"])
+    changed = json.dumps(notice | {"hi": notice["hi"] + 1})
     return rng.choice(
         [
             sealed | {"body": changed},
-            sealed | {"body": json.dumps(ticket | {"workspace": "/tmp"})},
+            sealed | {"body": json.dumps(notice | {"workspace": "/tmp"})},
             sealed | {"mac": sealed["mac"][::-1]},
             {"body": changed},
             {"body": changed, "mac": ""},
