@@ -3,7 +3,7 @@
 The owner is the product's, in a process of its own; so are Redis and its scripts. Workers only answer.
 
 python many_workers.py own [--profile FILE]    the owner alone, for whoever wants to look at it
-python many_workers.py try SLOTS TASK_S WARM_UP_S WINDOW_S [--told-s S] [--studies N]    one measurement
+python many_workers.py try SLOTS TASK_S WARM_UP_S WINDOW_S [--told-s S] [--studies N] [--alone]    one measurement
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def measure(
     *,
     told_s: float = 0.0,
     studies: int = 1,
+    alone: bool = False,
     profile: Path | None = None,
 ) -> Found:
     """Let workers work for a while, and look at everybody at the start and at the end of a window."""
@@ -111,12 +112,13 @@ def measure(
 
     folder = fresh(folder)
     with deployment(folder) as made:
-        _publish(made, studies)
+        _publish(made, studies, _num_samples(slots, task_s, warm_up_s + window_s, studies))
         log = folder / "crowd.log"
         log.touch()
         command = [str(HERE / "simulated_workers.py"), str(slots), str(task_s), str(log)]
+        command += ["--told-s", str(told_s), *(["--alone"] if alone else [])]
         with (
-            _python(made, *command, "--told-s", str(told_s)) as crowd,
+            _python(made, *command) as crowd,
             _python(made, __file__, "own", *(["--profile", str(profile)] if profile else [])) as owner,
             made.client() as client,
         ):
@@ -161,20 +163,26 @@ def _warm_after_s(lines: list[dict[str, Any]]) -> float:
     return -1.0
 
 
-def _publish(made: Any, studies: int) -> None:
+def _num_samples(slots: int, task_s: float, seconds: float, studies: int) -> int:
+    """Of each study: more than workers can run meanwhile, and so many that the end, where chunks shrink, is far."""
+    if not task_s:
+        return 1_000_000
+    return int(10_000 + 2 * slots * (seconds / studies + 60.0) / task_s)
+
+
+def _publish(made: Any, studies: int, num_samples: int) -> None:
     """As `merlin run`, many times in one process."""
     code = (
         "import sys; from pathlib import Path; from merlin.config.load import require_config; "
         "from merlin.execution.distributed.open_study import open_study; from merlin.spec.load import load_spec; "
         "from merlin.study.prepare import StudyOptions, prepare_study; config = require_config()\n"
         "for k in range(int(sys.argv[2])):\n"
-        "  spec = load_spec(Path(sys.argv[1]), variables={'OUTPUT_PATH': f'studies/{k}'})\n"
+        "  variables = {'OUTPUT_PATH': f'studies/{k}', 'N_SAMPLES': sys.argv[3]}\n"
+        "  spec = load_spec(Path(sys.argv[1]), variables=variables)\n"
         "  open_study(prepare_study(spec, StudyOptions()), config)\n"
     )
-    spec = str(HERE / "specs" / "many_workers.yaml")
-    subprocess.run(
-        [sys.executable, "-c", code, spec, str(studies)], cwd=made.folder, env=made.env, check=True
-    )
+    words = [str(HERE / "specs" / "many_workers.yaml"), str(studies), str(num_samples)]
+    subprocess.run([sys.executable, "-c", code, *words], cwd=made.folder, env=made.env, check=True)
 
 
 @contextmanager
@@ -311,6 +319,7 @@ def main() -> None:
         trying.add_argument(name, type=float)
     trying.add_argument("--told-s", type=float, default=0.0)
     trying.add_argument("--studies", type=int, default=1)
+    trying.add_argument("--alone", action="store_true")
     trying.add_argument("--profile", type=Path)
     trying.add_argument("--folder", type=Path, default=Path("/tmp/merlin-many-workers"))
     args = parser.parse_args()
@@ -319,7 +328,7 @@ def main() -> None:
         return
     found = measure(
         args.folder, args.slots, args.task_s, args.warm_up_s, args.window_s,
-        told_s=args.told_s, studies=args.studies, profile=args.profile,
+        told_s=args.told_s, studies=args.studies, alone=args.alone, profile=args.profile,
     )  # fmt: skip
     print(json.dumps(asdict(found) | {"owner_ms_per_result": found.owner_ms_per_result}, indent=1))
 

@@ -1,9 +1,10 @@
 """Thousands of workers that only answer, in one process: they take messages and offers, wait, and report.
 
-python simulated_workers.py SLOTS TASK_S LOG [--told-s S]
+python simulated_workers.py SLOTS TASK_S LOG [--told-s S] [--alone]
 
 What they do to the broker and to Redis is what real workers do; of a chunk, they run nothing. Many commands travel at
-once, so that thousands of slots take a part of one core. Every second a line of JSON goes to LOG.
+once, so that thousands of slots take a part of one core; with --alone each command travels by itself, as those of real
+workers do, which costs Redis more. Every second a line of JSON goes to LOG.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,11 +69,28 @@ class Tally:
     lost: int = 0
 
 
+class Alone:
+    """Looks like a pipeline; every command travels by itself."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._replies: list[Any] = []
+
+    def __getattr__(self, command: str) -> Callable[..., None]:
+        ask = getattr(self._client, command)
+        return lambda *args, **options: self._replies.append(ask(*args, **options))
+
+    def execute(self) -> list[Any]:
+        return self._replies
+
+
 class Crowd:
     """The workers of one queue, on Redis as broker and as backend."""
 
-    def __init__(self, config: Config, num_slots: int, task_s: float, told_s: float, log: Path) -> None:
-        self._config, self._task_s, self._told_s, self._log = config, task_s, told_s, log
+    def __init__(
+        self, config: Config, num_slots: int, task_s: float, told_s: float, alone: bool, log: Path
+    ) -> None:
+        self._config, self._task_s, self._told_s, self._alone, self._log = config, task_s, told_s, alone, log
         self._client = make_client(config.backend)
         self._registry = RedisBackend(config, self._client, lease_s=lease_s()).registry
         self._lease_ms = int(1000 * lease_s())
@@ -110,7 +129,7 @@ class Crowd:
 
     def _step(self, now: float) -> bool:
         """False if nothing happened."""
-        pipe = self._client.pipeline(transaction=False)
+        pipe = self._pipe()
         ended = self._end_chunks(pipe, now)
         asked = self._ask_for_messages(pipe)
         num_chores = self._keep_house(pipe, now)
@@ -162,7 +181,7 @@ class Crowd:
         """Take the offers of which these messages tell."""
         if not messages:
             return
-        pipe = self._client.pipeline(transaction=False)
+        pipe = self._pipe()
         notices = [_notice(message) for message in messages]
         workers = [self._idle.popleft() for _ in notices]
         for notice, worker in zip(notices, workers, strict=True):
@@ -171,6 +190,7 @@ class Crowd:
                 self._lease_ms,
             )  # fmt: skip
         replies = pipe.execute()
+        self._acknowledge(messages)
         now = time.monotonic()
         for notice, worker, reply in zip(notices, workers, replies, strict=True):
             if reply[0] != "chunk":
@@ -181,6 +201,20 @@ class Crowd:
             end = now + num_tasks(chunk) * self._task_s * self._random.uniform(1 - SPREAD, 1 + SPREAD)
             heapq.heappush(self._running, Running(end, now, chunk.lease, study, chunk, worker))
             self._held[worker][chunk.lease] = study
+
+    def _acknowledge(self, messages: list[str]) -> None:
+        """As kombu: a message is noted as taken, and then not any more."""
+        pipe = self._pipe()
+        for message in messages:
+            tag = secrets.token_hex(8)
+            pipe.zadd("simulated:unacked_index", {tag: time.time()})
+            pipe.hset("simulated:unacked", tag, message)
+            pipe.zrem("simulated:unacked_index", tag)
+            pipe.hdel("simulated:unacked", tag)
+        pipe.execute()
+
+    def _pipe(self) -> Any:
+        return Alone(self._client) if self._alone else self._client.pipeline(transaction=False)
 
     def _script(self, pipe: Any, name: str, study: str, *args: str | int) -> None:
         keys = self._keys.get(study)
@@ -268,8 +302,9 @@ def main() -> None:
     parser.add_argument("task_s", type=float)
     parser.add_argument("log", type=Path)
     parser.add_argument("--told-s", type=float, default=0.0, help="what reports say of a task's time")
+    parser.add_argument("--alone", action="store_true")
     args = parser.parse_args()
-    Crowd(require_config(), args.slots, args.task_s, args.told_s, args.log).serve()
+    Crowd(require_config(), args.slots, args.task_s, args.told_s, args.alone, args.log).serve()
 
 
 if __name__ == "__main__":
