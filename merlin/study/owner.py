@@ -8,11 +8,12 @@ at a time), and whatever it learns comes in as one of these events.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from merlin.study.pieces import Run
+from merlin.study.plan import Plan
 from merlin.study.runs import RunMap
-from merlin.study.schedule import ENDED, Scheduler
+from merlin.study.schedule import ENDED, Death, Deferral, Scheduler
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 SECONDS_PER_RESULT = 0.002  # that one owner spends on it; chunks take longer when there are many workers
@@ -43,6 +44,18 @@ class Report:
     is_infrastructure: bool = False  # and its tasks are not to blame
     is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
     trouble: str = ""  # of the machine or the plan: nothing more may start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legacy:
+    """What an owner has left. To be read in this order: what a worker has done meanwhile is in what is read later."""
+
+    handouts: Collection[Handout]
+    outcomes: Mapping[str, RunMap]  # of the ledger
+    memories: Collection[Deferral | Death]  # of the ledger
+    taken: Mapping[str, str]  # by the letters: lease -> worker
+    dealt_with: Collection[Report]  # by that owner
+    unread: Collection[Report]
 
 
 class Owner:
@@ -103,15 +116,15 @@ class Owner:
 
     # ----------------------------------------------------------------- answers
 
-    def offers(self, slots: Mapping[str, int], now: float) -> list[Chunk]:
-        """Chunks to be offered: as many wait in each queue as its workers run at a time, and at least one."""
+    def offers(self, slots: Mapping[str, int], now: float, limit: int) -> list[Chunk]:
+        """At most `limit` chunks to be offered: as many wait in each queue as its workers run at a time, or one."""
         num_slots = max(1, sum(slots.values()))
         self.scheduler.num_workers = num_slots
         self.scheduler.target_s = max(self._min_chunk_s, SECONDS_PER_RESULT * num_slots)
-        out = []
+        out: list[Chunk] = []
         for queue in dict.fromkeys(self._queues.values()):
             waiting = self._offered.setdefault(queue, {})
-            while len(waiting) < max(1, slots.get(queue, 0)):
+            while len(waiting) < max(1, slots.get(queue, 0)) and len(out) < limit:
                 if (chunk := self.scheduler.take(now, queue)) is None:
                     break
                 waiting[chunk.lease] = now
@@ -170,6 +183,28 @@ class Owner:
                 chunk = self.scheduler.held(lease)
                 assert chunk is not None, f"an offer that is not handed out: {lease}"
                 assert self._queues[chunk.instance] == queue, f"{chunk} is offered in {queue}"
+
+
+def take_over(
+    plan: Plan, legacy: Legacy, *, first_attempt: int, name: str, min_chunk_s: float
+) -> tuple[Owner, list[str]]:
+    """The owner that goes on, to which all letters are new that the last one has not dealt with; the void leases."""
+    results = [report.result for report in legacy.dealt_with if report.result is not None]
+    scheduler = Scheduler(
+        plan,
+        outcomes_with(legacy.outcomes, results),
+        num_workers=1,
+        target_s=min_chunk_s,
+        first_attempt=first_attempt,
+        name=name,
+    )
+    owner = Owner(scheduler, min_chunk_s=min_chunk_s)
+    found = {h.lease: replace(h, worker=h.worker or legacy.taken.get(h.lease, "")) for h in legacy.handouts}
+    for report in legacy.unread:
+        found[report.chunk.lease] = Handout(chunk=report.chunk, since=0.0, worker=report.worker)
+    void = owner.adopt(found.values())
+    scheduler.remember(legacy.memories)
+    return owner, void
 
 
 def outcomes_with(outcomes: Mapping[str, RunMap], results: Iterable[ChunkResult]) -> dict[str, RunMap]:

@@ -397,8 +397,7 @@ class ExchangeContract:
         carrier = self.make_carrier()
         assert set(carrier.empty(["hot", "cold"])) == {"hot", "cold"}
         envelopes = [{"body": text, "mac": str(i)} for i, text in enumerate(TEXTS[:-1])]
-        for envelope in envelopes:
-            carrier.send("hot", envelope)
+        carrier.send("hot", envelopes)
         assert list(carrier.empty(["hot", "cold"])) == ["cold"]
         assert [self.receive("hot") for _ in envelopes] == envelopes
         assert list(carrier.empty(["hot"])) == ["hot"]
@@ -406,8 +405,8 @@ class ExchangeContract:
 
     def test_what_is_sent_again_overtakes(self) -> None:
         carrier = self.make_carrier()
-        carrier.send("hot", {"body": "first"})
-        carrier.send("hot", {"body": "again"}, is_retry=True)
+        carrier.send("hot", [{"body": "first"}])
+        carrier.send("hot", [{"body": "again"}], is_retry=True)
         assert [self.receive("hot") for _ in range(2)] == [{"body": "again"}, {"body": "first"}]
 
 

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -321,11 +321,12 @@ class MemoryCarrier:
         self._changed = threading.Condition()
         self._queues: dict[str, deque[dict[str, str]]] = {}
 
-    def send(self, queue: str, envelope: Mapping[str, str], *, is_retry: bool = False) -> None:
+    def send(self, queue: str, envelopes: Sequence[Mapping[str, str]], *, is_retry: bool = False) -> None:
         with self._changed:
             waiting = self._queues.setdefault(queue, deque())
-            (waiting.appendleft if is_retry else waiting.append)(dict(envelope))
-            self._changed.notify()
+            for envelope in envelopes:
+                (waiting.appendleft if is_retry else waiting.append)(dict(envelope))
+            self._changed.notify_all()
 
     def empty(self, queues: Iterable[str]) -> list[str]:
         with self._changed:

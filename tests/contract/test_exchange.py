@@ -23,10 +23,10 @@ from merlin.errors import (
     StudyGoneError,
 )
 from merlin.execution.distributed import names, redis_backend, redis_registry
-from merlin.execution.distributed.app_settings import make_app
+from merlin.execution.distributed.app import make_app
 from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.contracts import Backend, Carrier, Leases, Mailbox
-from merlin.execution.distributed.publish import Publisher
+from merlin.execution.distributed.publish import make_carrier
 from merlin.execution.distributed.queues import broker_queue
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.scripts import KEYS, Scripts
@@ -73,7 +73,7 @@ class OnRedis(ExchangeContract):
         return RedisBackend(self.config, make_client(self.config.backend), lease_s=LEASE_S)
 
     def make_carrier(self) -> Carrier:
-        return Publisher(self.config, make_app(self.config))
+        return make_carrier(self.config)
 
     def receive(self, queue: str) -> Mapping[str, str] | None:
         with make_app(self.config).connection_for_write() as connection:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from merlin.execution.distributed.registry import Op, StudyInfo, WorkerInfo
 
 Envelope = str  # JSON of a sealed message
+MAX_LETTERS = 1000  # of one look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Mailbox(Protocol):
         """End the leases that ran out, each with a letter; returns their number."""
 
     def letters(self, after: str = "", wait_s: float = 0.0) -> list[Letter]:
-        """Letters after this one; waits so long for one. Those that were dealt with are kept for a minute."""
+        """The next letters after this one; waits so long for one. Those dealt with are kept for a minute."""
 
     def close(self) -> None:
         """The run is over: forget it."""
@@ -116,8 +117,8 @@ class Mailbox(Protocol):
 class Carrier(Protocol):
     """Carries messages to the workers that serve a queue. Raises ExecutionError if the broker cannot be reached."""
 
-    def send(self, queue: str, envelope: Mapping[str, str], *, is_retry: bool = False) -> None:
-        """Deliver the message once, or twice, or never."""
+    def send(self, queue: str, envelopes: Sequence[Mapping[str, str]], *, is_retry: bool = False) -> None:
+        """Deliver these messages, each once, or twice, or never; those of retries come before others."""
 
     def empty(self, queues: Iterable[str]) -> Sequence[str]:
         """Those of these queues in which no message waits."""

@@ -140,7 +140,7 @@ class Engine:
         if is_elsewhere:
             self._refusals.note("a message in a queue of other steps; it was put into its own")
         if is_elsewhere or self.leaving.is_leaving:
-            self._carrier.send(study.workspace.instance(notice.instance).queue, envelope)
+            self._carrier.send(study.workspace.instance(notice.instance).queue, [envelope])
             return
         self._owners.look(notice.study, notice.session)
         leases = self._backend.leases(notice.study)

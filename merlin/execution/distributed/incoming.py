@@ -68,8 +68,13 @@ def clean_redis_message(raw: bytes, queue: str) -> bytes:
     properties = message.get("properties")
     if not isinstance(properties, dict) or properties.get("body_encoding") != "base64":
         raise ForgedMessageError("a message with other properties than ours")
-    clean = {
-        "body": base64.b64encode(_from_base64(message.get("body"))).decode("ascii"),
+    return wrapped_for_redis(_from_base64(message.get("body")), queue, _priority(properties.get("priority")))
+
+
+def wrapped_for_redis(body: bytes, queue: str, priority: int) -> bytes:
+    """A message as Kombu has it in a Redis list."""
+    message = {
+        "body": base64.b64encode(body).decode("ascii"),
         "content-type": CONTENT_TYPE,
         "content-encoding": ENCODING,
         "headers": clean_headers(),
@@ -78,10 +83,10 @@ def clean_redis_message(raw: bytes, queue: str) -> bytes:
             "delivery_tag": secrets.token_hex(16),  # two messages with the same one would be taken for one
             "delivery_info": {"exchange": "", "routing_key": queue},
             "delivery_mode": 2,
-            "priority": _priority(properties.get("priority")),
+            "priority": priority,
         },
     }
-    return json.dumps(clean).encode("ascii")
+    return json.dumps(message).encode("ascii")
 
 
 def check_taken(raw: bytes) -> None:

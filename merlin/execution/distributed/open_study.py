@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 from merlin.errors import ExecutionError, StudyGoneError, WorkspaceError, command_line
 from merlin.execution.conductor import CONTROLLER, reset_records
-from merlin.execution.distributed.app_settings import make_app
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.distributed.ownership import Ownership, Tools
-from merlin.execution.distributed.publish import Publisher
+from merlin.execution.distributed.publish import make_carrier
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.study import Study
@@ -50,8 +49,7 @@ class Opened:
 def make_tools(config: Config) -> Tools:
     """What a command needs to act as the owner of a study. Raises ExecutionError if Redis does not answer."""
     backend = RedisBackend(config, redis_client(config), lease_s=lease_s())
-    carrier = Publisher(config, make_app(config))
-    return Tools(config=config, backend=backend, carrier=carrier, lease_s=lease_s())
+    return Tools(config=config, backend=backend, carrier=make_carrier(config), lease_s=lease_s())
 
 
 def open_study(
@@ -158,7 +156,8 @@ class _Opener:
             ended = "every task ended ok" if ok == planned else "every task has ended, some of them not ok"
             note = f"{ended}; nothing is left to run"
         elif resumed:
-            note = f"the study is running already; {sent} sent in case some were lost"
+            lost = f"{sent} sent in case some were lost" if num_messages else "its messages wait for workers"
+            note = f"the study is running already; {lost}"
         else:
             note = f"{planned - ok:,} of {planned:,} tasks to run, published with {sent}"
         return Opened(

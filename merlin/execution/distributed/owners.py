@@ -182,6 +182,8 @@ class Owners:
             try:
                 while not (ownership.is_over or ownership.is_unsure or self._stop.is_set()):
                     ownership.work(WAIT_S)
+                if ownership.end:
+                    log.info("study %s: %s", study.workspace.path, ownership.end)
                 if ownership.is_unsure:
                     return False
                 if not ownership.is_over:

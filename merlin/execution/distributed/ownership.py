@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from merlin.config.model import Config
 from merlin.errors import ExecutionError, ForgedMessageError, LedgerError
 from merlin.execution.conductor import Conductor, memories_of, next_attempt
-from merlin.execution.distributed.contracts import Backend, Carrier, Letter, Mailbox, Standing
+from merlin.execution.distributed.contracts import (
+    MAX_LETTERS,
+    Backend,
+    Carrier,
+    Letter,
+    Mailbox,
+    Standing,
+)
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
 from merlin.study.owner import Handout, Owner, Report, outcomes_with
@@ -29,6 +36,7 @@ from merlin.study.tasks import Chunk
 log = logging.getLogger("merlin.worker")
 
 TARGET_S = 3.0  # of work per chunk, or more with many workers
+MAX_OFFERS = 300  # in one round; then letters have their turn
 RENEW_S = 0.8  # between two signs of life
 EXPIRE_S = 0.5  # between two looks for leases that ran out
 REISSUE_S = 5.0  # what nobody has taken for so long gets a new message, if its queue is empty
@@ -61,11 +69,13 @@ class Ownership:
         self._clock = standing.now - self._began  # of the server, ahead of `monotonic`
         self._read = standing.read or "0"
         self._is_read = True  # the server knows how far
+        self._has_more = False  # to offer, or to read: the next round does not wait
         self._slots: dict[str, int] = {}
         self._look_for_workers = self._look_for_late = self._look_for_overdue = 0.0
         self._look_for_lost = self._began
         self._missing: set[str] = set()  # leases that the server did not know when we looked
         self._is_stopped = False  # and that is written down
+        self.end = ""  # how the run has ended, if we have written it down
         self.is_over = False
         self.is_unsure = False  # what we know and what the server holds do not fit: begin anew
         self.broker_error: ExecutionError | None = None  # why messages could not be sent at last
@@ -138,10 +148,13 @@ class Ownership:
             time.sleep(RETRY_S)
             return
         if not self.is_over:
-            before, self.broker_error = self.broker_error, None
+            before, self.broker_error = str(self.broker_error or ""), None
             self.offer()
-            if self.broker_error and str(self.broker_error) != str(before):
-                log.warning("%s", self.broker_error)
+            if (trouble := self._broker_trouble()) not in ("", before):
+                log.warning("%s", trouble)
+
+    def _broker_trouble(self) -> str:
+        return str(self.broker_error or "")
 
     def settle(self, wait_s: float = 0.0) -> None:
         """Take in what has arrived, and write down what follows."""
@@ -153,9 +166,11 @@ class Ownership:
         wakeup = self.owner.scheduler.next_wakeup()
         if wakeup is not None:
             wait_s = min(wait_s, max(0.0, wakeup - self._now()))
-        for letter in self._mailbox.letters(self._read, wait_s):
+        letters = self._mailbox.letters(self._read, 0.0 if self._has_more else wait_s)
+        for letter in letters:
             self._heed(letter)
             self._read, self._is_read = letter.id, False
+        self._has_more = len(letters) == MAX_LETTERS
         self._look_after_leases()
         self._write()
         self._follow_end()
@@ -225,7 +240,7 @@ class Ownership:
         if now - self._began >= self._tools.lease_s / 2 and now >= self._look_for_late:
             self._look_for_late = now + EXPIRE_S
             self._mailbox.expire()
-        if now >= self._look_for_lost:
+        if now >= self._look_for_lost and not self._has_more:
             self._look_for_lost = now + max(RENEW_S, self._tools.lease_s / 4)
             missing = self.owner.scheduler.leases() - self._mailbox.names()
             if twice := missing & self._missing:  # and no letter came since: it is lost
@@ -267,7 +282,8 @@ class Ownership:
 
     def _add_offers(self) -> list[Chunk]:
         study, key = self._study, self._tools.config.key
-        chunks = self.owner.offers(self._slots, self._now())
+        chunks = self.owner.offers(self._slots, self._now(), MAX_OFFERS)
+        self._has_more = self._has_more or len(chunks) == MAX_OFFERS
         if chunks or not self._is_read:
             self._mailbox.offer({c.lease: seal_chunk(c, study.id, key) for c in chunks}, self._read)
             self._is_read = True
@@ -289,12 +305,14 @@ class Ownership:
 
     def _send(self, chunks: Iterable[Chunk]) -> None:
         """What cannot be sent now is overdue later."""
+        messages: dict[tuple[str, bool], list[dict[str, str]]] = {}
+        for chunk in chunks:
+            queue = self._study.workspace.instance(chunk.instance).queue
+            envelope = seal_notice(self._notice(chunk), self._tools.config.key)
+            messages.setdefault((queue, self.owner.is_retry(chunk)), []).append(envelope)
         try:
-            for chunk in chunks:
-                notice = self._notice(chunk)
-                queue = self._study.workspace.instance(chunk.instance).queue
-                envelope = seal_notice(notice, self._tools.config.key)
-                self._tools.carrier.send(queue, envelope, is_retry=self.owner.is_retry(chunk))
+            for (queue, is_retry), envelopes in messages.items():
+                self._tools.carrier.send(queue, envelopes, is_retry=is_retry)
         except ExecutionError as error:
             self.broker_error = error
 
@@ -348,8 +366,7 @@ class Ownership:
         self._write()
         self._is_stopped = True
         self._tools.backend.registry.withdraw(self._study.id, self._conductor.session)
-        what = f"{event.replace('_', ' ')}{f': {reason}' if reason else ''}"
-        log.info("study %s: %s", self._study.workspace.path, what)
+        self.end = f"{event.replace('_', ' ')}{f': {reason}' if reason else ''}"
 
     def _interrupt(self) -> None:
         holders = {offer.worker for offer in self._mailbox.offers() if offer.worker}

@@ -63,7 +63,7 @@ def check_properties(config: Config, queue_names: Iterable[str]) -> None:
         if _declare_passively(config, config.queue_name(name)) is None:
             continue
         try:
-            with _connection(config) as connection:
+            with broker_connection(config) as connection:
                 broker_queue(config, name)(connection.default_channel).queue_declare()
         except Exception as error:  # noqa: BLE001  whatever the client library throws
             raise other_properties(config, error) or _unreachable(config, error) from None
@@ -111,23 +111,33 @@ def purge(config: Config, queue_names: Iterable[str]) -> dict[str, int]:
     return out
 
 
+def redis_list(full: str, priority: int) -> str:
+    """The Redis list that holds a queue's messages of one priority."""
+    return f"{full}{PRIORITY_SEPARATOR}{priority}" if priority else full
+
+
 def redis_lists(full: str) -> list[str]:
     """The Redis lists that make up a queue, by priority."""
-    return [full if not step else f"{full}{PRIORITY_SEPARATOR}{step}" for step in PRIORITY_STEPS]
+    return [redis_list(full, step) for step in PRIORITY_STEPS]
+
+
+def key_prefix(config: Config) -> str:
+    """What stands before all keys of Redis as a broker, if the user's app.yaml says so."""
+    return str(dict(config.celery.get("broker_transport_options") or {}).get("global_keyprefix", ""))
 
 
 def _redis(config: Config, command: str, full: str) -> list[int]:
     from merlin.execution.distributed.connect import make_client, redis_errors
 
-    prefix = str(dict(config.celery.get("broker_transport_options") or {}).get("global_keyprefix", ""))
     with redis_errors(config.broker), make_client(config.broker) as client:
         pipe = client.pipeline()
         for key in redis_lists(full):
-            getattr(pipe, command)(prefix + key)
+            getattr(pipe, command)(key_prefix(config) + key)
         return [int(n) for n in pipe.execute()]
 
 
-def _connection(config: Config) -> Any:
+def broker_connection(config: Config) -> Any:
+    """Not connected yet."""
     from kombu.connection import Connection
 
     return Connection(config.broker.url, ssl=config.broker.broker_use_ssl or False, connect_timeout=10)
@@ -137,7 +147,7 @@ def _declare_passively(config: Config, full: str) -> QueueInfo | None:
     from amqp.exceptions import NotFound
 
     try:
-        with _connection(config) as connection:
+        with broker_connection(config) as connection:
             found = connection.default_channel.queue_declare(full, passive=True)
             return QueueInfo(depth=found.message_count, consumers=found.consumer_count)
     except NotFound:
@@ -150,7 +160,7 @@ def _purge_amqp(config: Config, full: str) -> int:
     from amqp.exceptions import NotFound
 
     try:
-        with _connection(config) as connection:
+        with broker_connection(config) as connection:
             return int(connection.default_channel.queue_purge(full) or 0)
     except NotFound:
         return 0

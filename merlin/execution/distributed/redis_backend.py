@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from merlin.errors import RedisFullError, StudyGoneError
 from merlin.execution.distributed.connect import server_time
-from merlin.execution.distributed.contracts import Envelope, Letter, Offer, Standing
+from merlin.execution.distributed.contracts import MAX_LETTERS, Envelope, Letter, Offer, Standing
 from merlin.execution.distributed.entries import Damage
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.scripts import Scripts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OWNER_S = 4.0  # without a sign of its life for so long an owner is replaced
 KEEP_LETTERS_S = 60.0  # for owners on machines that see records of the ledger later
-BATCH = 1000  # offers per script, letters per look
+BATCH = 1000  # offers per script
 _SENSELESS = (
     LookupError,
     TypeError,
@@ -197,7 +197,7 @@ class RedisMailbox:
     def letters(self, after: str = "", wait_s: float = 0.0) -> list[Letter]:
         block = _ms(wait_s) or None
         reply = self._scripts.call(
-            lambda: self._client.xread({self._key["mail"]: after or "0"}, count=BATCH, block=block)
+            lambda: self._client.xread({self._key["mail"]: after or "0"}, count=MAX_LETTERS, block=block)
         )
         with self._reporting_damage():
             found: Any = reply

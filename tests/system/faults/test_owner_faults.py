@@ -74,13 +74,13 @@ def test_an_owner_that_wakes_up_when_another_one_owns_the_study_decides_nothing(
 
 DIES = """
 import os, signal
-from merlin.execution.distributed.publish import Publisher
-send, num = Publisher.send, iter(range(10**9))
+from merlin.execution.distributed.publish import RedisCarrier
+send, num = RedisCarrier.send, iter(range(10**9))
 def die(self, *words, **more):
     if next(num) == {num}:
         os.kill(os.getpid(), signal.SIGKILL)
     return send(self, *words, **more)
-Publisher.send = die
+RedisCarrier.send = die
 """
 
 
