@@ -26,7 +26,6 @@ class Handout:
     chunk: Chunk
     since: float  # when it was offered or taken
     worker: str = ""  # "": it is an offer still
-    expires_s: float = 0.0  # from now; of a lease
 
     @property
     def lease(self) -> str:

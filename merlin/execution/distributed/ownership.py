@@ -29,8 +29,7 @@ from merlin.execution.distributed.contracts import (
 )
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
-from merlin.study.owner import Handout, Owner, Report, outcomes_with
-from merlin.study.schedule import Scheduler
+from merlin.study.owner import Handout, Legacy, Report, take_over
 from merlin.study.tasks import Chunk
 
 log = logging.getLogger("merlin.worker")
@@ -90,46 +89,47 @@ class Ownership:
     # --------------------------------------------------------------- take over
 
     def _take_over(self) -> None:
-        study, mailbox = self._study, self._mailbox
-        offers = mailbox.offers()  # before the letters: what ends in between is in both
+        study, mailbox, session = self._study, self._mailbox, self._conductor.session
+        handouts, forged = self._handouts()  # before the letters: what ends in between is in both
         letters = list(self._all_letters())
         found = self._conductor.read()  # and the ledger last: it has what any letter tells
         reports = [(letter, report) for letter in letters if (report := self._report(letter)) is not None]
-        dealt_with = [
-            r.result for letter, r in reports if _number(letter.id) <= _number(self._read) and r.result
-        ]
-        session = self._conductor.session
-        scheduler = Scheduler(
+        last = _number(self._read)
+        legacy = Legacy(
+            handouts=handouts,
+            outcomes=found.outcomes,
+            memories=memories_of(found, session),
+            taken={letter.lease: letter.worker for letter in letters if letter.kind == "taken"},
+            dealt_with=[report for letter, report in reports if _number(letter.id) <= last],
+            unread=[report for letter, report in reports if _number(letter.id) > last],
+        )
+        self.owner, void = take_over(
             study.workspace.plan,
-            outcomes_with(found.outcomes, dealt_with),
-            num_workers=1,
-            target_s=TARGET_S,
+            legacy,
             first_attempt=next_attempt(found, session),
             name=f"{secrets.token_hex(4)}.",
+            min_chunk_s=TARGET_S,
         )
-        self._conductor.scheduler, self.owner = scheduler, Owner(scheduler, min_chunk_s=TARGET_S)
-        handouts, void = {}, []
-        for offer in offers:
-            try:
-                chunk = open_chunk(offer.envelope, study.id, offer.lease, self._tools.config.key)
-            except ForgedMessageError as error:
-                log.warning("an offer is void: %s", error)
-                void.append(offer.lease)
-            else:
-                handouts[offer.lease] = Handout(
-                    chunk=chunk, since=offer.since, worker=offer.worker, expires_s=offer.expires_s
-                )
-        for letter, report in reports:
-            if _number(letter.id) > _number(self._read):
-                handouts[letter.lease] = Handout(chunk=report.chunk, since=0.0, worker=report.worker)
-        void += self.owner.adopt(handouts.values())
-        scheduler.remember(memories_of(found, session))
-        mailbox.void(void)
+        scheduler = self._conductor.scheduler = self.owner.scheduler
+        mailbox.void([*forged, *void])
         ends = [event for event in found.events(session) if event.kind in ENDS]
         if ends and not scheduler.is_complete:  # whoever wrote that could not tell the servers
             self._is_stopped = True
             scheduler.stop(str(ends[-1].data.get("reason", "")) or "stopped")
             self._tools.backend.registry.withdraw(study.id, session)
+
+    def _handouts(self) -> tuple[list[Handout], list[str]]:
+        """What is offered and held, and the leases of what nobody of us can have offered."""
+        handouts, forged = [], []
+        for offer in self._mailbox.offers():
+            try:
+                chunk = open_chunk(offer.envelope, self._study.id, offer.lease, self._tools.config.key)
+            except ForgedMessageError as error:
+                log.warning("an offer is void: %s", error)
+                forged.append(offer.lease)
+            else:
+                handouts.append(Handout(chunk=chunk, since=offer.since, worker=offer.worker))
+        return handouts, forged
 
     def _all_letters(self) -> Iterable[Letter]:
         after = ""
