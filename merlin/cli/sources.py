@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from merlin.status.snapshot import Snapshot
     from merlin.study.schedule import Counts
     from merlin.study.workspace import Workspace
+
+SETTLE_S = 6.0  # for the end of a study to be written down; an owner that was killed is replaced after 4
+POLL_S = 0.1
 
 
 class RedisSource:
@@ -53,6 +57,18 @@ class RedisSource:
         from merlin.execution.distributed.launch import plain_queue
 
         return [{plain_queue(self._config, q) for q in w.queues} for w in workers if not w.is_stopping]
+
+    def settle(self) -> None:
+        import time
+
+        from merlin.execution.distributed.control import write_down_end
+
+        until = time.monotonic() + SETTLE_S
+        with suppress(ExecutionError):  # then a worker, or the next restart, will do it
+            while not self._view.has_ended and self._view.is_complete and time.monotonic() < until:
+                write_down_end(self._workspace, self._config)
+                time.sleep(POLL_S)
+                self._view.update()
 
     def republish(self) -> str:
         from merlin.execution.distributed.open_study import open_study
@@ -126,6 +142,9 @@ class LedgerSource:
             num_workers=snapshot.num_workers,
             reason=snapshot.stop_reason or "no run is alive",
         )
+
+    def settle(self) -> None:
+        pass
 
     def republish(self) -> str:
         raise AssertionError("a local run has no progress to lose")

@@ -48,6 +48,9 @@ class Source(Protocol):
         Raises ExecutionError if the servers do not let it, WorkspaceError if somebody else is at it.
         """
 
+    def settle(self) -> None:
+        """See to it that the end is written down, even if no worker is left to do it."""
+
 
 class Watch:
     """Decides, look by look; `over` is set once the study (or every chosen step) has ended."""
@@ -153,6 +156,8 @@ def follow(
             (display.progress if is_shown else lambda p: display.started(plan, p))(progress)
             is_shown = True
         if watch.over:
+            if watch.over != "dropped":
+                source.settle()
             return
         sleep(interval_s)
 

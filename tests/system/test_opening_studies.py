@@ -12,6 +12,7 @@ import pytest
 from servers import RedisServer
 from waiting import wait_until
 
+from merlin.cli.sources import RedisSource
 from merlin.config.load import require_config
 from merlin.config.model import Config
 from merlin.errors import ExecutionError, OwnershipLostError, WorkspaceError
@@ -86,14 +87,14 @@ class Worker:
         return open_chunk(envelope, "s1", offer.lease, self._config.key)
 
     def fail(self, chunk: Chunk) -> None:
-        """Every task of it: in the ledger, and in a letter to the owner."""
+        """In the ledger every task of its step, in a letter to the owner those of the chunk."""
         (info,) = self.registry.studies()
         with LedgerWriter(
             self.study.workspace.ledger_dir, "w", session=info.session, study_id="s1"
         ) as ledger:
             ledger.append(
                 RangeRecord(
-                    instance=chunk.instance, lo=chunk.lo, hi=chunk.hi, outcome=Outcome.FAILED, cause="x",
+                    instance=chunk.instance, lo=0, hi=4, outcome=Outcome.FAILED, cause="x",
                     attempt=chunk.attempt,
                 )
             )  # fmt: skip
@@ -268,6 +269,21 @@ def test_what_the_owner_of_an_earlier_run_has_decided_is_not_written_into_the_ne
         ownership.close()
     found = replay(workspace.ledger_dir, workspace.plan)
     assert found.counts() == {"sim": {255: 4}, "post": {255: 4}}
+
+
+def test_monitor_writes_down_what_follows_from_the_last_outcome_if_all_workers_are_dead(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    worker.fail(worker.take())
+    source = RedisSource(workspace, config)
+    assert source.look().state == "complete"
+    source.settle()
+    found = replay(workspace.ledger_dir, workspace.plan)
+    assert found.counts() == {"sim": {FAILED: 4}, "post": {int(Outcome.SKIPPED): 4}}
+    assert [e.kind for e in found.events()][-1] == "run_finished"
+    assert worker.registry.studies() == []
+    assert open_study(workspace, config).is_complete
 
 
 # --------------------------------------------------------------- what workers know

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from merlin.errors import ForgedMessageError, StudyGoneError, UsageError
+from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError, UsageError
 from merlin.execution.conductor import CONTROLLER
 from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk
@@ -116,21 +116,30 @@ def stop(workspace: Workspace, config: Config, reason: str) -> int:
         return ownership.owner.running()
 
 
+def write_down_end(workspace: Workspace, config: Config) -> None:
+    """What follows from the last outcomes, if nobody owns the study who would do that."""
+    with suppress(OwnershipLostError, StudyGoneError), owning(workspace, make_tools(config), force=False):
+        pass
+
+
 @contextmanager
-def owning(workspace: Workspace, tools: Tools) -> Iterator[Ownership]:
-    """Be the study's owner for a moment, whoever was it; somebody else goes on.
+def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterator[Ownership]:
+    """Be the study's owner for a moment, with `force` whoever was it; somebody else goes on.
 
     Raises:
         StudyGoneError: Redis does not hold the study.
+        OwnershipLostError: it has an owner.
     """
     study = Study(workspace, workspace.digest)
     info = next((info for info in tools.backend.registry.studies() if info.study_id == study.id), None)
     if info is None:
         raise StudyGoneError(f"{workspace.path} is not published now")
     mailbox = tools.backend.mailbox(study.id)
-    standing = mailbox.own(info.session, force=True)
+    standing = mailbox.own(info.session, force=force)
     if standing.is_over:
         raise StudyGoneError(f"{workspace.path} has ended")
+    if not standing.is_ours:
+        raise OwnershipLostError(f"{workspace.path} has an owner")
     ownership = Ownership(study, info.session, mailbox, standing, tools)
     try:
         ownership.settle()

@@ -9,7 +9,7 @@ from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.ledger.replay import Replay, replay
-from merlin.status.snapshot import CANCELLED, end_of_run
+from merlin.status.snapshot import CANCELLED, end_of_run, is_published
 from merlin.study.schedule import Counts, Scheduler
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ class StudyView:
         if reason is not None:
             return ("dropped" if reason == CANCELLED else "stopped"), reason
         return ("running" if self._mailbox.exists() else "gone"), ""
+
+    @property
+    def has_ended(self) -> bool:
+        """The ledger says so; its owner writes that down soon after the last outcome."""
+        assert self._replay is not None
+        return not is_published(self._replay)
 
     @property
     def is_complete(self) -> bool:

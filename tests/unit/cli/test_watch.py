@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from merlin.cli.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
 from merlin.errors import ExecutionError
 from merlin.execution.events import RecordingObserver
@@ -142,7 +144,7 @@ class Scripted:
 
     def __init__(self, *looks: Look, fails: int = 0) -> None:
         self.looks, self.fails = list(looks), fails
-        self.num_published = 0
+        self.num_published = self.num_settled = 0
 
     def look(self) -> Look:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
@@ -153,6 +155,9 @@ class Scripted:
             raise ExecutionError("full")
         self.num_published += 1
         return "published with 1 message"
+
+    def settle(self) -> None:
+        self.num_settled += 1
 
 
 def run(source: Scripted, watch: Watch) -> tuple[RecordingObserver, list[float]]:
@@ -171,6 +176,7 @@ def test_the_display_is_started_once_and_follows_to_the_end():
     assert observer.plan is not None
     assert [step.per_step["a"].ok for step in observer.steps] == [3, 7, 3]
     assert naps == [0.5, 0.5, 0.5]
+    assert source.num_settled == 1
 
 
 def test_a_lost_study_is_published_again_until_it_succeeds():
@@ -179,3 +185,10 @@ def test_a_lost_study_is_published_again_until_it_succeeds():
     assert source.num_published == 2
     assert observer.notes.count("published with 1 message") == 2
     assert observer.notes[-1] == "the study is published again, from its ledger"
+
+
+@pytest.mark.parametrize(("state", "num_settled"), [("stopped", 1), ("dropped", 0)])
+def test_what_nobody_wrote_down_is_written_at_the_end_unless_the_study_was_dropped(state, num_settled):
+    source = Scripted(look(state, reason="full disk", num_running=0))
+    run(source, Watch())
+    assert source.num_settled == num_settled
