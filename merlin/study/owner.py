@@ -7,6 +7,7 @@ at a time), and whatever it learns comes in as one of these events.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -121,13 +122,16 @@ class Owner:
         self.scheduler.num_workers = num_slots
         self.scheduler.target_s = max(self._min_chunk_s, SECONDS_PER_RESULT * num_slots)
         out: list[Chunk] = []
-        for queue in dict.fromkeys(self._queues.values()):
+        queues = deque(dict.fromkeys(self._queues.values()))
+        while queues and len(out) < limit:
+            queue = queues.popleft()
             waiting = self._offered.setdefault(queue, {})
-            while len(waiting) < max(1, slots.get(queue, 0)) and len(out) < limit:
-                if (chunk := self.scheduler.take(now, queue)) is None:
-                    break
+            if len(waiting) >= max(1, slots.get(queue, 0)):
+                continue
+            if (chunk := self.scheduler.take(now, queue)) is not None:
                 waiting[chunk.lease] = now
                 out.append(chunk)
+                queues.append(queue)  # in turn: none waits for a queue that is never full
         return out
 
     def is_retry(self, chunk: Chunk) -> bool:
