@@ -164,7 +164,7 @@ def test_ten_thousand_workers_are_kept_busy_by_one_owner() -> None:
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=repeats(75, 3000), deadline=None)
+@settings(max_examples=repeats(60, 3000), deadline=None)
 @given(plans(), seeds)
 def test_every_task_ends_once_whoever_owns_the_study_and_whatever_workers_do(plan: Plan, seed: int) -> None:
     world = World(plan, seed)
@@ -172,7 +172,7 @@ def test_every_task_ends_once_whoever_owns_the_study_and_whatever_workers_do(pla
     world.expect_complete()
 
 
-@settings(max_examples=repeats(25, 1000), deadline=None)
+@settings(max_examples=repeats(20, 1000), deadline=None)
 @given(plans(), seeds)
 def test_failures_that_are_opened_again_and_a_run_that_is_cut_off_are_completed_by_the_next(
     plan: Plan, seed: int
