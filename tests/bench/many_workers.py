@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE))
 
 PICTURE = HERE.parents[1] / "docs" / "images" / "many-workers.svg"
 TASK_S = 0.2
-LEARN_S = {10: 20.0, 100: 20.0, 1_000: 30.0, 10_000: 120.0}  # slots -> warm-up
+LEARN_S = {10: 20.0, 100: 20.0, 1_000: 30.0, 10_000: 60.0}  # slots -> warm-up
 WINDOW_S = 30.0
 GOAL = 0.95
 
@@ -53,6 +53,10 @@ class Found:
     def owner_ms_per_result(self) -> float:
         return 1e3 * self.owner_core / self.results_per_s if self.results_per_s else 0.0
 
+    @property
+    def redis_ms_per_result(self) -> float:
+        return 1e3 * self.redis_core / self.results_per_s if self.results_per_s else 0.0
+
 
 def rows(tmp: Path, rounds: int, num: int) -> list[Any]:
     """`num`: the most slots."""
@@ -63,25 +67,32 @@ def rows(tmp: Path, rounds: int, num: int) -> list[Any]:
         for slots in LEARN_S
         if slots <= num
     ]
+    if num >= max(LEARN_S):
+        draw(all_found, PICTURE)
     out = []
     for found in all_found:
         what = f"one owner, {found.slots:,} simulated workers, tasks of {TASK_S:g} s: share of their time in work"
         ours = f"{found.busy:.1%}, {found.results_per_s:.0f} results/s of {found.tasks_per_chunk:.0f} tasks"
         owner = f"owner {found.owner_core:.0%} of a core, Redis {found.redis_core:.0%}"
         out.append(Row(what, ours, owner, "", f"≥ {GOAL:.0%}", f"{found.owner_mb:.0f} MB"))
-    most = measure(tmp / "most", min(1_000, num), 0.0, 10.0, WINDOW_S, told_s=3.0)
-    what = "the most results of one owner, from workers that answer at once"
-    ours = f"{most.results_per_s:.0f}/s, {most.owner_ms_per_result:.2f} ms of its CPU each"
-    other = f"Redis {most.redis_core:.0%} of a core, the simulation {most.crowd_core:.0%}"
-    out.append(Row(what, ours, other, "", "reported", f"{most.owner_mb:.0f} MB"))
+    for alone in (False, True):
+        most = measure(tmp / f"most-{alone}", min(1_000, num), 0.0, 8.0, 15.0, told_s=3.0, alone=alone)
+        how = ", each command of which travels by itself" if alone else ""
+        what = f"the most results of one owner, from workers that answer at once{how}"
+        ours = f"{most.results_per_s:.0f}/s, {most.owner_ms_per_result:.2f} ms of its CPU each"
+        num_commands = most.redis_commands_per_s / most.results_per_s
+        redis = f"Redis {most.redis_ms_per_result:.2f} ms and {num_commands:.0f} commands each"
+        other = f"{redis}, the simulation {most.crowd_core:.0%} of a core"
+        out.append(Row(what, ours, other, "", "reported", f"{most.owner_mb:.0f} MB"))
     for studies in (1, 10, 100):
         idle = measure(tmp / f"idle-{studies}", 32, 1e4, 15.0, 10.0, studies=studies)
-        what = f"{studies} open studie{'s' * (studies > 1)} of which nothing ends, owned by one worker"
+        open_studies = "1 open study" if studies == 1 else f"{studies} open studies"
+        what = f"{open_studies} of which nothing ends, owned by one worker"
         ours = f"{idle.redis_commands_per_s:.0f} commands/s, {idle.owner_core:.1%} of a core"
         other = f"Redis {idle.redis_core:.1%}, {idle.redis_mb:.1f} MB"
         out.append(
             Row(
-                what.replace("1 open studie ", "1 open study "),
+                what,
                 ours,
                 other,
                 "",
@@ -89,8 +100,6 @@ def rows(tmp: Path, rounds: int, num: int) -> list[Any]:
                 f"{idle.owner_mb:.0f} MB",
             )
         )
-    if num >= max(LEARN_S):
-        draw(all_found, PICTURE)
     return out
 
 
@@ -330,7 +339,16 @@ def main() -> None:
         args.folder, args.slots, args.task_s, args.warm_up_s, args.window_s,
         told_s=args.told_s, studies=args.studies, alone=args.alone, profile=args.profile,
     )  # fmt: skip
-    print(json.dumps(asdict(found) | {"owner_ms_per_result": found.owner_ms_per_result}, indent=1))
+    print(
+        json.dumps(
+            asdict(found)
+            | {
+                "owner_ms_per_result": found.owner_ms_per_result,
+                "redis_ms_per_result": found.redis_ms_per_result,
+            },
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":
