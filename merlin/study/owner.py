@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from merlin.study.pieces import Run
 from merlin.study.plan import Plan
@@ -17,6 +17,7 @@ from merlin.study.runs import RunMap
 from merlin.study.schedule import ENDED, Death, Deferral, Scheduler
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
+MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
 SECONDS_PER_RESULT = 0.002  # that one owner spends on it; chunks take longer when there are many workers
 
 
@@ -58,6 +59,25 @@ class Legacy:
     unread: Collection[Report]
 
 
+@dataclass(slots=True)
+class _Line:
+    """The offers that wait in one queue."""
+
+    since: dict[str, float] = field(default_factory=dict)  # by lease
+    _num_taken: float = 0.0  # lately; half of what was taken a second ago
+    _at: float = 0.0
+
+    def leave(self, lease: str) -> None:
+        if self.since.pop(lease, None) is not None:
+            self._num_taken += 1
+
+    def demand(self, now: float) -> float:
+        """What workers may take before more can be offered; several studies share a queue."""
+        self._num_taken *= 0.5 ** max(0.0, now - self._at)
+        self._at = now
+        return MIN_WAITING + 2 * self._num_taken
+
+
 class Owner:
     """What is offered, who runs what, and the scheduler that decides it."""
 
@@ -66,7 +86,7 @@ class Owner:
         self.scheduler = scheduler
         self._min_chunk_s = min_chunk_s
         self._queues = {instance.id: instance.queue for instance in scheduler.plan.instances}
-        self._offered: dict[str, dict[str, float]] = {}  # queue -> lease -> since
+        self._offered: dict[str, _Line] = {}  # by queue
 
     # ------------------------------------------------------------------ events
 
@@ -78,7 +98,7 @@ class Owner:
             if chunk.instance not in self._queues or not self.scheduler.adopt(chunk):
                 void.append(chunk.lease)
             elif not handout.worker:
-                self._offers_of(chunk)[chunk.lease] = handout.since
+                self._line_of(chunk).since[chunk.lease] = handout.since
                 if self.scheduler.held(chunk.lease) != chunk:  # what waits cannot have ended in part
                     self._withdraw(chunk)
                     void.append(chunk.lease)
@@ -87,7 +107,7 @@ class Owner:
     def taken(self, lease: str) -> None:
         """A worker holds it now."""
         if (chunk := self.scheduler.held(lease)) is not None:
-            self._offers_of(chunk).pop(lease, None)
+            self._line_of(chunk).leave(lease)
 
     def reported(self, report: Report, done: Iterable[Run], now: float) -> bool:
         """A worker holds a chunk no longer; `done`: what the ledger has of it, if its process did not tell.
@@ -117,7 +137,10 @@ class Owner:
     # ----------------------------------------------------------------- answers
 
     def offers(self, slots: Mapping[str, int], now: float, limit: int) -> list[Chunk]:
-        """At most `limit` chunks to be offered: as many wait in each queue as its workers run at a time, or one."""
+        """At most `limit` chunks to be offered.
+
+        As many wait in each queue as its workers run at a time, or as many as they take within seconds.
+        """
         num_slots = max(1, sum(slots.values()))
         self.scheduler.num_workers = num_slots
         self.scheduler.target_s = max(self._min_chunk_s, SECONDS_PER_RESULT * num_slots)
@@ -125,11 +148,11 @@ class Owner:
         queues = deque(dict.fromkeys(self._queues.values()))
         while queues and len(out) < limit:
             queue = queues.popleft()
-            waiting = self._offered.setdefault(queue, {})
-            if len(waiting) >= max(1, slots.get(queue, 0)):
+            line = self._offered.setdefault(queue, _Line())
+            if len(line.since) >= max(1, min(slots.get(queue, 0), line.demand(now))):
                 continue
             if (chunk := self.scheduler.take(now, queue)) is not None:
-                waiting[chunk.lease] = now
+                line.since[chunk.lease] = now
                 out.append(chunk)
                 queues.append(queue)  # in turn: none waits for a queue that is never full
         return out
@@ -140,7 +163,7 @@ class Owner:
 
     def withdraw(self) -> list[str]:
         """Nothing that waits may be taken any more; returns its leases."""
-        leases = [lease for waiting in self._offered.values() for lease in waiting]
+        leases = [lease for line in self._offered.values() for lease in line.since]
         for lease in leases:
             if (chunk := self.scheduler.held(lease)) is not None:
                 self._withdraw(chunk)
@@ -154,14 +177,14 @@ class Owner:
         """End every task of these step instances as failed that has not ended; returns what was handed out of them."""
         chunks = self.scheduler.fail(instances, cause)
         for chunk in chunks:
-            self._offers_of(chunk).pop(chunk.lease, None)
+            self._line_of(chunk).leave(chunk.lease)
         return chunks
 
     def overdue(self, now: float, wait_s: float) -> dict[str, list[Chunk]]:
         """By queue, offers that nobody has taken for so long."""
         out: dict[str, list[Chunk]] = {}
-        for queue, waiting in self._offered.items():
-            for lease, since in waiting.items():
+        for queue, line in self._offered.items():
+            for lease, since in line.since.items():
                 if now - since >= wait_s and (chunk := self.scheduler.held(lease)) is not None:
                     out.setdefault(queue, []).append(chunk)
         return out
@@ -169,20 +192,20 @@ class Owner:
     def offered_again(self, chunks: Iterable[Chunk], now: float) -> None:
         """Their messages were sent once more."""
         for chunk in chunks:
-            self._offers_of(chunk)[chunk.lease] = now
+            self._line_of(chunk).since[chunk.lease] = now
 
     def running(self) -> int:
         """Chunks that workers hold."""
-        return self.scheduler.num_running - sum(map(len, self._offered.values()))
+        return self.scheduler.num_running - sum(len(line.since) for line in self._offered.values())
 
-    def _offers_of(self, chunk: Chunk) -> dict[str, float]:
-        return self._offered.setdefault(self._queues[chunk.instance], {})
+    def _line_of(self, chunk: Chunk) -> _Line:
+        return self._offered.setdefault(self._queues[chunk.instance], _Line())
 
     def check(self) -> None:
         """Assert the invariants; every test calls it after every event."""
         self.scheduler.check()
-        for queue, waiting in self._offered.items():
-            for lease in waiting:
+        for queue, line in self._offered.items():
+            for lease in line.since:
                 chunk = self.scheduler.held(lease)
                 assert chunk is not None, f"an offer that is not handed out: {lease}"
                 assert self._queues[chunk.instance] == queue, f"{chunk} is offered in {queue}"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from merlin.config.model import Config, Endpoint
 
 CONNECT_S = 1.5
+MAX_CONNECTIONS = 10_000  # of one process: each study that it owns waits for letters on one
 ANSWER_S = 10.0  # for one command; a server that takes longer counts as unreachable
 
 
@@ -43,6 +44,7 @@ def make_client(endpoint: Endpoint, *, answer_s: float = ANSWER_S) -> Redis:
         socket_connect_timeout=CONNECT_S,
         socket_timeout=answer_s,
         health_check_interval=15,
+        max_connections=MAX_CONNECTIONS,
         decode_responses=True,
         encoding_errors="surrogateescape",  # what is no UTF-8 is somebody's mistake, and no reason to stop
     )
