@@ -156,7 +156,7 @@ class Crowd:
             del self._held[run.worker][run.lease]
             self._tally.results += 1
             self._tally.tasks += num_tasks(run.chunk)
-            self._tally.busy_s += run.end - max(run.began, self._tally.began)
+            self._tally.busy_s += max(0.0, run.end - max(run.began, self._tally.began))
         return ended
 
     def _report(self, run: Running) -> str:
@@ -265,7 +265,7 @@ class Crowd:
 
     def _tell(self, now: float) -> None:
         tally, took = self._tally, now - self._tally.began
-        running_s = sum(min(now, run.end) - max(run.began, tally.began) for run in self._running)
+        running_s = sum(max(0.0, min(now, run.end) - max(run.began, tally.began)) for run in self._running)
         late = sum(run.end < now for run in self._running)
         line = {
             "at": now,
