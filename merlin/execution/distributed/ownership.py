@@ -91,8 +91,8 @@ class Ownership:
     def _take_over(self) -> None:
         study, mailbox, session = self._study, self._mailbox, self._conductor.session
         handouts, forged = self._handouts()  # before the letters: what ends in between is in both
+        found = self._conductor.read()  # before them, too: of what it shows, they say who took it
         letters = list(self._all_letters())
-        found = self._conductor.read()  # and the ledger last: it has what any letter tells
         reports = [(letter, report) for letter in letters if (report := self._report(letter)) is not None]
         last = _number(self._read)
         legacy = Legacy(
