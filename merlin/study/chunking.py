@@ -7,7 +7,7 @@ from merlin.study.plan import StepInstance, StepKind
 GROWTH = 8  # a chunk is at most this many times as large as the largest that has ended
 MAX_CMD_TASKS = 5_000
 MAX_FUNCTION_TASKS = 100_000
-LEAST_S = 0.05  # of work per chunk, even when few tasks are left
+LEAST_S = 0.05  # of work per chunk, even when few tasks are left; more with many workers
 DECAY = 0.5  # weight of what was known before, per chunk
 
 
@@ -18,12 +18,12 @@ class ChunkSizer:
     the first small ones, which also pay for imports and shell starts.
     """
 
-    __slots__ = ("_busy_s", "_least", "_num_tasks", "limit", "size")
+    __slots__ = ("_busy_s", "_num_tasks", "_per_task_s", "limit", "size")
 
     def __init__(self, instance: StepInstance) -> None:
         self._busy_s = 0.0
         self._num_tasks = 0.0
-        self._least = 1  # tasks that take LEAST_S
+        self._per_task_s = 0.0  # unknown
         first, self.limit = {
             StepKind.CMD: (1, MAX_CMD_TASKS),
             StepKind.FUNCTION: (64, MAX_FUNCTION_TASKS),
@@ -37,11 +37,12 @@ class ChunkSizer:
         self._busy_s = self._busy_s * DECAY + busy_s
         self._num_tasks = self._num_tasks * DECAY + num_tasks
         per_task_s = max(self._busy_s / self._num_tasks, 1e-9)
-        self._least = max(1, int(LEAST_S / per_task_s))
+        self._per_task_s = per_task_s
         ideal = max(1, min(self.limit, int(target_s / per_task_s)))
         self.size = ideal if ideal <= self.size else max(self.size, min(ideal, GROWTH * num_tasks))
 
-    def next_size(self, num_left: int, num_workers: int) -> int:
+    def next_size(self, num_left: int, num_workers: int, least_s: float = LEAST_S) -> int:
         """Tasks of the next chunk when `num_left` have not been handed out: guided at the tail."""
         share = -(-num_left // (2 * num_workers))
-        return max(1, min(self.size, max(share, self._least)))
+        least = int(least_s / self._per_task_s) if self._per_task_s else 1
+        return max(1, min(self.size, max(share, least)))

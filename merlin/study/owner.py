@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from merlin.study.chunking import LEAST_S
 from merlin.study.pieces import Run
 from merlin.study.plan import Plan
 from merlin.study.runs import RunMap
@@ -18,7 +19,7 @@ from merlin.study.schedule import ENDED, Death, Deferral, Scheduler
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
-SECONDS_PER_RESULT = 0.002  # that one owner spends on it; chunks take longer when there are many workers
+SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,9 @@ class Owner:
         """
         num_slots = max(1, sum(slots.values()))
         self.scheduler.num_workers = num_slots
-        self.scheduler.target_s = max(self._min_chunk_s, SECONDS_PER_RESULT * num_slots)
+        round_s = SECONDS_PER_RESULT * num_slots  # in which this owner can deal with a result of each
+        self.scheduler.target_s = max(self._min_chunk_s, round_s)
+        self.scheduler.least_s = max(LEAST_S, round_s / 4)
         out: list[Chunk] = []
         queues = deque(dict.fromkeys(self._queues.values()))
         while queues and len(out) < limit:

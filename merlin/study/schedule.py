@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from merlin.errors import ExecutionError
-from merlin.study.chunking import ChunkSizer
+from merlin.study.chunking import LEAST_S, ChunkSizer
 from merlin.study.pieces import Range, Run, chunk_of, clip, halves, merged, num_tasks, pieces_of
 from merlin.study.plan import Plan, StepInstance, StepKind
 from merlin.study.runs import RunMap
@@ -190,7 +190,7 @@ class Scheduler:
     ) -> None:
         self.plan = plan
         self.num_workers = num_workers
-        self.target_s = target_s  # of work per chunk
+        self.target_s, self.least_s = target_s, LEAST_S  # of work per chunk
         self.first_attempt = first_attempt
         self.stop_reason = ""
         self.stop_now = False  # running tasks are to be interrupted, too
@@ -446,7 +446,7 @@ class Scheduler:
 
     def _cut(self, state: _State) -> Chunk:
         """The next chunk from the ready tasks, in order; scattered tasks share a chunk with holes."""
-        size = state.sizer.next_size(state.num_to_hand_out, self.num_workers)
+        size = state.sizer.next_size(state.num_to_hand_out, self.num_workers, self.least_s)
         reach = max(MAX_SPARSE_SPAN, 4 * size)
         pieces: list[Range] = []
         num = 0
