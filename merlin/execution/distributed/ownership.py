@@ -12,8 +12,10 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from merlin.config.model import Config
@@ -80,13 +82,32 @@ class Ownership:
         self.broker_error: ExecutionError | None = None  # why messages could not be sent at last
         self._conductor = Conductor(study.workspace, session)
         try:
-            self._take_over()
+            with self._renewing():
+                self._take_over()
             self._write()
         except BaseException:
             self._conductor.close()
             raise
 
     # --------------------------------------------------------------- take over
+
+    @contextmanager
+    def _renewing(self) -> Iterator[None]:
+        """Stay the owner while a large ledger is read."""
+        is_done = threading.Event()
+
+        def renew() -> None:
+            with suppress(ExecutionError):  # the next step meets it, too
+                while not is_done.wait(RENEW_S):
+                    self._mailbox.renew()
+
+        thread = threading.Thread(target=renew, name="renew", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            thread.join()
 
     def _take_over(self) -> None:
         study, mailbox, session = self._study, self._mailbox, self._conductor.session
