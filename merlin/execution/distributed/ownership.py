@@ -239,7 +239,7 @@ class Ownership:
         done = self._conductor.done(report.chunk) if is_cut_off else ()
         if not self.owner.reported(report, done, self._now()):
             return
-        if report.died and not report.is_infrastructure:
+        if report.died and not (report.is_infrastructure or report.is_interrupted or report.trouble):
             self._conductor.note("worker_lost", worker=report.worker, died=report.died)
         if report.result and report.result.stop == "stop_workers":
             self._stop_workers()

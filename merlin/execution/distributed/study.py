@@ -58,7 +58,7 @@ class Studies:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._studies: dict[str, tuple[str, Study]] = {}  # the path by which it was asked for
-        self._faults: dict[str, tuple[float, str]] = {}
+        self._faults: dict[tuple[str, str, str], tuple[float, str]] = {}
 
     def get(self, study_id: str, path: str, digest: str) -> Study:
         """The study in a workspace, if its plan is the one that the caller was told of.
@@ -70,13 +70,13 @@ class Studies:
             asked, study = self._studies.get(study_id, ("", None))
             if study is not None and study.digest == digest and asked == path:
                 return study
-            when, fault = self._faults.get(path, (0.0, ""))
+            when, fault = self._faults.get((study_id, path, digest), (0.0, ""))
             if fault and time.monotonic() - when < FAULT_S:
                 raise ExecutionError(fault)
             try:
                 made = _open(study_id, Path(path), digest)
             except MerlinError as error:
-                self._faults[path] = time.monotonic(), str(error)
+                self._faults[study_id, path, digest] = time.monotonic(), str(error)
                 raise ExecutionError(str(error)) from error
             self._studies[study_id] = path, made
             return made
