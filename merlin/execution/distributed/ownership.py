@@ -19,7 +19,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from merlin.config.model import Config
-from merlin.errors import ExecutionError, ForgedMessageError, LedgerError
+from merlin.errors import (
+    ExecutionError,
+    ForgedMessageError,
+    LedgerError,
+    OwnershipLostError,
+    RedisFullError,
+    RedisUnreachableError,
+    StudyGoneError,
+)
 from merlin.execution.conductor import Conductor, memories_of, next_attempt
 from merlin.execution.distributed.contracts import (
     MAX_LETTERS,
@@ -45,6 +53,8 @@ SLOTS_S = 1.0  # between two looks for workers, or longer:
 SLOTS_SHARE = 0.05  # of the time at most
 RETRY_S = 1.0  # after trouble with the disk
 ENDS = ("run_stopped", "run_finished")  # events
+# what would meet the next letter, too
+_NOT_OF_A_LETTER = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
 STOP_WORKERS_S = 60.0  # after a task that asked the workers to stop, as upstream
 
 
@@ -168,7 +178,7 @@ class Ownership:
             log.warning("%s", error)
             time.sleep(RETRY_S)
             return
-        if not self.is_over:
+        if not (self.is_over or self.is_unsure):
             before, self.broker_error = str(self.broker_error or ""), None
             self.offer()
             if (trouble := self._broker_trouble()) not in ("", before):
@@ -189,7 +199,15 @@ class Ownership:
             wait_s = min(wait_s, max(0.0, wakeup - self._now()))
         letters = self._mailbox.letters(self._read, 0.0 if self._has_more else wait_s)
         for letter in letters:
-            self._heed(letter)
+            try:
+                self._heed(letter)
+            except _NOT_OF_A_LETTER:
+                raise
+            except Exception:
+                log.exception("a letter that cannot be dealt with; its study goes on without it")
+                self._mailbox.offer({}, letter.id)
+                self.is_unsure = True
+                return
             self._read, self._is_read = letter.id, False
         self._has_more = len(letters) == MAX_LETTERS
         self._look_after_leases()
