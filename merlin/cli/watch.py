@@ -43,7 +43,7 @@ class Source(Protocol):
         """The study now; trouble with the servers is a state, not an exception."""
 
     def republish(self) -> str:
-        """Publish the study again, because its progress is gone; returns what was done, in words.
+        """Publish the study again, because Redis does not hold it any more; returns what was done, in words.
 
         Raises ExecutionError if the servers do not let it, WorkspaceError if somebody else is at it.
         """

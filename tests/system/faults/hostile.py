@@ -1,4 +1,4 @@
-"""What a stranger puts into a queue: nothing of it is a sealed ticket, and all of it has to be refused."""
+"""What a stranger puts into a queue: nothing of it is sealed with our key, and all of it has to be refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from merlin.config.seal import seal
+from merlin.execution.distributed.messages import Notice, seal_notice
 
 DEEP = 200_000
 BOMB = bz2.compress(bytes(10_000_000)) * 60  # some kilobytes, of which 600 MB come
@@ -29,17 +29,8 @@ SIGNATURE = {
     "task": "celery.map",
     "args": [SIGN := {"task": "merlin.chunk", "args": [], "kwargs": {}}, [[1]]],
 }
-TICKET = {
-    "v": 1,
-    "study": "s",
-    "workspace": "/tmp",
-    "plan": "p",
-    "instance": "i",
-    "ticket": "t",
-    "lo": 0,
-    "hi": 1,
-}
-FORGED = seal(TICKET, b"another key" * 3)
+NOTICE = Notice(study="s", workspace="/tmp", plan="p", session="at1.0-0", instance="i", lo=0, hi=1, lease="l")
+FORGED = seal_notice(NOTICE, b"another key" * 3)
 PARTS: dict[str, Any] = {
     "headers": {"task": "merlin.chunk", "id": "1"},
     "content_type": "application/json",
