@@ -28,8 +28,6 @@ from merlin.study.pieces import pieces_of
 from merlin.study.tasks import Chunk, ChunkResult, Outcome
 from merlin.study.workspace import Workspace
 
-JOIN_S = 60.0
-
 
 class Work:
     """A chunk, and what its process can do with it."""
@@ -117,7 +115,7 @@ class ThreadProcess(WorkerProcess):
         start: Callable[[], object] = lambda: None,
         **_: Any,
     ) -> None:
-        self.name, self.is_ready, self.is_leaving = name, False, False
+        self.name, self.is_ready, self.is_leaving, self.is_closed = name, False, False, False
         self.chunk: Chunk | None = None
         self.ended = self.failed = 0
         self.crash = ""
@@ -130,8 +128,7 @@ class ThreadProcess(WorkerProcess):
         self.process = cast("subprocess.Popen[bytes]", self._handle)
         self._lock = threading.Lock()
         self._start, self._run_chunk = start, run_chunk
-        self._thread = threading.Thread(target=self._main, args=(workspace, session), daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._main, args=(workspace, session), daemon=True).start()
 
     def _main(self, workspace: Workspace, session: str) -> None:
         code = 1
@@ -180,4 +177,11 @@ class ThreadProcess(WorkerProcess):
     def kill(self) -> None:
         self.is_leaving = True
         self._end(-signal.SIGKILL)
-        self._thread.join(JOIN_S)
+
+    def stand_in_for(self, pid: int) -> None:
+        """What /proc says of that process is said of this one."""
+        self._handle.pid = pid
+
+    def close(self) -> None:
+        super().close()
+        self.is_closed = True

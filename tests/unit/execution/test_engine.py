@@ -1,374 +1,447 @@
-"""The engine of a Celery worker against a Redis, a ledger and worker processes that misbehave."""
+"""Workers with real engines, owners and ledgers, against a server, a broker and processes that misbehave."""
 
 from __future__ import annotations
 
 import os
-import socket
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cluster import LEASE_S, Cluster, Worker, run_ok
+from study_on_disk import same, step
 from waiting import wait_until
 
-from merlin.config.load import find_config
-from merlin.errors import (
-    ExecutionError,
-    LedgerError,
-    MerlinError,
-    ProgressGoneError,
-    ProgressUnreachableError,
-)
-from merlin.execution.distributed import crew, engine
-from merlin.execution.distributed.crew import Crew, Run
-from merlin.execution.distributed.engine import Engine
-from merlin.execution.distributed.maintenance import Maintenance
-from merlin.execution.pool import WorkerProcess
-from merlin.execution.wire import Channel
-from merlin.study.tasks import Chunk, ChunkResult
+from merlin.errors import ExecutionError, RedisUnreachableError
+from merlin.execution.distributed import chunk_runs, leaving, owners, ownership, upkeep
+from merlin.execution.distributed.chunk_runs import MAX_STILLBORN
+from merlin.execution.distributed.control import owning
+from merlin.execution.distributed.crew import Run
+from merlin.execution.distributed.leaving import lease_s
+from merlin.study.tasks import Chunk, ChunkResult, Outcome
+from merlin.testing.memory import MemoryCarrier
+from merlin.testing.processes import Work
 
-CHUNK = Chunk(instance="sim", lo=0, hi=4, lease="l")
-PROCESS = """
-import socket, sys, time
-channel = socket.socket(fileno=int(sys.argv[1])).makefile("rw", buffering=1)
-def say(text): channel.write(text + "\\n"); channel.flush()
-def result(): say('{"op":"result","runs":[[0,4,0]],"deferred":[],"busy_s":0.1,"stop":"","note":""}')
-def hang(): time.sleep(600)
-say('{"op":"ready"}')
-for line in channel:
-    exec(sys.argv[2])
-"""
-OK = "result()"
-
-
-class Process(WorkerProcess):
-    """A worker process that does what a line of Python says whenever it is sent something."""
-
-    def __init__(self, script: str) -> None:
-        self.name, self.log, self._log_start = "p", Path("/nonexistent"), 0
-        self.is_ready = self.is_leaving = False
-        self.crash = ""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            argv = [sys.executable, "-S", "-c", PROCESS, str(theirs.fileno()), script]
-            self.process = subprocess.Popen(
-                argv, pass_fds=[theirs.fileno()], start_new_session=True, stderr=subprocess.DEVNULL
-            )
-        self.channel = Channel(ours)
-        self.pidfd = os.pidfd_open(self.process.pid)
-
-
-class Progress:
-    """Notes what it is told; `trouble` names calls that raise (once for each entry)."""
-
-    session = "s"
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
-        self.trouble: dict[str, list[Exception]] = {}
-        self.chunks: list[Chunk] = [CHUNK]
-        self.lost_leases: list[str] = []
-
-    def _hear(self, name: str, what: Any = None) -> None:
-        if self.trouble.get(name):
-            raise self.trouble[name].pop(0)
-        self.told.append((name, what))
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.told]
-
-    def take_ticket(self, ticket: str, **_: Any) -> Chunk | None:
-        self._hear("take_ticket", ticket)
-        return self.chunks.pop(0) if self.chunks else None
-
-    def take_among(self, among: list[str], **_: Any) -> Chunk | None:
-        return self.chunks.pop(0) if self.chunks else None
-
-    def tickets(self, *_: Any) -> list[Any]:
-        self._hear("tickets")
-        return []
-
-    def beat(self, chunks: list[Chunk], now: float) -> list[Chunk]:
-        self._hear("beat")
-        return [c for c in chunks if c.lease in self.lost_leases]
-
-    def finished(self, result: ChunkResult, now: float) -> bool:
-        self._hear("finished", result)
-        return True
-
-    def lost(self, chunk: Chunk, done: Any, now: float, **how: Any) -> bool:
-        self._hear("lost", how)
-        return True
-
-    def give_back(self, chunk: Chunk) -> bool:
-        self._hear("give_back", chunk)
-        return True
-
-    def stop(self, reason: str, *, now: bool = False) -> None:
-        self._hear("stop", reason)
-
-    def state(self) -> Any:
-        self._hear("state")
-        return SimpleNamespace(state="running", stop_now=False, num_running=0)
-
-    def expired(self, now: float, **_: Any) -> list[Chunk]:
-        self._hear("expired")
-        return []
-
-
-class Study:
-    def __init__(self, id: str = "study") -> None:
-        self.id, self.digest, self.progress = id, "d", Progress()
-        self.workspace = SimpleNamespace(plan=SimpleNamespace(instances=[]), path=Path("/w") / id)
-        self.is_ours = True
-        self.gone_since: float | None = None
-        self.reissued = time.monotonic()
-        self.trouble: dict[str, list[Exception]] = {}
-
-    def _hear(self, name: str) -> None:
-        if self.trouble.get(name):
-            raise self.trouble[name].pop(0)
-
-    def served(self, *_: Any) -> list[str]:
-        return ["sim"]
-
-    def is_served(self, instance: str, *_: Any) -> bool:
-        return self.is_ours
-
-    def done(self, chunk: Chunk) -> list[tuple[int, int, int]]:
-        return [(0, 1, 0)]
-
-    def flush(self) -> None:
-        self._hear("flush")
-
-    def event(self, *_: Any, **__: Any) -> None:
-        self._hear("event")
-
-
-class Registry:
-    def __init__(self) -> None:
-        self.counted: list[str] = []
-        self.sent: list[tuple[list[str], str, Any]] = []
-        self.inbox: list[dict[str, Any]] = []
-        self.alive: list[Any] = []
-        self.advertised: list[Any] = []
-
-    def num_slots(self) -> int:
-        return 1
-
-    def count(self, name: str, num: int = 1) -> None:
-        self.counted.append(name)
-
-    def beat(self, info: Any) -> float:
-        self.told = info
-        return time.time()
-
-    def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
-        found, self.inbox = self.inbox, []
-        return found, 0
-
-    def workers(self) -> list[Any]:
-        return self.alive
-
-    def send(self, names: list[str], op: str, **more: Any) -> None:
-        self.sent.append((names, op, more))
-
-    def studies(self) -> list[Any]:
-        return self.advertised
-
-    def sweep_lock(self, study: str, period_s: float) -> bool:
-        return True
-
-    def leave(self, name: str) -> None:
-        pass
-
-
-class Bench:
-    """An engine, one study, and the processes that it starts."""
-
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        config = find_config({"MERLIN_BROKER_URL": "redis://localhost:1/0", "HOME": str(tmp_path)})
-        assert config is not None
-        app: Any = None
-        self.engine = Engine(config, app, name="celery@w", concurrency=1, queues=[])
-        self.study, self.registry = Study(), Registry()
-        self.progress = self.study.progress
-        self.script: str | Exception = OK
-        self.processes: list[Process] = []
-        monkeypatch.setattr(crew, "WorkerProcess", self.start)
-        monkeypatch.setattr(self.engine, "registry", self.registry)
-        monkeypatch.setattr(self.engine.studies, "get", lambda id, *_: self.study)
-        body = {"study": "s", "workspace": "", "plan": "", "ticket": "t", "instance": "sim"}
-        monkeypatch.setattr(engine, "open_ticket", lambda *_: body)
-
-    def start(self, *_: Any, **__: Any) -> Process:
-        if isinstance(self.script, Exception):
-            raise self.script
-        self.processes.append(Process(self.script))
-        return self.processes[-1]
-
-    def handle(self) -> None:
-        self.engine.handle({})
-
-    @property
-    def crew(self) -> Crew:
-        return self.engine._crew
-
-    def all_ended(self) -> bool:
-        return all(p.process.poll() is not None for p in self.processes)
-
-    def close(self) -> None:
-        """No run is left, and no process but idle ones."""
-        assert self.engine.runs() == []
-        idle = [entry[2] for entry in self.crew._idle]
-        left = [p for p in self.processes if p.process.poll() is None and p not in idle]
-        self.crew.dismiss_idle()
-        for process in left:
-            process.kill()
-        assert not left, "a process was forgotten"
-        for process in self.processes:
-            with pytest.raises(OSError):
-                os.fstat(process.pidfd)
+QUICKLY: dict[Any, dict[str, float]] = {
+    chunk_runs: {"RETRY_S": 0.01, "ENDING_S": 0.2, "INTERRUPT_S": 0.2},
+    leaving: {"RETRY_S": 0.01, "INTERRUPT_S": 0.2, "LAST_S": 0.0},
+    owners: {"WAIT_S": 0.02, "TICK_S": 0.01, "ASK_S": 0.02, "LIST_S": 0.05, "NOTICE_S": 0.0, "RETRY_S": 0.01},
+    ownership: {"RENEW_S": 0.05, "EXPIRE_S": 0.01, "SLOTS_S": 0.02, "RETRY_S": 0.01},
+    upkeep: {"TICK_S": 0.01},
+}
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(engine, "SLICE_S", 1000.0)  # one message leads to all chunks, on slow machines too
-    monkeypatch.setattr(engine, "RETRY_S", 0.01)
-    monkeypatch.setattr(engine, "ENDING_S", 0.2)
-    monkeypatch.setattr(engine, "INTERRUPT_S", 0.2)
-    made = Bench(tmp_path, monkeypatch)
-    yield made
-    made.close()
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cluster]]:
+    for module, times in QUICKLY.items():
+        for name, seconds in times.items():
+            monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setenv("MERLIN_LEASE_S", "1")  # of these processes' clocks, not of the server's
+    made: list[Cluster] = []
+
+    def make(*instances: Any, **options: Any) -> Cluster:
+        made.append(Cluster(tmp_path, *(instances or (step("sim", 8),)), **options))
+        return made[-1].publish()
+
+    yield make
+    for cluster in made:
+        cluster.close()
 
 
-def gone() -> MerlinError:
-    return ProgressGoneError("gone")
+Make = Callable[..., Cluster]
+# a thread of a worker that has vanished ends at its next call
+vanishing = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-def away() -> MerlinError:
-    return ProgressUnreachableError("away")
+class Once:
+    """Does something else with the first chunk than with the others."""
+
+    def __init__(self, first: Callable[[Work], Any]) -> None:
+        self._first, self._lock, self.num = first, threading.Lock(), 0
+
+    def __call__(self, work: Work) -> ChunkResult:
+        with self._lock:
+            self.num += 1
+            is_first = self.num == 1
+        if is_first and (result := self._first(work)) is not None:
+            return result  # type: ignore[no-any-return]
+        return run_ok(work)
 
 
-# ----------------------------------------------------------------- a chunk's way
+class Gate:
+    """Chunks wait in it until it is opened."""
+
+    def __init__(self) -> None:
+        self.is_open, self.num_waiting = threading.Event(), 0
+
+    def __call__(self, work: Work) -> ChunkResult:
+        self.num_waiting += 1
+        self.is_open.wait()
+        return run_ok(work)
 
 
-def test_a_process_runs_one_chunk_after_the_other(bench: Bench) -> None:
-    bench.progress.chunks = [CHUNK, CHUNK, CHUNK]
-    bench.handle()
-    assert bench.progress.names().count("finished") == 3
-    assert len(bench.processes) == 1 and not bench.all_ended()
+# ----------------------------------------------------------------- whole studies
 
 
-def test_a_message_that_was_moved_to_our_queue_goes_to_its_own(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_a_study_runs_to_its_end(make: Make) -> None:
+    cluster = make(step("sim", 2000), step("post", 2000, same("sim")))
+    cluster.worker(concurrency=4).start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert cluster.events() == ["run_started", "run_finished"]
+    assert cluster.messages() == []
+
+
+def test_two_engines_share_a_study(make: Make) -> None:
+    cluster = make(step("sim", 500), step("post", 500, same("sim")))
+    gates = [Gate(), Gate()]
+    for gate in gates:
+        cluster.worker(gate).start()
+    for gate in gates:
+        wait_until(lambda: gate.num_waiting)  # noqa: B023
+    for gate in gates:
+        gate.is_open.set()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert {name for name, *_ in cluster.ran} == {"celery@0", "celery@1"}
+
+
+def owner_and_another(cluster: Cluster, first: Any, second: Any) -> tuple[Worker, Worker]:
+    """The first one owns the study, and runs something; then the other one starts."""
+    owner = cluster.worker(first).start()
+    wait_until(lambda: owner.num_running, cluster.show)
+    return owner, cluster.worker(second).start()
+
+
+@vanishing
+def test_an_owner_that_vanishes_without_a_word_is_replaced(make: Make) -> None:
+    cluster = make(step("sim", 300), step("post", 300, same("sim")))
+    gate = Gate()
+    owner, other = owner_and_another(cluster, gate, run_ok)
+    owner.vanish()
+    wait_until(lambda: len(cluster.ran) and not other.num_running)  # nothing more is offered
+    cluster.wait_until_over(pass_s=5.0)
+    cluster.expect_all_ok()
+    gate.is_open.set()
+
+
+def test_an_owner_that_slept_meets_another_one_and_changes_nothing(make: Make) -> None:
+    """Both believe that they own the study; the older one has chunks that run, too."""
+    cluster = make(step("sim", 300), step("post", 300, same("sim")))
+    gate = Gate()
+    owner, _ = owner_and_another(cluster, gate, run_ok)
+    owner.awake.clear()
+    gate.is_open.set()  # its processes go on, and may not commit
+    cluster.wait_until_over(pass_s=5.0)
+    owner.awake.set()
+    wait_until(lambda: not owner.num_running)
+    cluster.expect_all_ok()
+    assert cluster.events().count("run_finished") == 1
+
+
+def test_an_owner_that_slept_only_a_moment_too_long_does_no_harm(make: Make) -> None:
+    cluster = make(step("sim", 300))
+    gate = Gate()
+    owner_and_another(cluster, gate, run_ok)
+    for _ in range(3):
+        heir = cluster.mailbox()
+        assert heir.own(cluster.session, force=True).is_ours
+        heir.offer({}, heir.letters()[-1].id)  # as if it had dealt with them
+        heir.release()
+    gate.is_open.set()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+
+
+@vanishing
+@pytest.mark.parametrize("call", ["offer", "void", "letters", "offers", "renew_ownership"])
+def test_an_owner_may_die_between_any_two_of_its_calls(make: Make, call: str) -> None:
+    """After "offer": what it has offered is in no message."""
+    cluster = make(step("sim", 300), step("post", 300, same("sim")))
+    owner = cluster.worker()
+    owner.lost_replies[call] = [SystemExit(0)]
+    owner.start()
+    wait_until(lambda: not owner.lost_replies[call])
+    owner.vanish()
+    cluster.worker().start()
+    cluster.wait_until_over(pass_s=5.0)
+    cluster.expect_all_ok()
+
+
+def test_a_study_that_the_server_has_lost_is_published_again_from_its_ledger(make: Make) -> None:
+    cluster = make(step("sim", 300), step("post", 300, same("sim")))
+    gate = Gate()
+    workers = [cluster.worker(Once(run_ok)).start(), cluster.worker(gate).start()]
+    wait_until(lambda: gate.num_waiting and cluster.num_committed())
+    cluster.server.lose_studies()
+    wait_until(lambda: not workers[1].num_running)  # what runs is void
+    gate.is_open.set()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert cluster.events().count("republished") == 1
+
+
+def test_a_study_that_has_ended_is_not_published_again(make: Make) -> None:
+    cluster = make()
+    cluster.worker().start()
+    cluster.wait_until_over()
+    cluster.tools().backend.registry.advertise(cluster.study.info(cluster.session, 0.0))
+    cluster.server.lose_studies()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert "republished" not in cluster.events()
+
+
+def test_letters_that_the_server_loses_cost_nothing_but_time(make: Make) -> None:
+    cluster = make(step("sim", 100))
+    gate = Gate()
+    owner, _ = owner_and_another(cluster, gate, run_ok)
+    owner.awake.clear()
+    wait_until(lambda: cluster.num_committed() and not cluster.mailbox().names() - held_by(cluster, owner))
+    with cluster.server.changed:
+        cluster.server.studies[cluster.study.id].letters.clear()
+    gate.is_open.set()
+    owner.awake.set()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+
+
+def held_by(cluster: Cluster, worker: Worker) -> set[str]:
+    return {offer.lease for offer in cluster.mailbox().offers() if offer.worker == worker.name}
+
+
+class Unreliable(MemoryCarrier):
+    """Loses every third message, doubles every fourth, and delivers every fifth with the one after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num = 0
+        self._late: list[tuple[str, Any]] = []
+
+    def send(self, queue: str, envelopes: Any, *, is_retry: bool = False) -> None:
+        for envelope in envelopes:
+            self._num += 1
+            if self._num % 5 == 0:
+                self._late.append((queue, [envelope]))
+                continue
+            times = 0 if self._num % 3 == 0 else 2 if self._num % 4 == 0 else 1
+            super().send(queue, [envelope] * times, is_retry=is_retry)
+            while self._late:
+                super().send(*self._late.pop())
+
+
+def test_messages_that_are_lost_doubled_or_late_change_nothing(make: Make) -> None:
+    cluster = make(step("sim", 200), step("post", 200, same("sim")), carrier=Unreliable())
+    for _ in range(2):
+        cluster.worker().start()
+    cluster.wait_until_over(pass_s=0.5)
+    cluster.expect_all_ok()
+
+
+def test_an_outage_of_the_server_is_waited_out(make: Make) -> None:
+    cluster = make(step("sim", 50))
+    worker = cluster.worker()
+    for name in ("own", "renew_ownership", "letters", "offer", "take", "renew", "settle", "expire", "beat"):
+        worker.trouble[name] = [RedisUnreachableError("away") for _ in range(3)]
+    worker.start()
+    cluster.wait_until_over(pass_s=1.0)
+    cluster.expect_all_ok()
+
+
+def test_a_report_of_which_the_answer_was_lost_counts_once(make: Make) -> None:
+    cluster = make(step("sim", 50))
+    worker = cluster.worker()
+    worker.lost_replies["settle"] = [RedisUnreachableError("away") for _ in range(5)]
+    worker.lost_replies["offer"] = [RedisUnreachableError("away") for _ in range(5)]
+    worker.start()
+    cluster.wait_until_over(pass_s=1.0)
+    cluster.expect_all_ok()
+
+
+def test_a_broker_that_is_away_delays_the_study(make: Make) -> None:
+    cluster = make(step("sim", 50))
+    worker = cluster.worker()
+    worker.trouble["send message"] = [ExecutionError("no broker")] * 3
+    worker.trouble["empty"] = [ExecutionError("no broker")] * 3
+    worker.start()
+    cluster.wait_until_over(pass_s=1.0)
+    cluster.expect_all_ok()
+
+
+def test_one_sick_study_does_not_keep_the_others_waiting(make: Make, tmp_path: Path) -> None:
+    cluster = make(step("sim", 50))
+    registry = cluster.tools().backend.registry
+    for number, workspace in enumerate(("/nowhere", str(cluster.workspace.path))):
+        info = cluster.study.info("1", 0.0)
+        registry.advertise(_changed(info, study_id=f"sick{number}", workspace=workspace))
+    cluster.worker().start()
+    wait_until(lambda: cluster.study.id not in cluster.server.open_studies, cluster.show)
+    assert cluster.outcomes() == {"OK": 50}
+
+
+def _changed(info: Any, **fields: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(info, **fields)
+
+
+# ------------------------------------------------------- processes that misbehave
+
+
+@pytest.mark.parametrize(
+    ("first", "died"),
+    [
+        (lambda work: (work.say_nonsense(), work.hang()), "no message"),
+        (lambda work: (work.say(op="result"), work.hang()), "makes no sense"),
+        (lambda work: work.hang_up(), "SIGKILL"),
+        (lambda work: work.exit(3), "exit code 3"),
+        (lambda work: work.exit(-signal.SIGSEGV), "SIGSEGV"),
+        (lambda work: (work.say(op="crash", message="MemoryError: no"), work.exit(1)), "MemoryError: no"),
+        (lambda work: (work.say(op="crash", message="it hangs"), work.hang()), "it hangs"),
+    ],
+)
+def test_a_process_that_dies_in_whatever_way_costs_no_task(
+    make: Make, first: Callable[[Work], Any], died: str
 ) -> None:
-    forwarded: list[str] = []
-    monkeypatch.setattr(bench.engine.publisher, "forward", lambda _, instance, __: forwarded.append(instance))
-    bench.study.is_ours = False
-    bench.handle()
-    assert forwarded == ["sim"] and not bench.progress.told and not bench.processes
-    assert bench.engine.refusals.take() == 1
+    cluster = make()
+    worker = cluster.worker(Once(first)).start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    (lost,) = cluster.data_of("worker_lost")
+    assert died in lost["died"]
+    assert lost["worker"] in {process.name for process in worker.processes}
 
 
-def test_what_was_taken_runs_even_if_nothing_can_be_published(bench: Bench) -> None:
-    bench.progress.trouble["tickets"] = [ExecutionError("no broker")]
-    bench.handle()
-    assert "finished" in bench.progress.names()
+def test_a_chunk_that_kills_every_process_fails_and_no_other(make: Make) -> None:
+    def run(work: Work) -> ChunkResult:
+        if work.chunk.lo <= 3 < work.chunk.hi:
+            work.exit(-signal.SIGSEGV)
+        return run_ok(work)
+
+    cluster = make(step("sim", 8, canary=0))
+    cluster.worker(run).start()
+    cluster.wait_until_over()
+    assert cluster.outcomes() == {"OK": 7, "FAILED": 1}
 
 
-def test_a_report_waits_for_redis(bench: Bench) -> None:
-    bench.progress.trouble["finished"] = [away(), away(), away()]
-    bench.handle()
-    assert "finished" in bench.progress.names()
+def test_what_a_process_has_committed_before_it_died_counts(make: Make) -> None:
+    cluster = make(step("sim", 1), step("post", 64))
+    sizes: list[int] = []
+
+    def run(work: Work) -> ChunkResult:
+        lo, hi = work.chunk.lo, work.chunk.hi
+        if hi - lo > 1 and not sizes:
+            sizes.append(hi - lo)
+            work.commit((lo, lo + 1))
+            work.exit(1)
+        return run_ok(work)
+
+    cluster.worker(run).start()
+    cluster.wait_until_over()
+    assert sizes
+    cluster.expect_all_ok()
 
 
-@pytest.mark.parametrize("error", [gone(), ExecutionError("refused"), RuntimeError("a bug")])
-def test_a_report_that_fails_leaves_no_process_behind(bench: Bench, error: Exception) -> None:
-    bench.progress.trouble["finished"] = [error]
-    bench.handle()
-    assert [p for _, _, p in bench.crew._idle] == bench.processes
+@pytest.mark.parametrize("is_hanging", [True, False])
+def test_a_process_that_reports_trouble_stops_the_study(make: Make, is_hanging: bool) -> None:
+    def run(work: Work) -> None:
+        work.commit((work.chunk.lo, work.chunk.lo + 1))
+        work.say(op="error", message="the disk is full")
+        if is_hanging:
+            work.hang()
+        work.exit(1)
+
+    cluster = make()
+    cluster.worker(run, concurrency=1).start()
+    cluster.wait_until_over()
+    assert cluster.data_of("run_stopped")[0]["reason"] == "the disk is full"
+    assert 1 <= cluster.outcomes()["OK"] <= 2  # one more may have been taken meanwhile
+    assert "worker_lost" not in cluster.events()
 
 
-def test_a_full_disk_after_the_report_leaves_no_process_behind(bench: Bench) -> None:
-    bench.study.trouble["flush"] = [LedgerError("the disk is full")]
-    bench.handle()
-    assert [p for _, _, p in bench.crew._idle] == bench.processes
-    bench.progress.chunks = [CHUNK]
-    bench.handle()
-    assert len(bench.processes) == 1
+def test_a_chunk_that_is_not_ours_any_more_is_not_committed(make: Make) -> None:
+    cluster = make(step("sim", 1))
+    gate = Gate()
+    cluster.worker(gate, concurrency=1).start()
+    wait_until(lambda: gate.num_waiting)
+    with cluster.server.changed:
+        study = cluster.server.studies[cluster.study.id]
+        (lease,) = study.ends
+        study.ends.clear()
+        study.held.clear()
+    gate.is_open.set()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert gate.num_waiting == 2
+    assert lease
 
 
-def test_a_process_that_sends_nonsense_is_killed_and_its_chunk_is_lost(bench: Bench) -> None:
-    bench.script = "say('what?'); hang()"
-    bench.handle()
-    assert "no message" in dict(bench.progress.told)["lost"]["signal"]
+def test_processes_are_used_again_within_a_run(make: Make) -> None:
+    cluster = make(step("sim", 50))
+    worker = cluster.worker(concurrency=1).start()
+    cluster.wait_until_over()
+    assert len(cluster.ran) > 2
+    assert len(worker.processes) == 1
+    wait_until(lambda: worker.processes[0].process.poll() is not None)  # its study is over
 
 
-def test_a_result_that_makes_no_sense_is_no_result(bench: Bench) -> None:
-    bench.script = 'say(\'{"op":"result"}\'); hang()'
-    bench.handle()
-    assert "lost" in bench.progress.names() and "finished" not in bench.progress.names()
+@pytest.mark.parametrize("error", [ExecutionError("too many processes"), ExecutionError("no descriptors")])
+def test_a_machine_that_can_start_no_process_gives_chunks_back(make: Make, error: Exception) -> None:
+    cluster = make()
+    worker = cluster.worker()
+    worker.trouble["start"] = [error] * 3
+    worker.start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert "worker_lost" not in cluster.events()
 
 
-def test_a_process_that_reports_trouble_and_does_not_end_is_killed(bench: Bench) -> None:
-    bench.script = 'say(\'{"op":"error","message":"the disk is full"}\'); hang()'
-    bench.handle()
-    assert ("stop", "the disk is full") in bench.progress.told
-    assert dict(bench.progress.told)["finished"].runs == ((0, 1, 0),)
-
-
-def test_a_process_that_hangs_up_and_does_not_end_is_killed(bench: Bench) -> None:
-    bench.script = "import os; os.close(int(sys.argv[1])); hang()"
-    bench.handle()
-    assert "lost" in bench.progress.names()
-
-
-def test_a_loss_is_reported_even_if_it_cannot_be_written_down(bench: Bench) -> None:
-    bench.script = "sys.exit(3)"
-    bench.study.trouble["event"] = [LedgerError("the disk is full")]
-    bench.handle()
-    assert dict(bench.progress.told)["lost"] == {"signal": "exit code 3"}
-
-
-def test_a_chunk_that_is_not_ours_any_more_is_not_committed(bench: Bench) -> None:
-    bench.progress.lost_leases = [CHUNK.lease]
-    bench.script = 'say(\'{"op":"commit"}\'); hang()'
-    bench.handle()
-    assert bench.all_ended()
-    assert not {"finished", "lost", "give_back"} & set(bench.progress.names())
-
-
-def test_a_machine_that_can_start_no_process_gives_the_chunk_back(bench: Bench) -> None:
-    bench.script = ExecutionError("too many processes")
-    bench.handle()
-    assert ("give_back", CHUNK) in bench.progress.told
-
-
-def test_a_machine_without_descriptors_gives_the_chunk_back(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [1, -signal.SIGKILL])
+def test_a_machine_on_which_no_process_starts_loses_its_worker_and_not_the_study(
+    make: Make, code: int
 ) -> None:
-    def none(*_: Any) -> int:
-        raise OSError(24, "Too many open files")
+    starts: list[int] = []
 
-    monkeypatch.setattr(os, "eventfd", none)
-    bench.handle()
-    assert ("give_back", CHUNK) in bench.progress.told
-    assert bench.all_ended()
+    def fail() -> None:
+        starts.append(code)
+        if len(starts) <= MAX_STILLBORN:
+            raise SystemExit(code)
+
+    cluster = make(step("sim", 50))
+    worker = cluster.worker(at_start=fail, concurrency=1).start()
+    if code > 0:
+        wait_until(lambda: worker.leaving.is_leaving)
+        assert cluster.outcomes() == {}
+        cluster.worker().start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert worker.leaving.is_leaving == (code > 0)  # what is killed may just have met the wrong moment
+    assert cluster.events().count("run_stopped") == 0
 
 
-# --------------------------------------------------------------------- flags
+def test_a_message_that_was_moved_to_our_queue_goes_to_its_own(make: Make) -> None:
+    cluster = make(step("sim", 4), step("cold", 4, queue="cold"))
+    worker = cluster.worker(concurrency=1).start()
+    moved = wait_until(lambda: cluster.carrier.receive("cold"), cluster.show)
+    cluster.carrier.send("merlin", [moved])
+    assert wait_until(lambda: cluster.carrier.receive("cold")) == moved
+    wait_until(lambda: cluster.server.counters.get("refused") == 1)
+    assert {instance for _, instance, *_ in cluster.ran} <= {"sim"}
+    assert worker
+
+
+# --------------------------------------------------------------------------- flags
 
 
 def test_a_late_flag_does_not_reach_into_somebody_elses_descriptor(tmp_path: Path) -> None:
-    process: Any = SimpleNamespace()
-    study: Any = None
-    run = Run(study, CHUNK, process, "s")
+    nothing: Any = SimpleNamespace()
+    run = Run(nothing, Chunk(instance="sim", lo=0, hi=4), nothing, "s", nothing)
     fd = run._fd
     run.close()
     with (tmp_path / "ledger").open("wb") as file:
@@ -381,222 +454,235 @@ def test_a_late_flag_does_not_reach_into_somebody_elses_descriptor(tmp_path: Pat
     assert (tmp_path / "ledger").read_bytes() == b""
 
 
-def test_a_process_of_an_earlier_session_is_not_used_again(bench: Bench) -> None:
-    bench.handle()
-    bench.progress.session = "later"
-    bench.progress.chunks = [CHUNK]
-    bench.handle()
-    first, second = bench.processes
-    assert first.process.poll() is not None and second.process.poll() is None
+# ------------------------------------------------------------------------- leaving
 
 
-# ------------------------------------------------------------------- leaving
+def test_a_worker_that_leaves_lets_its_chunks_end_and_takes_no_more(make: Make) -> None:
+    cluster = make(step("sim", 50))
+    gate = Gate()
+    worker = cluster.worker(gate, concurrency=1).start()
+    wait_until(lambda: gate.num_waiting)
+    worker.leaving.is_patient = True
+    worker.engine.shut_down()
+    gate.is_open.set()
+    wait_until(lambda: not worker.num_running)
+    assert cluster.outcomes() == {"OK": 1}
+    worker.close()
+    assert cluster.server.workers == {}
+    cluster.worker().start()
+    cluster.wait_until_over()  # no time has to pass: the ownership was released
+    cluster.expect_all_ok()
 
 
-def running(bench: Bench) -> threading.Thread:
-    thread = threading.Thread(target=bench.handle)
-    thread.start()
-    wait_until(bench.engine.runs)
-    return thread
+def test_a_leaving_worker_puts_messages_back(make: Make) -> None:
+    cluster = make()
+    worker = cluster.worker()
+    with owning(cluster.workspace, cluster.tools()) as ownership:
+        ownership.offer()
+    envelope = wait_until(lambda: cluster.carrier.receive("merlin"))
+    worker.leaving.is_leaving = True
+    worker.engine.handle(envelope)
+    assert cluster.carrier.receive("merlin") == envelope
+    assert cluster.mailbox().num_held() == 0
 
 
-def test_a_leaving_worker_gives_back_what_it_has_just_taken(bench: Bench) -> None:
-    take = bench.progress.take_ticket
+def test_a_leaving_worker_gives_back_what_it_has_just_taken(make: Make) -> None:
+    cluster = make()
+    worker = cluster.worker()
+    with owning(cluster.workspace, cluster.tools()) as ownership:
+        ownership.offer()
+    start = worker.engine._crew._start
 
-    def told_meanwhile(ticket: str, **how: Any) -> Chunk | None:
-        bench.engine.is_leaving = True
-        return take(ticket, **how)
+    def told_meanwhile(*args: Any, **options: Any) -> Any:
+        worker.leaving.is_leaving = True
+        return start(*args, **options)
 
-    bench.progress.take_ticket = told_meanwhile  # type: ignore[method-assign]
-    bench.handle()
-    assert ("give_back", CHUNK) in bench.progress.told
-    assert "finished" not in bench.progress.names()
-
-
-def test_a_process_that_does_not_heed_an_interruption_is_killed_and_its_ends_count(bench: Bench) -> None:
-    bench.script = "hang()"
-    thread = running(bench)
-    bench.engine.interrupt_all()
-    thread.join(120)
-    assert dict(bench.progress.told)["finished"].runs == ((0, 1, 0),)
+    worker.engine._crew._start = told_meanwhile
+    worker.engine.handle(wait_until(lambda: cluster.carrier.receive("merlin")))
+    assert cluster.mailbox().names() == set()
+    assert [letter.kind for letter in cluster.mailbox().letters()] == ["taken", "report"]
+    assert cluster.ran == []
 
 
-def test_a_worker_without_redis_and_without_time_stops_waiting(bench: Bench) -> None:
-    bench.progress.trouble["finished"] = [away()] * 10_000
-    thread = threading.Thread(target=bench.handle)
-    thread.start()
-    wait_until(lambda: len(bench.progress.trouble["finished"]) < 10_000)
-    bench.engine._is_out_of_time.set()
-    thread.join(120)
-    assert not thread.is_alive()
+def test_a_worker_in_a_hurry_interrupts_and_then_kills(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERLIN_STOP_GRACE_S", "0")
+
+    def run(work: Work) -> None:
+        work.commit((work.chunk.lo, work.chunk.lo + 1))
+        work.hang()
+
+    cluster = make(step("sim", 50))
+    worker = cluster.worker(run, concurrency=1).start()
+    wait_until(cluster.num_committed)
+    worker.engine.shut_down()
+    wait_until(lambda: not worker.num_running)
+    assert worker.leaving.has_ended.wait(60)  # whatever hangs
+    worker.close()
+    cluster.worker().start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert "worker_lost" not in cluster.events()
 
 
-def test_a_patient_worker_that_is_told_again_hurries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurried = threading.Event()
-    monkeypatch.setattr(bench.engine, "_hurry", hurried.set)
-    bench.engine.is_patient = True
-    bench.engine.shut_down()
-    assert bench.engine.is_leaving and not hurried.is_set()
-    bench.engine.shut_down()
-    assert hurried.wait(120)
+def test_an_interrupted_process_that_ends_in_time_is_not_killed(make: Make) -> None:
+    def run(work: Work) -> ChunkResult:
+        work.wait_for_stop()
+        return ChunkResult(chunk=work.chunk, runs=((work.chunk.lo, work.chunk.hi, int(Outcome.INTERRUPTED)),))
+
+    cluster = make(step("sim", 2))
+    worker = cluster.worker(run, concurrency=1).start()
+    wait_until(lambda: worker.num_running)
+    worker.run = run_ok
+    cluster.tools().backend.registry.send([worker.name], "interrupt", study=cluster.study.id)
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert worker.processes[0].process.returncode == 0
 
 
-def test_a_worker_that_hangs_ends_all_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes: list[int] = []
-    ended = threading.Event()
+def test_a_worker_without_redis_and_without_time_stops_waiting(make: Make) -> None:
+    cluster = make()
+    worker = cluster.worker(concurrency=1)
+    worker.trouble["settle"] = [RedisUnreachableError("away") for _ in range(100_000)]
+    worker.start()
+    wait_until(lambda: len(worker.trouble["settle"]) < 100_000)
+    assert worker.num_running == 0  # it has ended; its report waits
+    worker.leaving.is_leaving = True
+    worker.leaving.out_of_time.set()
+    worker.close()
 
-    def exit(code: int) -> None:
-        codes.append(code)
-        ended.set()
 
-    monkeypatch.setattr(os, "_exit", exit)
-    monkeypatch.setattr(engine, "LAST_S", 0.0)
-    bench.engine._grace_s = 0.0
-    bench.script = "hang()"
-    thread = running(bench)
-    bench.engine.shut_down()
-    assert ended.wait(120)
-    assert codes == [os.EX_TEMPFAIL]
-    thread.join(120)
+def test_a_patient_worker_that_is_told_again_hurries(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERLIN_STOP_GRACE_S", "0")
+    worker = make().worker()
+    worker.leaving.is_patient = True
+    worker.engine.shut_down()
+    assert worker.leaving.is_leaving
+    assert worker.leaving.is_patient
+    worker.engine.shut_down()
+    assert worker.leaving.has_ended.wait(60)
 
 
 @pytest.mark.parametrize("text", ["soon", "nan", "inf", "-1"])
 def test_times_in_the_environment_are_numbers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("MERLIN_LEASE_S", text)
     with pytest.raises(ExecutionError, match="MERLIN_LEASE_S"):
-        engine.lease_s()
+        lease_s()
 
 
-# -------------------------------------------------------------- housekeeping
+# -------------------------------------------------------------- commands and leases
 
 
-@pytest.fixture
-def keeping(bench: Bench) -> Maintenance:
-    return bench.engine._maintenance
+@pytest.mark.parametrize("op", ["stop", "stop_now"])
+def test_a_command_ends_a_worker(make: Make, op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERLIN_STOP_GRACE_S", "1000")
+    cluster = make(step("sim", 50))
+    gate = Gate()
+    worker = cluster.worker(gate if op == "stop" else lambda work: work.wait_for_stop(), concurrency=1)  # type: ignore[func-returns-value]
+    worker.start()
+    wait_until(lambda: worker.num_running)
+    cluster.tools().backend.registry.send([worker.name], op)
+    wait_until(lambda: worker.leaving.is_leaving)
+    assert worker.leaving.is_patient == (op == "stop")
+    cluster.tools().backend.registry.send([worker.name], "stop")  # a second one is no reason to hurry
+    wait_until(lambda: not cluster.server.inboxes)
+    assert worker.leaving.num_left == 1
+    gate.is_open.set()
+    wait_until(lambda: not worker.num_running)
+    assert cluster.outcomes() == ({"OK": 1} if op == "stop" else {})
 
 
-def info(study: Study) -> Any:
-    return SimpleNamespace(study_id=study.id, workspace=str(study.workspace.path), plan=study.digest)
+def test_a_command_to_drop_kills_what_runs_of_a_step(make: Make) -> None:
+    cluster = make(step("sim", 2), step("other", 2))
+    gate = Gate()
+    worker = cluster.worker(gate).start()
+    wait_until(lambda: gate.num_waiting == 2)
+    with owning(cluster.workspace, cluster.tools()) as ownership:
+        ownership.fail(["sim"], "cancelled")
+    cluster.tools().backend.registry.send(None, "drop", study=cluster.study.id, instances=["sim"])
+    wait_until(lambda: {r.instance for r in worker.engine.info().running} <= {"other"})
+    gate.is_open.set()
+    cluster.wait_until_over()
+    assert (cluster.outcomes("sim"), cluster.outcomes("other")) == ({"FAILED": 2}, {"OK": 2})
 
 
-def test_one_sick_study_does_not_keep_the_others_from_being_swept(
-    bench: Bench, keeping: Maintenance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.monotonic()
-    sick, well = Study("sick"), Study("well")
-    sick.trouble["flush"] = [LedgerError("the workspace is gone")] * 100
-    studies = {s.id: s for s in (sick, well)}
-    monkeypatch.setattr(bench.engine.studies, "get", lambda id, *_: studies[id])
-    bench.registry.advertised = [info(sick), info(well)]
-    for _ in range(3):
-        keeping._sweep_all(now)
-    assert well.progress.names().count("tickets") == 3
-    assert sick.progress.names().count("state") == 1  # and then it was left alone for a while
+def test_a_study_that_is_stopped_lets_what_runs_end(make: Make) -> None:
+    cluster = make(step("sim", 50))
+    gate = Gate()
+    cluster.worker(gate).start()
+    wait_until(lambda: gate.num_waiting == 2)
+    with owning(cluster.workspace, cluster.tools()) as ownership:
+        ownership.stop("enough")
+        assert ownership.owner.running() == 2
+    gate.is_open.set()
+    cluster.wait_until_over()
+    assert cluster.outcomes() == {"OK": 2}
+    assert cluster.data_of("run_stopped") == [
+        {"reason": "enough", "host": os.uname().nodename, "pid": os.getpid()}
+    ]
 
 
-def test_leases_are_renewed_while_a_sweep_takes_its_time(
-    bench: Bench, keeping: Maintenance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.script = "hang()"
-    thread = running(bench)
-    is_read = threading.Event()
-    slow: Any = Study("slow")
-    slow.flush = is_read.wait
-    monkeypatch.setattr(bench.engine.studies, "get", lambda *_: slow)
-    bench.registry.advertised = [info(slow)]
-    keeping._beat_every = 0.0
-    keeping.start()
-    wait_until(lambda: "expired" in slow.progress.names())
-    num = bench.progress.names().count("beat")
-    wait_until(lambda: bench.progress.names().count("beat") > num + 1)
-    is_read.set()
-    keeping.stop()
-    bench.engine.interrupt(bench.study, void=True)  # type: ignore[arg-type]
-    thread.join(120)
-
-
-def test_nothing_is_taken_over_while_redis_cannot_have_been_asked(bench: Bench, keeping: Maintenance) -> None:
-    now = time.monotonic()
-    bench.registry.advertised = [info(bench.study)]
-    keeping._answered = now - bench.engine.lease_s
-    keeping._sweep_all(now)
-    assert "expired" not in bench.progress.names()
-    keeping._beat(now)
-    assert bench.registry.counted == ["outages"]
-    keeping._sweep_all(now)
-    assert "expired" not in bench.progress.names()  # the others have had no time to renew theirs
-    keeping._sweep_all(now + bench.engine.lease_s)
-    assert "expired" in bench.progress.names()
-
-
-@pytest.mark.parametrize(("state", "in_s"), [("complete", 0.0), ("running", 60.0)])
+@pytest.mark.parametrize("num_tasks", [1, 9])
 def test_a_task_that_asks_the_workers_to_stop_leaves_the_rest_of_its_study_a_minute(
-    bench: Bench, keeping: Maintenance, monkeypatch: pytest.MonkeyPatch, state: str, in_s: float
+    make: Make, num_tasks: int
 ) -> None:
-    found = SimpleNamespace(state=state, stop_now=False, num_running=0)
-    monkeypatch.setattr(bench.progress, "state", lambda: found)
-    monkeypatch.setattr(bench.engine, "leave", lambda: bench.registry.count("left"))
-    queue = bench.engine.config.queue_name("hot")
-    bench.study.workspace.plan.instances = [SimpleNamespace(queue="hot")]
-    bench.registry.alive = [SimpleNamespace(name=f"celery@{q[0]}", queues=[q]) for q in (queue, "cold")]
-    bench.engine._stop_workers(bench.study)  # type: ignore[arg-type]
-    assert bench.registry.sent == [([f"celery@{queue[0]}"], "stop", {"in_s": in_s})]
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    bench.registry.inbox = [{"op": "stop", "id": "1", "in_s": in_s}]
-    keeping._beat(now)
-    assert ("left" in bench.registry.counted) == (state == "complete")
-    now += 60.0
-    keeping._answered = now
-    keeping._beat(now)
-    assert bench.registry.counted.count("left") == 1
+    cluster = make(step("sim", num_tasks))
+    worker = cluster.worker(Once(lambda work: work.finish(stop="stop_workers")), concurrency=1).start()
+    stranger = cluster.tools().backend.registry
+    stranger.beat(_changed(worker.engine.info(), name="celery@cold", queues=["cold"]))
+    cluster.wait_until_over()
+    cluster.expect_all_ok()  # the study itself is not stopped
+    if num_tasks == 1:
+        wait_until(lambda: worker.leaving.num_left)
+    else:
+        assert not worker.leaving.num_left
+    assert stranger.receive("celery@cold") == ([], 0)
 
 
-def test_a_process_that_was_stopped_for_long_is_killed(bench: Bench, keeping: Maintenance) -> None:
-    bench.script = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
-    thread = running(bench)
-    (run,) = bench.engine.runs()
-    wait_until(run.is_stopped)
-    now = time.monotonic()
-    keeping._beat_leases(now)
-    keeping._beat_leases(now + bench.engine.lease_s)
-    assert not run.is_void and "beat" not in bench.progress.names()
-    keeping._beat_leases(now + 3 * bench.engine.lease_s)
-    thread.join(120)
-    assert bench.all_ended()
+def test_a_process_that_was_stopped_for_long_is_killed(make: Make) -> None:
+    cluster = make(step("sim", 20))
+    worker = cluster.worker(lambda work: work.hang(), concurrency=1).start()  # type: ignore[func-returns-value]
+    wait_until(lambda: worker.num_running)
+    worker.run = run_ok
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        (process,) = worker.processes
+        process.stand_in_for(child.pid)
+        wait_until(lambda: process.process.poll() is not None)
+        child.kill()
+    cluster.wait_until_over(pass_s=5.0)  # its lease has to run out
+    cluster.expect_all_ok()
 
 
-def test_a_second_command_to_stop_is_no_reason_to_hurry(
-    bench: Bench, keeping: Maintenance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signals: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: (signals.append(number), bench.engine.shut_down()))
-    keeping._do({"op": "stop"})
-    keeping._do({"op": "stop"})
-    assert len(signals) == 1 and bench.engine.is_patient
+def test_a_lease_is_renewed_as_long_as_its_process_lives(make: Make) -> None:
+    cluster = make(step("sim", 20))
+    gate = Gate()
+    cluster.worker(gate).start()
+    wait_until(lambda: gate.num_waiting == 2)
+    for _ in range(3):
+        cluster.server.advance(LEASE_S / 2)
+        wait_until(lambda: all(o.expires_s == LEASE_S for o in cluster.mailbox().offers() if o.worker))
+    gate.is_open.set()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert gate.num_waiting == len(cluster.ran)
 
 
-def test_what_a_worker_says_is_in_the_servers_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    an_hour_ahead = time.time() + 3600
-    monkeypatch.setattr(bench.registry, "beat", lambda _: an_hour_ahead)
-    bench.engine.report()
-    assert abs(bench.engine.info().started - an_hour_ahead) < 60
+def test_an_outage_is_counted(make: Make) -> None:
+    cluster = make()
+    upkeep = cluster.worker().engine._upkeep
+    upkeep.tick(time.monotonic())
+    upkeep.tick(time.monotonic() + 100.0)
+    assert cluster.server.counters == {"outages": 1}
 
 
-# ----------------------------------------------------------------- stillborn processes
-
-
-@pytest.mark.parametrize("how", ["sys.exit(1)", "import os; os.kill(os.getpid(), 9)"])
-def test_a_machine_on_which_no_process_starts_loses_its_worker_and_not_the_study(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(bench.engine, "leave", lambda: setattr(bench.engine, "is_leaving", True))
-    monkeypatch.setattr(sys.modules[__name__], "PROCESS", f"import sys; {how}")
-    for _ in range(engine.MAX_STILLBORN + 3):
-        bench.progress.chunks = [CHUNK]
-        if not bench.engine.is_leaving:
-            bench.handle()
-    is_broken = how == "sys.exit(1)"  # what is killed may just have met the wrong moment
-    assert bench.engine.is_leaving == is_broken
-    assert bench.progress.names().count("lost") == engine.MAX_STILLBORN + (0 if is_broken else 3)
-    assert not bench.progress.names().count("stop")
+def test_what_a_worker_says_is_in_the_servers_time(make: Make) -> None:
+    cluster = make()
+    cluster.server.advance(3600.0)
+    worker = cluster.worker()
+    worker.engine.report()
+    (info,) = cluster.tools().backend.registry.workers()
+    worker.engine.report()
+    (again,) = cluster.tools().backend.registry.workers()
+    assert abs(again.started - time.time()) > 3000
+    assert info.name == again.name
