@@ -46,8 +46,8 @@ def ask_crew(workspace: Workspace, config: Config) -> Crew | None:
     """The workers of the study; None if it does not run. Raises ExecutionError if Redis cannot be asked."""
     from merlin.cli.watch import idle_queues
     from merlin.execution.distributed.launch import plain_queue
-    from merlin.execution.distributed.view import StudyView
     from merlin.status.snapshot import Crew
+    from merlin.views.published import StudyView
 
     view = StudyView(workspace, config)
     view.update()

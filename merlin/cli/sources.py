@@ -28,7 +28,7 @@ class RedisSource:
     """A study that was published."""
 
     def __init__(self, workspace: Workspace, config: Config) -> None:
-        from merlin.execution.distributed.view import StudyView
+        from merlin.views.published import StudyView
 
         self._workspace, self._config = workspace, config
         self._view = StudyView(workspace, config)

@@ -1,4 +1,4 @@
-"""Strangers write into Redis: an entry that makes no sense costs itself, a study's progress no other study."""
+"""Strangers write into Redis: an entry that makes no sense costs itself, a study's keys no other study."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from merlin.config.seal import seal
 from merlin.errors import ExecutionError
 from merlin.execution.distributed import control, names
 from merlin.execution.distributed.connect import make_client
-from merlin.execution.distributed.examine import examine
-from merlin.execution.distributed.redis_progress import KEYS, RedisProgress
-from merlin.execution.distributed.registry import Registry, RunningChunk, StudyInfo, WorkerInfo
-from merlin.study.plan import StepKind
-from merlin.study.tasks import ChunkResult, Outcome
-from merlin.testing.plans import every, plan, same, step
+from merlin.execution.distributed.redis_backend import RedisBackend
+from merlin.execution.distributed.redis_registry import RedisRegistry
+from merlin.execution.distributed.registry import RunningChunk, StudyInfo, WorkerInfo
+from merlin.execution.distributed.scripts import KEYS, Scripts
+from merlin.views.doctor import examine
 
 BOUNDED = settings(
     max_examples=repeats(50, 3000),
@@ -82,19 +81,19 @@ def stranger(any_redis: RedisServer) -> Iterator[Any]:
         yield client
 
 
-def fresh(config: Config, stranger: Any) -> Registry:
+def fresh(config: Config, stranger: Any) -> RedisRegistry:
     """A registry that knows one worker and one study."""
     stranger.flushall()
-    registry = Registry(make_client(config.backend), config)
+    registry = RedisRegistry(make_client(config.backend), config)
     registry.beat(GOOD)
     registry.advertise(STUDY)
     return registry
 
 
-def check_that_all_goes_on(registry: Registry) -> None:
+def check_that_all_goes_on(registry: RedisRegistry) -> None:
     """What is good is found, what is new is written, and nothing is raised."""
     assert [w.name for w in registry.workers(all=True)] == [GOOD.name]
-    assert registry.num_slots() == GOOD.concurrency
+    assert registry.num_workers() >= 1
     assert [s.study_id for s in registry.studies()] == ["s1"]
     registry.count("refused")
     assert registry.counters()["refused"] >= 1
@@ -159,15 +158,6 @@ class TestOneBadEntry:
         check_that_all_goes_on(registry)
         assert len(registry.damage.found) == 2
 
-    def test_a_lock_without_an_end_keeps_nobody_from_sweeping(self, config, stranger):
-        registry = fresh(config, stranger)
-        for value in ({}, {"ex": 10**6}):
-            stranger.set(names.sweep_key(config.namespace, "s1"), "1", **value)
-            assert not registry.sweep_lock("s1", 1.0)
-            assert registry.sweep_lock("s1", 1.0)
-            assert not registry.sweep_lock("s1", 1.0)
-            stranger.delete(names.sweep_key(config.namespace, "s1"))
-
     @pytest.mark.parametrize("kind", ["string", "list", "zset", "hash", "stream"])
     def test_a_key_of_another_type_is_put_aside(self, config, stranger, kind):
         registry = fresh(config, stranger)
@@ -210,71 +200,83 @@ def write(client: Any, key: str, kind: str) -> None:
             client.xadd(key, {"1": "1"})
 
 
-PLAN = plan(step("a", 6), step("b", 6, same("a")), step("c", 1, every("b"), kind=StepKind.FUNCTION))
-
-
-class TestDamagedProgress:
-    """Every method answers, or raises ExecutionError; then the study can be dropped and opened again."""
+class TestDamagedStudy:
+    """Every method answers, or raises ExecutionError; then the study can be ended and opened again."""
 
     @BOUNDED
     @given(name=st.sampled_from(KEYS), text=raw, kind=st.sampled_from(["field", "all", "string", "list"]))
     @example(name="leases", text=DEEP, kind="all")
+    @example(name="offers", text=b"1 {", kind="all")
     @example(name="expiry", text=b"nobody", kind="field")
-    @example(name="meta", text=b"\xff", kind="all")
-    def test_is_an_error_of_the_study(self, any_redis, config, stranger, name, text, kind):
+    @example(name="owner", text=b"\xff", kind="all")
+    @example(name="mail", text=b"\xff", kind="field")
+    def test_is_an_error_of_the_study(self, config, stranger, name, text, kind):
         stranger.flushall()
-        progress = RedisProgress(make_client(config.backend), config.namespace, PLAN)
-        progress.open({}, session="1", first_attempt=1)
-        chunk = progress.take(worker="w")
-        assert chunk is not None
-        progress.finished(ChunkResult(chunk=chunk, runs=((chunk.lo, chunk.lo + 1, int(Outcome.FAILED)),)))
-        chunk = progress.take(worker="w")
-        assert chunk is not None
-        damage(stranger, progress.keys[KEYS.index(name)], text, kind)
+        backend = RedisBackend(config, make_client(config.backend), lease_s=60.0)
+        for study in ("bad", "good"):
+            backend.mailbox(study).open("1")
+        mailbox, leases = backend.mailbox("bad"), backend.leases("bad")
+        mailbox.open("1")
+        mailbox.offer({str(i): "{}" for i in range(6)}, "0")
+        for i in range(4):
+            leases.take(str(i), "w")
+        damage(stranger, Scripts(stranger, config.namespace, "bad").keys[name], text, kind)
         for action in (
-            progress.state,
-            progress.counts,
-            progress.verdicts,
-            progress.holdings,
-            progress.counters,
-            progress.next_wakeup,
-            lambda: (progress.epoch, progress.session, progress.stop_reason, progress.is_complete),
-            lambda: progress.beat([chunk]),
-            lambda: progress.expired(worker="w"),
-            lambda: progress.tickets(4, 2),
-            lambda: progress.reissue(0.0),
-            lambda: progress.take(worker="w"),
-            lambda: progress.take_among(["a", "b"], worker="w"),
-            lambda: progress.give_back(chunk),
-            lambda: progress.fail(["a"], "no"),
-            lambda: progress.written(progress.verdicts()),
+            mailbox.offers,
+            mailbox.names,
+            mailbox.num_held,
+            mailbox.letters,
+            mailbox.exists,
+            mailbox.renew,
+            mailbox.expire,
+            lambda: leases.renew(["0", "1"]),
+            lambda: leases.take("4", "w"),
+            lambda: leases.settle("0", "{}"),
+            lambda: mailbox.void(["1"]),
+            lambda: mailbox.offer({"7": "{}"}, "0"),
+            lambda: backend.mailbox("bad").own("1", force=True),
+            mailbox.release,
+            mailbox.close,
         ):
             with suppress(ExecutionError):
                 action()
-        control._held(progress, [], {"a"})  # so that it can be cancelled
-        progress.drop("cancelled")
-        again = RedisProgress(make_client(config.backend), config.namespace, PLAN)
-        assert again.open({}, session="2", first_attempt=1)
-        assert again.counts()["a"].planned == 6
-        assert again.take(worker="w") is not None
+        with suppress(ExecutionError):
+            control._held(mailbox.offers(), [], {"a"}, "bad", config)
+        mailbox.drop()
+        assert backend.mailbox("bad").own("1").is_over
+        again = backend.mailbox("bad")
+        assert again.open("2")
+        again.offer({"a": "{}"}, "0")
+        assert leases.take("a", "w") == "{}"
+        assert backend.mailbox("good").exists()
 
-    def test_an_expired_lease_of_nobody_does_not_stop_takeovers(self, any_redis, config, stranger):
-        progress = RedisProgress(make_client(config.backend), config.namespace, PLAN, lease_s=0.0)
-        progress.open({}, session="1", first_attempt=1)
-        chunk = progress.take(worker="w")
-        leases, expiry = (progress.keys[KEYS.index(name)] for name in ("leases", "expiry"))
-        stranger.hset(leases, "bad", DEEP)
-        stranger.zadd(expiry, {"bad": -1, b"\xff": 0, "none": -2})
-        assert [h.chunk for h in progress.holdings()] == [chunk]
-        (taken,) = progress.expired(worker="v")
-        assert chunk is not None
-        assert (taken.instance, taken.lo, taken.hi) == (chunk.instance, chunk.lo, chunk.hi)
+    def test_one_bad_offer_lease_or_letter_costs_itself(self, config, stranger):
+        backend = RedisBackend(config, make_client(config.backend), lease_s=60.0)
+        mailbox, leases = backend.mailbox("s"), backend.leases("s")
+        mailbox.open("1")
+        mailbox.offer({"a": "{}", "b": "{}"}, "0")
+        leases.take("a", "w")
+        keys = Scripts(stranger, config.namespace, "s").keys
+        for text in (b"", b"\xff", b"x {}", b"nan {}", b"inf {}", DEEP):
+            stranger.hset(keys["offers"], b"bad" + text[:9], text)
+            stranger.hset(keys["leases"], b"worse" + text[:9], text)
+            stranger.xadd(keys["mail"], {text[:50]: text})
+        stranger.zadd(keys["expiry"], {"bad": 1, b"\xff": 0})
+        found = {o.lease: o.worker for o in mailbox.offers()}
+        assert {"a": "w", "b": ""}.items() <= found.items()
+        assert [letter.lease for letter in mailbox.letters()] == ["a"]
+        assert mailbox.damage.found
+        mailbox.expire()
+        assert leases.settle("a", "{}")
+        assert leases.take("b", "w") == "{}"
 
 
 def damage(client: Any, key: str, text: bytes, kind: str) -> None:
     """Write into the key, or put something else in its place."""
     found = client.type(key)
-    if kind in ("string", "list") or found not in (b"hash", b"zset"):
+    if found == b"stream" and kind == "field":
+        client.xadd(key, {text[:50]: text})
+    elif kind in ("string", "list") or found not in (b"hash", b"zset"):
         client.delete(key)
         client.set(key, text) if kind == "string" else client.rpush(key, text)
     elif found == b"hash":

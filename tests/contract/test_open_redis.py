@@ -15,7 +15,7 @@ from merlin.config import reach
 from merlin.config.load import find_config
 from merlin.config.model import Endpoint, Secret, Tls
 from merlin.config.reach import check_endpoint
-from merlin.execution.distributed.examine import judge_reach
+from merlin.views.doctor import judge_reach
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import click
 from merlin.cli.options import json_option
 
 if TYPE_CHECKING:
-    from merlin.execution.distributed.examine import Finding
+    from merlin.views.doctor import Finding
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "broken": ("✗", "red"), "absent": ("–", "")}
 
@@ -26,7 +26,7 @@ def doctor(directory: Path, as_json: bool) -> None:
     """
     from merlin.cli.output import flush, print_json
     from merlin.config.load import find_config
-    from merlin.execution.distributed.examine import examine
+    from merlin.views.doctor import examine
 
     findings = []
     for finding in examine(find_config, directory.absolute()):

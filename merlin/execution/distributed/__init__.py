@@ -4,8 +4,7 @@
 to decide               `ownership` (the owner of a study at work), `owners` (a worker's ownerships)
 to run chunks           `engine` (messages), `chunk_runs` (the conversation about a chunk), `crew`
                         (worker processes), `upkeep` (leases, commands), `leaving`
-commands                `open_study` (run, restart), `control` (cancel, purge), `view` (monitor, status),
-                        `launch` and `start` (run-workers), `examine` (doctor)
+commands                `open_study` (run, restart), `control` (cancel, purge), `launch` and `start` (run-workers)
 seams                   `contracts`; on Redis `redis_backend`, `redis_registry`, `scripts`; on a broker
                         `publish`, `queues`
 what comes in           `transport`, `consumer`, `incoming`, `messages`, `entries`, `refusals`, `slots`

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "merlin"
 LAYERS = (
     "cli",
     "train",
+    "views",
     "execution",
     "server",
     "config",
@@ -54,7 +55,7 @@ FENCES = {
     "pandas": {"status", "shards"},
     "celery": {"execution"},
     "amqp": {"execution"},
-    "redis": {"execution", "server", "config"},
+    "redis": {"views", "execution", "server", "config"},
     "kombu": {"execution", "config"},
 }
 # modules of a layer that may also use a package: (file, package)

@@ -10,7 +10,7 @@ from merlin.config.load import find_config
 from merlin.config.model import Endpoint
 from merlin.config.reach import Reach
 from merlin.errors import ConfigError
-from merlin.execution.distributed import examine as doctor
+from merlin.views import doctor
 from merlin.execution.distributed.registry import WorkerInfo
 
 

@@ -1,0 +1,1 @@
+"""What people ask about a study or an installation, answered for every kind of display."""
