@@ -22,6 +22,7 @@ from merlin.config.seal import seal
 from merlin.errors import ExecutionError
 from merlin.execution.distributed import control, names
 from merlin.execution.distributed.connect import make_client
+from merlin.execution.distributed.contracts import MAX_LETTERS
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import RunningChunk, StudyInfo, WorkerInfo
@@ -269,6 +270,17 @@ class TestDamagedStudy:
         mailbox.expire()
         assert leases.settle("a", "{}")
         assert leases.take("b", "w") == "{}"
+
+    def test_letters_of_strangers_do_not_hide_the_next_one(self, config, stranger):
+        backend = RedisBackend(config, make_client(config.backend), lease_s=60.0)
+        mailbox, leases = backend.mailbox("s"), backend.leases("s")
+        mailbox.open("1")
+        mailbox.offer({"a": "{}"}, "0")
+        for _ in range(MAX_LETTERS + 1):
+            stranger.xadd(Scripts(stranger, config.namespace, "s").keys["mail"], {"x": "y"})
+        assert mailbox.letters("", 0.01) == []
+        leases.take("a", "w")
+        assert [letter.lease for letter in mailbox.letters()] == ["a"]
 
 
 def damage(client: Any, key: str, text: bytes, kind: str) -> None:

@@ -195,6 +195,13 @@ class RedisMailbox:
     # ----------------------------------------------------------------- letters
 
     def letters(self, after: str = "", wait_s: float = 0.0) -> list[Letter]:
+        while entries := self._entries(after, wait_s):
+            if found := [letter for id, fields in entries if (letter := self._letter(id, dict(fields)))]:
+                return found
+            after = entries[-1][0]  # nothing of it is a letter
+        return []
+
+    def _entries(self, after: str, wait_s: float) -> list[Any]:
         block = _ms(wait_s) or None
         reply = self._scripts.call(
             lambda: self._client.xread({self._key["mail"]: after or "0"}, count=MAX_LETTERS, block=block)
@@ -203,8 +210,7 @@ class RedisMailbox:
             found: Any = reply
             if isinstance(found, dict):  # as RESP3 has it
                 found = [[key, batches[0]] for key, batches in found.items()]
-            entries = found[0][1] if found else []
-            return [letter for id, fields in entries if (letter := self._letter(id, dict(fields)))]
+            return list(found[0][1]) if found else []
 
     def _letter(self, id: str, fields: dict[str, str]) -> Letter | None:
         """None for one that nobody of us can have written; it costs itself."""

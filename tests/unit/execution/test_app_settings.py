@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from merlin.config.load import find_config
-from merlin.config.seal import seal
 from merlin.execution.distributed import names
 from merlin.execution.distributed.app import make_app
 from merlin.execution.distributed.consumer import Consumer
 from merlin.execution.distributed.incoming import body_with
+from merlin.execution.distributed.messages import Notice, seal_notice
 from merlin.execution.distributed.refusals import Refusals
 
 
@@ -60,9 +60,9 @@ def consumer(config):
     return made
 
 
-def test_of_a_sealed_ticket_no_more_than_was_sealed_reaches_celery(consumer, config):
-    ticket = {"v": 1, "study": "s", "workspace": "/w", "plan": "p", "instance": "i", "ticket": "t"}
-    envelope = seal(ticket, config.key)
+def test_of_a_sealed_notice_no_more_than_was_sealed_reaches_celery(consumer, config):
+    notice = Notice(study="s", workspace="/w", plan="p", session="1", instance="i", lo=0, hi=1, lease="l")
+    envelope = seal_notice(notice, config.key)
     callback = {"task": "celery.map"}
     body = body_with(envelope).replace("{}]", f'{{"callbacks": [{callback}]}}]'.replace("'", '"'))
     message = Message(body.encode(), eta="9999-12-31T00:00:00", shadow="x", expires=5)

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from merlin.config.seal import seal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import incoming, names
+from merlin.execution.distributed.messages import Notice, open_notice, seal_notice
 from merlin.execution.distributed.refusals import MAX_KINDS, Refusals
 
 KEY = b"k" * 32
@@ -43,19 +43,21 @@ def test_what_could_not_be_counted_is_counted_later():
     assert refusals.take() == 2
 
 
-def test_a_ticket_with_the_longest_names_passes_whole_and_nothing_around_it_is_kept():
+def test_a_notice_with_the_longest_names_passes_whole_and_nothing_around_it_is_kept():
     long = "é" * 4096
-    ticket = {
-        "v": 1,
-        "study": "s",
-        "workspace": long,
-        "plan": "p" * 64,
-        "instance": "i" * 2000,
-        "ticket": "t",
-    }
-    envelope = seal(ticket, KEY)
+    notice = Notice(
+        study="s",
+        workspace=long,
+        plan="p" * 64,
+        session="1",
+        instance="i" * 2000,
+        lo=0,
+        hi=1,
+        lease="l",
+    )
+    envelope = seal_notice(notice, KEY)
     assert incoming.sealed_envelope(incoming.body_with(envelope), KEY) == envelope
-    assert incoming.open_ticket(envelope, KEY)["workspace"] == long
+    assert open_notice(envelope, KEY) == notice
     clean = incoming.clean_redis_message(redis_message(incoming.body_with(envelope), eta="9999-12-31"), "q")
     assert b"eta" not in clean
     assert b"another" not in clean
