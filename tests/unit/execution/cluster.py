@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,9 +141,10 @@ class Worker:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(60)
+        with suppress(SystemExit):  # of a worker that has vanished
+            self.engine.close()
         if not self.is_dead:
             assert not self.num_running
-            self.engine.close()
             assert all(process.is_closed for process in self.processes), "a process was forgotten"
 
 
