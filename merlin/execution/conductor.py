@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from merlin.errors import ExecutionError
-from merlin.execution.wire import chunk_from_json, chunk_to_json
+from merlin.execution.wire import from_json, to_json
 from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
@@ -45,7 +45,7 @@ def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
         if isinstance(memory, Death):
             data["deaths"].append([memory.instance, memory.task, memory.infrastructure])
         else:
-            data["deferred"].append([chunk_to_json(memory.chunk), memory.not_before])
+            data["deferred"].append([to_json(memory.chunk), memory.not_before])
     return [EventRecord(kind=MEMORY, data=data)] if any(data.values()) else []
 
 
@@ -55,7 +55,7 @@ def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
     for event in found.events(session):
         if event.kind == MEMORY:
             out += [Death(instance=i, task=t, infrastructure=lost) for i, t, lost in event.data["deaths"]]
-            out += [Deferral(chunk=chunk_from_json(c), not_before=at) for c, at in event.data["deferred"]]
+            out += [Deferral(chunk=from_json(c, Chunk), not_before=at) for c, at in event.data["deferred"]]
     return out
 
 

@@ -18,9 +18,9 @@ from merlin.execution.conductor import Conductor
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.wire import Message, result_from_json
+from merlin.execution.wire import Message, from_json
 from merlin.study.schedule import TARGET_S
-from merlin.study.tasks import Chunk, ReturnCode
+from merlin.study.tasks import Chunk, ChunkResult, ReturnCode
 from merlin.study.workspace import Workspace, lock
 
 INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
@@ -251,7 +251,7 @@ class _Run:
             case "result":
                 assert worker.chunk is not None
                 chunk, worker.chunk = worker.chunk, None
-                result = result_from_json(chunk, message)
+                result = from_json(message["result"], ChunkResult)
                 self._conductor.finished(result, time.monotonic())
                 if result.stop == "stop_workers":
                     self._note_stop_workers(chunk)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from merlin.errors import ExecutionError
 from merlin.execution.sessions import kill_session
-from merlin.execution.wire import Channel, chunk_to_json
+from merlin.execution.wire import Channel, to_json
 from merlin.study.tasks import Chunk
 from merlin.study.workspace import Workspace
 
@@ -70,7 +70,7 @@ class WorkerProcess:
 
     def run(self, chunk: Chunk) -> None:
         self.chunk, self.ended, self.failed = chunk, 0, 0
-        self.channel.send({"op": "run", "chunk": chunk_to_json(chunk)})
+        self.channel.send({"op": "run", "chunk": to_json(chunk)})
 
     def leave(self, *, now: bool) -> None:
         """Tell it to exit; `now`: interrupt what it runs."""

@@ -4,7 +4,8 @@
 to a worker           ``{"op": "run", "chunk": …}``, ``{"op": "stop"}`` (interrupt what runs and
                       exit), ``{"op": "exit"}`` (when idle)
 from a worker         ``{"op": "ready"}``, ``{"op": "progress", "ended": n, "failed": n}``,
-                      ``{"op": "result", …}``, ``{"op": "error", "message": …}`` and then it exits
+                      ``{"op": "result", "result": …}``, ``{"op": "error", "message": …}`` and then
+                      it exits
 ====================  =======================================================================
 
 While a chunk runs nothing is sent to its worker but ``stop``, so a readable socket means: stop. A worker started
@@ -17,15 +18,14 @@ from __future__ import annotations
 import json
 import select
 import socket
-from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from merlin.errors import ExecutionError
-from merlin.study.tasks import Chunk, ChunkResult, Deferred
 
 Message = dict[str, Any]
-
-_CHUNK_DEFAULTS = {f.name: f.default for f in fields(Chunk) if f.name not in ("instance", "lo", "hi")}
+T = TypeVar("T")
 
 
 class Channel:
@@ -87,44 +87,16 @@ def _parse(line: bytes) -> Message:
     raise ExecutionError(f"what came from the other process is no message: {line[:60]!r}")
 
 
-def chunk_to_json(chunk: Chunk) -> Message:
-    """What differs from the defaults."""
-    out: Message = {"instance": chunk.instance, "lo": chunk.lo, "hi": chunk.hi}
-    for name, default in _CHUNK_DEFAULTS.items():
-        value = getattr(chunk, name)
-        if value != default:
-            out[name] = value
-    return out
+def to_json(value: object) -> Any:
+    """A chunk, a result or another record, as plain objects."""
+    return msgspec.to_builtins(value)
 
 
-def chunk_from_json(data: Message) -> Chunk:
-    pairs = {name: tuple((a, b) for a, b in data.get(name, ())) for name in ("holes", "absent_rows")}
-    return Chunk(**(data | pairs))
-
-
-def result_to_json(result: ChunkResult) -> Message:
-    """All but the chunk, which the receiver knows."""
-    return {
-        "runs": result.runs,
-        "deferred": [{"chunk": chunk_to_json(d.chunk), "delay_s": d.delay_s} for d in result.deferred],
-        "busy_s": result.busy_s,
-        "stop": result.stop,
-        "note": result.note,
-    }
-
-
-def result_from_json(chunk: Chunk, data: Message) -> ChunkResult:
-    """Raises ExecutionError if the message is not what `result_to_json` makes."""
+def from_json(data: object, kind: type[T]) -> T:
+    """Raises ExecutionError for what `to_json` does not make of such a record."""
     try:
-        return ChunkResult(
-            chunk=chunk,
-            runs=tuple((int(a), int(b), int(outcome)) for a, b, outcome in data["runs"]),
-            deferred=tuple(
-                Deferred(chunk=chunk_from_json(d["chunk"]), delay_s=d["delay_s"]) for d in data["deferred"]
-            ),
-            busy_s=float(data["busy_s"]),
-            stop=data["stop"],
-            note=data["note"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ExecutionError(f"a worker sent a result that makes no sense: {error!r}") from error
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise ExecutionError(
+            f"another process sent a {kind.__name__} that makes no sense: {error}"
+        ) from error

@@ -19,7 +19,8 @@ import traceback
 from types import FrameType
 
 from merlin.errors import LeaseLostError, MerlinError
-from merlin.execution.wire import Channel, Message, chunk_from_json, result_to_json
+from merlin.execution.wire import Channel, Message, from_json, to_json
+from merlin.study.tasks import Chunk
 
 PROGRESS_S = 0.2  # between two progress messages
 ORPHAN_GRACE_S = 5.0  # for a function call to return after the command is gone
@@ -133,8 +134,8 @@ class _Worker:
 
     def _run(self, message: Message) -> None:
         self._last_progress = time.monotonic()
-        result = self._runner.run(chunk_from_json(message["chunk"]))
-        self._channel.send({"op": "result", **result_to_json(result)})
+        result = self._runner.run(from_json(message["chunk"], Chunk))
+        self._channel.send({"op": "result", "result": to_json(result)})
 
     def _should_stop(self) -> bool:
         return self._is_told_to_stop or self._channel.has_news()

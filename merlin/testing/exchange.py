@@ -369,13 +369,10 @@ class ExchangeContract:
         assert other.send(["b"], "drop", study="s", instances=["i"]) == ["b"]
         assert registry.receive("nobody") == ([], 0)
         commands, num_refused = registry.receive("b")
-        assert [(c["op"], c.get("in_s"), c.get("study")) for c in commands] == [
-            ("stop", 5.0, None),
-            ("drop", None, "s"),
-        ]
-        assert (num_refused, len({c["id"] for c in commands})) == (0, 2)
+        assert [(c.op, c.in_s, c.study) for c in commands] == [("stop", 5.0, ""), ("drop", 0.0, "s")]
+        assert (num_refused, len({c.id for c in commands})) == (0, 2)
         assert registry.receive("b") == ([], 0)
-        assert [c["op"] for c in registry.receive("a")[0]] == ["stop"]
+        assert [c.op for c in registry.receive("a")[0]] == ["stop"]
 
     def test_studies_are_advertised_until_their_run_is_withdrawn(self) -> None:
         registry, other = self.make_backend().registry, self.make_backend().registry

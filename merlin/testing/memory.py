@@ -21,7 +21,7 @@ from typing import Any
 
 from merlin.errors import OwnershipLostError, StudyGoneError
 from merlin.execution.distributed.contracts import Backend, Carrier, Envelope, Letter, Offer, Standing
-from merlin.execution.distributed.registry import COMMAND_S, Op, StudyInfo, WorkerInfo
+from merlin.execution.distributed.registry import COMMAND_S, Command, Op, StudyInfo, WorkerInfo
 
 FORGET_S = 3600.0  # silent workers, and studies that are over
 BATCH = 1000  # letters per look
@@ -52,7 +52,7 @@ class MemoryServer:
         self.studies: dict[str, _Study] = {}
         self.open_studies: dict[str, StudyInfo] = {}
         self.workers: dict[str, WorkerInfo] = {}
-        self.inboxes: dict[str, list[dict[str, Any]]] = {}
+        self.inboxes: dict[str, list[Command]] = {}
         self.counters: dict[str, int] = {}
         self._numbers = itertools.count()
 
@@ -285,14 +285,15 @@ class MemoryRegistry:
         chosen = [w.name for w in self.workers()] if worker_names is None else list(worker_names)
         with self._call("send") as server:
             for name in chosen:
-                body = {"op": op, "to": name, "until": server.now + COMMAND_S, "id": secrets.token_hex(8)}
-                server.inboxes.setdefault(name, []).append(body | more)
+                id, until = secrets.token_hex(8), server.now + COMMAND_S
+                command = Command(op=op, to=name, until=until, id=id, **more)
+                server.inboxes.setdefault(name, []).append(command)
         return chosen
 
-    def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
+    def receive(self, name: str) -> tuple[list[Command], int]:
         with self._call("receive") as server:
             found = server.inboxes.pop(name, [])
-            commands = [command for command in found if command["until"] >= server.now]
+            commands = [command for command in found if command.until >= server.now]
             return commands, len(found) - len(commands)
 
     def advertise(self, study: StudyInfo) -> None:

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from merlin.errors import LeaseLostError
 from merlin.execution.pool import LOGS_DIR, WorkerProcess
-from merlin.execution.wire import Channel, chunk_from_json, result_to_json
+from merlin.execution.wire import Channel, from_json, to_json
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.pieces import pieces_of
@@ -154,9 +154,9 @@ class ThreadProcess(WorkerProcess):
             for message in messages:
                 if message["op"] != "run":
                     return
-                result = self._run_chunk(Work(self, ledger, chunk_from_json(message["chunk"])))
+                result = self._run_chunk(Work(self, ledger, from_json(message["chunk"], Chunk)))
                 if result is not None:
-                    self.theirs.send({"op": "result", **result_to_json(result)})
+                    self.theirs.send({"op": "result", "result": to_json(result)})
 
     def append(self, ledger: LedgerWriter, records: list[RangeRecord]) -> None:
         """What was killed writes nothing."""

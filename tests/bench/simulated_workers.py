@@ -34,7 +34,7 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import BEAT_S, WorkerInfo
 from merlin.execution.distributed.scripts import Scripts, _text
 from merlin.execution.distributed.upkeep import TICK_S
-from merlin.execution.wire import chunk_from_json
+from merlin.execution.wire import from_json
 from merlin.study.owner import Report
 from merlin.study.pieces import num_tasks
 from merlin.study.tasks import Chunk, ChunkResult, Outcome
@@ -197,7 +197,7 @@ class Crowd:
                 self._idle.append(worker)
                 continue
             body = json.loads(json.loads(reply[1])["body"])
-            chunk, study = chunk_from_json(body["chunk"]), notice["study"]
+            chunk, study = from_json(body["chunk"], Chunk), notice["study"]
             end = now + num_tasks(chunk) * self._task_s * self._random.uniform(1 - SPREAD, 1 + SPREAD)
             heapq.heappush(self._running, Running(end, now, chunk.lease, study, chunk, worker))
             self._held[worker][chunk.lease] = study

@@ -15,7 +15,7 @@ from merlin.execution.distributed.leaving import INTERRUPT_S, RETRY_S, Leaving
 from merlin.execution.distributed.messages import seal_report
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.wire import Message, result_from_json
+from merlin.execution.wire import Message, from_json
 from merlin.study.owner import Report
 from merlin.study.tasks import Chunk, ChunkResult
 
@@ -138,7 +138,7 @@ class ChunkRuns:
             try:
                 for message in process.channel.receive():
                     if message["op"] == "result":
-                        return result_from_json(run.chunk, message)
+                        return from_json(message.get("result"), ChunkResult)
                     self._heed(run, message)
             except ExecutionError as error:  # it is not sane any more
                 process.is_ready, process.crash = True, str(error)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from merlin.execution.distributed.registry import Op, StudyInfo, WorkerInfo
+from merlin.execution.distributed.registry import Command, Op, StudyInfo, WorkerInfo
 
 Envelope = str  # JSON of a sealed message
 MAX_LETTERS = 1000  # of one look
@@ -142,7 +142,7 @@ class Registry(Protocol):
     def send(self, /, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
         """Give a command to workers (to all live ones); returns their names."""
 
-    def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
+    def receive(self, name: str) -> tuple[list[Command], int]:
         """The commands to a worker that have arrived, and how many were refused."""
 
     def advertise(self, study: StudyInfo) -> None:

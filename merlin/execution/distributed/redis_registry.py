@@ -9,28 +9,22 @@ import json
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
 
 from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_errors, server_time
-from merlin.execution.distributed.entries import (
-    RUNNING,
-    STUDY,
-    WORKER,
-    Damage,
-    checked,
-    is_command,
-    parse_entry,
-)
+from merlin.execution.distributed.entries import Damage
 from merlin.execution.distributed.registry import (
     COMMAND_S,
     SILENT_S,
+    Command,
     Op,
-    RunningChunk,
     StudyInfo,
     WorkerInfo,
 )
@@ -169,7 +163,7 @@ class RedisRegistry:
         return chosen
 
     @asking_again
-    def receive(self, name: str) -> tuple[list[dict[str, Any]], int]:
+    def receive(self, name: str) -> tuple[list[Command], int]:
         """The commands to a worker that have arrived, and how many were refused."""
         key = self._inbox(name)
         pipe = self._client.pipeline()
@@ -179,14 +173,12 @@ class RedisRegistry:
         if not texts:
             return [], 0
         now = server_time(self._client)
-        commands: list[dict[str, Any]] = []
+        commands: list[Command] = []
         for text in texts:
-            try:
-                body = unseal(parse_entry(text), self._config.key)
-            except (ForgedMessageError, ValueError):
-                continue
-            if is_command(body, name, now, get_args(Op)):
-                commands.append(body)
+            with suppress(ForgedMessageError, ValueError):
+                command = msgspec.convert(self._unsealed(text), Command)
+                if command.to == name and command.until >= now:
+                    commands.append(command)
         return commands, len(texts) - len(commands)
 
     # ---------------------------------------------------------------- studies
@@ -217,9 +209,12 @@ class RedisRegistry:
                 self.damage.note(f"{self._studies} {id}", error)
         return sorted(found, key=lambda s: s.published)
 
+    def _unsealed(self, text: str) -> dict[str, Any]:
+        return unseal(msgspec.json.decode(text), self._config.key)
+
     def _study(self, id: str, text: str) -> StudyInfo:
         """Raises ForgedMessageError, ValueError."""
-        study = StudyInfo(**checked(unseal(parse_entry(text), self._config.key), STUDY))
+        study = msgspec.convert(self._unsealed(text), StudyInfo)
         if study.study_id != id:
             raise ValueError("it is of another study")
         return study
@@ -252,10 +247,9 @@ class RedisRegistry:
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
     """Raises ValueError for one that describes itself in a way that this version does not know."""
-    data = checked(parse_entry(text), WORKER)
-    if data["name"] != name:
+    worker = msgspec.json.decode(text, type=WorkerInfo)
+    if worker.name != name:
         raise ValueError("it is of another worker")
     if beat > now + SILENT_S:
         raise ValueError("it is from the future")
-    running = [RunningChunk(**checked(run, RUNNING)) for run in data["running"]]
-    return WorkerInfo(**(data | {"running": running}), last_beat=beat, age_s=max(0.0, now - beat))
+    return replace(worker, last_beat=beat, age_s=max(0.0, now - beat))

@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 BEAT_S = 5.0
 SILENT_S = 20.0  # a worker that has not been heard of for so long is not alive
 COMMAND_S = 60.0  # a command is valid for so long
 
 Op = Literal["stop", "stop_now", "drop", "interrupt"]
+# anybody who may write into Redis can have written these: no text that would steer a terminal, no time in year 10,000
+Text = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
+Whole = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+AtOnce = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningChunk:
     """A chunk that a worker runs."""
 
-    study: str  # study id
-    instance: str
-    lo: int
-    hi: int
-    since: float  # server time, epoch seconds
+    study: Text  # study id
+    instance: Text
+    lo: Whole
+    hi: Whole
+    since: Seconds  # server time, epoch seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """A worker as it describes itself, and when it was last heard of."""
 
-    name: str
-    host: str
-    pid: int
-    queues: list[str]  # names on the broker
-    concurrency: int  # chunks at a time
-    started: float  # epoch seconds, server time
-    version: str
+    name: Text
+    host: Text
+    pid: Whole
+    queues: list[Text]  # names on the broker
+    concurrency: AtOnce  # chunks at a time
+    started: Seconds  # epoch seconds, server time
+    version: Text
     last_beat: float = 0.0  # epoch seconds, server time
     age_s: float = 0.0  # since the last beat
     is_stopping: bool = False
@@ -48,10 +55,23 @@ class WorkerInfo:
 class StudyInfo:
     """A study that is not over."""
 
-    study_id: str
+    study_id: Text
     name: str
     workspace: str
-    plan: str  # digest
+    plan: Text  # digest
     queues: list[str]  # names in the spec
-    session: str
-    published: float  # epoch seconds, server time
+    session: Text
+    published: Seconds  # epoch seconds, server time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What a worker is told to do; see `contracts.Registry.send`."""
+
+    to: Text
+    op: Op
+    until: Seconds  # server time
+    id: Text
+    in_s: Seconds = 0.0  # of "stop"
+    study: str = ""
+    instances: list[str] = field(default_factory=list)  # of "drop": of these step instances only

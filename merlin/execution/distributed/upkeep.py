@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from merlin.errors import MerlinError, StudyGoneError
 from merlin.execution.distributed.chunk_runs import ChunkRuns
@@ -15,7 +14,7 @@ from merlin.execution.distributed.contracts import Registry
 from merlin.execution.distributed.crew import Run
 from merlin.execution.distributed.leaving import Leaving
 from merlin.execution.distributed.refusals import Refusals
-from merlin.execution.distributed.registry import BEAT_S, COMMAND_S
+from merlin.execution.distributed.registry import BEAT_S, COMMAND_S, Command
 
 log = logging.getLogger("merlin.worker")
 
@@ -139,25 +138,25 @@ class Upkeep:
         now = time.monotonic()
         self._obeyed = {id: until for id, until in self._obeyed.items() if until > now}
         for command in commands:
-            if command["id"] in self._obeyed:
+            if command.id in self._obeyed:
                 self._refusals.note("a command that was sent before")
                 continue
-            self._obeyed[command["id"]] = now + 2 * COMMAND_S
-            log.info("command: %s", command["op"])
+            self._obeyed[command.id] = now + 2 * COMMAND_S
+            log.info("command: %s", command.op)
             self.do(command)
 
-    def do(self, command: dict[str, Any]) -> None:
+    def do(self, command: Command) -> None:
         """Obey."""
-        match command["op"]:
-            case "stop" if command.get("in_s"):
-                self._leave_at = min(self._leave_at, time.monotonic() + command["in_s"])
+        match command.op:
+            case "stop" if command.in_s:
+                self._leave_at = min(self._leave_at, time.monotonic() + command.in_s)
             case "stop" | "stop_now":
-                self._end(at_once=command["op"] == "stop_now")
+                self._end(at_once=command.op == "stop_now")
             case "interrupt":
-                self._runs.interrupt(command["study"])
+                self._runs.interrupt(command.study)
             case "drop":
                 self._watch_until = time.monotonic() + WATCH_S
-                self._runs.void(command["study"], command.get("instances"))
+                self._runs.void(command.study, command.instances)
 
     def _end(self, *, at_once: bool) -> None:
         """End this worker, in Celery's own way; with `at_once`, what runs is interrupted."""

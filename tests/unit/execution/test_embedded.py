@@ -24,7 +24,7 @@ from merlin.errors import WorkspaceError
 from merlin.execution.embedded import RunOptions, run_embedded
 from merlin.execution.events import RecordingObserver, RunSummary
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.wire import chunk_to_json
+from merlin.execution.wire import to_json
 from merlin.ledger.replay import replay
 from merlin.study.plan import Edge
 from merlin.study.tasks import Chunk, Outcome
@@ -295,7 +295,7 @@ def test_a_worker_that_is_told_to_run_and_to_stop_in_one_breath_begins_nothing(t
     workspace = make_workspace(tmp_path, step("sim", 2, command=f"echo x >> {log}; sleep 600"))
     worker = WorkerProcess(workspace, "w0", session="", num_threads=1)
     try:
-        chunk = chunk_to_json(Chunk(instance="sim", lo=0, hi=2))
+        chunk = to_json(Chunk(instance="sim", lo=0, hi=2))
         words = [{"op": "run", "chunk": chunk}, {"op": "stop"}]
         worker.channel.sock.sendall("".join(f"{json.dumps(word)}\n" for word in words).encode())
         told = []
@@ -306,5 +306,5 @@ def test_a_worker_that_is_told_to_run_and_to_stop_in_one_breath_begins_nothing(t
         worker.kill()
         worker.process.wait()
         worker.close()
-    assert [message["op"] for message in told] == ["ready", "result"] and told[-1]["runs"] == []
+    assert [message["op"] for message in told] == ["ready", "result"] and told[-1]["result"]["runs"] == []
     assert not log.exists()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.errors import ExecutionError
-from merlin.execution.wire import Channel, chunk_from_json, chunk_to_json, result_from_json, result_to_json
+from merlin.execution.wire import Channel, from_json, to_json
 from merlin.study.tasks import Chunk, ChunkResult, Deferred
 
 ranges = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3).map(tuple)
@@ -30,7 +30,7 @@ chunks = st.builds(
 
 @given(chunks)
 def test_a_chunk_survives_the_wire(chunk: Chunk) -> None:
-    assert chunk_from_json(json.loads(json.dumps(chunk_to_json(chunk)))) == chunk
+    assert from_json(json.loads(json.dumps(to_json(chunk))), Chunk) == chunk
 
 
 @given(chunks, chunks)
@@ -43,12 +43,12 @@ def test_a_result_survives_the_wire(chunk: Chunk, later: Chunk) -> None:
         stop="hard_fail",
         note="exit code 102",
     )
-    assert result_from_json(chunk, json.loads(json.dumps(result_to_json(result)))) == result
+    assert from_json(json.loads(json.dumps(to_json(result))), ChunkResult) == result
 
 
 def test_a_result_without_sense_is_an_error() -> None:
     with pytest.raises(ExecutionError, match="makes no sense"):
-        result_from_json(Chunk(instance="sim", lo=0, hi=1), {"runs": [1]})
+        from_json({"runs": [1]}, ChunkResult)
 
 
 def test_messages_arrive_whole_and_the_end_is_noticed() -> None:

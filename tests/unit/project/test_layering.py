@@ -55,6 +55,7 @@ FENCES = {
     "pandas": {"status", "shards"},
     "celery": {"execution"},
     "amqp": {"execution"},
+    "msgspec": {"execution"},
     "redis": {"views", "execution", "server", "config"},
     "kombu": {"execution", "config"},
 }

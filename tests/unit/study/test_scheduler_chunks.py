@@ -19,7 +19,7 @@ def test_chunks_grow_towards_the_target_and_shrink_at_the_tail() -> None:
         b.finish_ok(chunk, busy_s=0.001 * sizes[-1])
     assert sizes[:5] == [1, 8, 64, 512, 1500]
     assert max(sizes) == 1500
-    assert sizes[-4:-1] == [50, 50, 50]  # less work than 50 ms is not worth a chunk
+    assert sizes[-6:] == [27, 14, 7, 3, 2, 1]  # of less work than 50 ms each worker gets an equal part
     left = 10_000
     for size in sizes:
         assert size <= max(50, -(-left // 4))
