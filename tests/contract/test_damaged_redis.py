@@ -101,7 +101,7 @@ def check_that_all_goes_on(registry: RedisRegistry) -> None:
     registry.beat(GOOD)
     registry.send(["celery@good"], "stop")
     commands, _ = registry.receive("celery@good")
-    assert [c["op"] for c in commands] == ["stop"]
+    assert [c.op for c in commands] == ["stop"]
 
 
 class TestOneBadEntry:

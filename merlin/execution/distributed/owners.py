@@ -137,6 +137,7 @@ class Owners:
         return random.uniform(0.5, 1.0) * max(ASK_S, num_workers / ASKS_PER_S)
 
     def _forget(self, study_id: str) -> None:
+        self._due[study_id] = time.monotonic() + ASK_S  # until what runs of it here has ended
         if self._runs.forget(study_id):
             self._known.pop(study_id, None)
             self._due.pop(study_id, None)
