@@ -45,5 +45,7 @@ class ChunkSizer:
         """Tasks of the next chunk when `num_left` have not been handed out: guided at the tail."""
         share = -(-num_left // (2 * num_workers))
         least = int(least_s / self._per_task_s) if self._per_task_s else 1
-        least = min(least, -(-num_left // num_workers))  # what is left may take longer: no worker goes without
+        least = min(
+            least, -(-num_left // num_workers)
+        )  # what is left may take longer: no worker goes without
         return max(1, min(self.size, max(share, least)))
