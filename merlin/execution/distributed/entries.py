@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
+
+import msgspec
 
 log = logging.getLogger("merlin.worker")
 
 MAX_DAMAGED = 100  # of which is told
+
+
+def decoded(text: str, kind: Any = Any) -> Any:
+    """The value in a JSON text, if it is of this kind. Raises ValueError, and nothing else."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 class Damage:

@@ -19,7 +19,7 @@ from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_errors, server_time
-from merlin.execution.distributed.entries import Damage
+from merlin.execution.distributed.entries import Damage, decoded
 from merlin.execution.distributed.registry import (
     COMMAND_S,
     SILENT_S,
@@ -210,7 +210,7 @@ class RedisRegistry:
         return sorted(found, key=lambda s: s.published)
 
     def _unsealed(self, text: str) -> dict[str, Any]:
-        return unseal(msgspec.json.decode(text), self._config.key)
+        return unseal(decoded(text), self._config.key)
 
     def _study(self, id: str, text: str) -> StudyInfo:
         """Raises ForgedMessageError, ValueError."""
@@ -247,7 +247,7 @@ class RedisRegistry:
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
     """Raises ValueError for one that describes itself in a way that this version does not know."""
-    worker = msgspec.json.decode(text, type=WorkerInfo)
+    worker: WorkerInfo = decoded(text, WorkerInfo)
     if worker.name != name:
         raise ValueError("it is of another worker")
     if beat > now + SILENT_S:
