@@ -211,8 +211,8 @@ def judge_reach(component: str, endpoint: Endpoint, reach: Reach) -> Finding:
     hints = [reach.hint] if reach.hint else []
     hints += [f"a round trip takes {reach.latency_ms:.0f} ms; workers should be nearer"] if is_slow else []
     hints += ["the connection is not encrypted (rediss, amqps)"] if reach.ok and is_plain else []
-    old = reach.ok and endpoint.is_redis and reach.version and numbers(reach.version) < (6,)
-    hints += ["Redis 6 or newer is needed"] if old else []
+    old = reach.ok and endpoint.is_redis and reach.version and numbers(reach.version) < (6, 2)
+    hints += ["Redis 6.2 or newer is needed"] if old else []
     return Finding(
         component=component,
         status="broken" if not reach.ok or old else "warning" if hints else "ok",

@@ -67,7 +67,7 @@ def reach(**more) -> Reach:
         ("127.0.0.1", {}, "ok", ""),
         ("far.lab", {}, "warning", "not encrypted"),
         ("127.0.0.1", {"latency_ms": 80.0}, "warning", "80 ms"),
-        ("127.0.0.1", {"version": "5.0.7"}, "broken", "Redis 6"),
+        ("127.0.0.1", {"version": "6.0.16"}, "broken", "Redis 6.2"),
         ("127.0.0.1", {"ok": False, "version": "", "hint": "start it"}, "broken", "start it"),
     ],
 )
