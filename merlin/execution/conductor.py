@@ -43,7 +43,7 @@ def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
     data: dict[str, list[Any]] = {"deferred": [], "deaths": []}
     for memory in memories:
         if isinstance(memory, Death):
-            data["deaths"].append([memory.instance, memory.task, memory.infrastructure])
+            data["deaths"].append([memory.instance, memory.task, memory.infrastructure, memory.lease])
         else:
             data["deferred"].append([to_json(memory.chunk), memory.not_before])
     return [EventRecord(kind=MEMORY, data=data)] if any(data.values()) else []
@@ -54,7 +54,10 @@ def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
     out: list[Deferral | Death] = []
     for event in found.events(session):
         if event.kind == MEMORY:
-            out += [Death(instance=i, task=t, infrastructure=lost) for i, t, lost in event.data["deaths"]]
+            out += [
+                Death(instance=i, task=t, infrastructure=lost, lease=lease)
+                for i, t, lost, lease in event.data["deaths"]
+            ]
             out += [Deferral(chunk=from_json(c, Chunk), not_before=at) for c, at in event.data["deferred"]]
     return out
 
@@ -144,7 +147,13 @@ class Conductor:
 
     def done(self, chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
         """What the ledger holds of the chunk's tasks: (lo, hi, outcome)."""
-        runs = self.read().outcomes_of(chunk.instance).runs(chunk.lo, chunk.hi)
+        self.read()
+        return self.known(chunk)
+
+    def known(self, chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
+        """`done`, as the ledger was when it was read last."""
+        assert self._replay is not None
+        runs = self._replay.outcomes_of(chunk.instance).runs(chunk.lo, chunk.hi)
         return tuple(run for run in runs if run[2] != NO_OUTCOME)
 
     def lost(self, chunk: Chunk, now: float, *, crash: str = "") -> None:

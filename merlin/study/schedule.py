@@ -70,6 +70,7 @@ class Death:
     instance: str
     task: int
     infrastructure: bool  # the worker was not killed by the task
+    lease: str  # of that chunk: a death counts once, however often it is heard of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +200,8 @@ class Scheduler:
         self._num_leases = 0  # ever; makes the names
         self._deferred: list[tuple[float, int, Chunk]] = []
         self._num_deferred = 0  # ever; breaks ties
-        self._deaths: dict[tuple[str, int, bool], int] = {}  # instance, task, whether by infrastructure
+        # of instance, task, whether by infrastructure: the leases
+        self._deaths: dict[tuple[str, int, bool], set[str]] = {}
         self._verdicts: list[Verdict] = []
         self._memories: list[Deferral | Death] = []
         self._active: dict[str, list[tuple[tuple[int, int, int], str]]] = {}  # by queue, heaps
@@ -284,7 +286,7 @@ class Scheduler:
         if chunk is None:
             return False
         state = self._states[chunk.instance]
-        num_failed = self._settle(state, chunk, result.runs)
+        self._settle(state, chunk, result.runs)
         for later in result.deferred:
             self._defer(state, chunk, later.chunk, now + later.delay_s)
         again = self._unsettled(state, chunk)
@@ -295,7 +297,7 @@ class Scheduler:
         if result.stop == "hard_fail":
             note = f": {result.note}" if result.note else ""
             self.stop(f"a task of step '{state.spec.id}' failed hard{note}", now=True)
-        elif num_failed:
+        elif _has_failures(result.chunk, result.runs):
             self._check_failures(state, result.note)
         self._propagate()
         return True
@@ -317,11 +319,13 @@ class Scheduler:
         held = self._release(chunk)
         if held is None:
             return False
-        state = self._states[held.instance]
+        state, done = self._states[held.instance], list(done)
         self._settle(state, held, done)
+        if _has_failures(chunk, done):
+            self._check_failures(state, "")
         for rest in self._unsettled(state, held):
             if num_tasks(rest) == 1:
-                self._lost_alone(state, rest, signal, infrastructure)
+                self._lost_alone(state, replace(rest, lease=chunk.lease), signal, infrastructure)
                 continue
             for half in halves(rest):
                 self._requeue(state, replace(half, attempt=held.attempt + 1))
@@ -426,7 +430,7 @@ class Scheduler:
         chunks = [c for c in self._leases.values() if c.instance == instance and c.lo <= task < c.hi]
         return (
             f"task {task} of {instance} is {STATE_NAMES[state.tasks[task]]}; running chunks over it: {chunks}; "
-            f"deaths: {self._deaths.get((instance, task, False), 0)}; open groups: {state.num_open_groups}"
+            f"deaths: {len(self._deaths.get((instance, task, False), ()))}; open groups: {state.num_open_groups}"
         )
 
     # ------------------------------------------------------------- handing out
@@ -509,17 +513,14 @@ class Scheduler:
 
     # -------------------------------------------------------------- outcomes
 
-    def _settle(self, state: _State, chunk: Chunk, runs: Iterable[Run]) -> int:
-        """Take the outcomes inside the chunk; returns the number of failed tasks."""
-        num_failed = 0
+    def _settle(self, state: _State, chunk: Chunk, runs: Iterable[Run]) -> None:
+        """Take the outcomes inside the chunk."""
         for a, b, outcome in clip(runs, pieces_of(chunk)):
             if outcome not in ENDED:
                 continue
             self._expect_running(state, a, b)
             state.move(a, b, outcome)
-            num_failed += (b - a) * (outcome in FAILURES)
         self._note_change(state, chunk.lo, chunk.hi)
-        return num_failed
 
     def _expect_running(self, state: _State, lo: int, hi: int) -> None:
         for a, _, value in state.tasks.runs(lo, hi):
@@ -537,20 +538,20 @@ class Scheduler:
 
     def _lost_alone(self, state: _State, chunk: Chunk, signal: str, infrastructure: bool) -> None:
         (task,) = chunk.task_ids()
-        death = Death(instance=chunk.instance, task=task, infrastructure=infrastructure)
+        death = Death(instance=chunk.instance, task=task, infrastructure=infrastructure, lease=chunk.lease)
         self._memories.append(death)
         deaths = self._count_death(death)
         if deaths < (LOSS_LIMIT if infrastructure else state.spec.crash_limit):
-            self._requeue(state, replace(chunk, attempt=chunk.attempt + 1, isolate=True))
+            self._requeue(state, replace(chunk, attempt=chunk.attempt + 1, isolate=True, lease=""))
             return
         cause = cause_of_loss(deaths, signal, infrastructure)
         self._judge(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
         self._check_failures(state, cause)
 
     def _count_death(self, death: Death) -> int:
-        key = (death.instance, death.task, death.infrastructure)
-        self._deaths[key] = self._deaths.get(key, 0) + 1
-        return self._deaths[key]
+        leases = self._deaths.setdefault((death.instance, death.task, death.infrastructure), set())
+        leases.add(death.lease)
+        return len(leases)
 
     def _judge(self, state: _State, lo: int, hi: int, outcome: Outcome, cause: str, attempt: int) -> None:
         state.move(lo, hi, int(outcome))
@@ -678,6 +679,11 @@ class Scheduler:
         find = _ready_shards if state.block_sources else _ready_tasks
         if closed and not self._changed:
             assert not list(find(state, 0, size)), f"{id}: waits for nothing"
+
+
+def _has_failures(chunk: Chunk, runs: Iterable[Run]) -> bool:
+    """Whether tasks of it failed; an adopted chunk may not hold them any more, but nobody has looked at them yet."""
+    return any(outcome in FAILURES for _, _, outcome in clip(runs, pieces_of(chunk)))
 
 
 def _part(chunk: Chunk, pieces: list[Range]) -> Chunk:

@@ -40,6 +40,7 @@ from merlin.execution.distributed.contracts import (
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
 from merlin.study.owner import Handout, Legacy, Report, take_over
+from merlin.study.pieces import Run
 from merlin.study.tasks import Chunk
 
 log = logging.getLogger("merlin.worker")
@@ -52,6 +53,8 @@ REISSUE_S = 5.0  # what nobody has taken for so long gets a new message, if its 
 SLOTS_S = 1.0  # between two looks for workers, or longer:
 SLOTS_SHARE = 0.05  # of the time at most
 RETRY_S = 1.0  # after trouble with the disk
+MAX_TROUBLE_S = 10.0  # of that; then somebody else may own the study
+MAX_TAKE_OVER_S = 600.0  # to read the ledger; who takes longer hangs, and does not stay the owner
 ENDS = ("run_stopped", "run_finished")  # events
 # what would meet the next letter, too
 _NOT_OF_A_LETTER = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
@@ -76,7 +79,7 @@ class Ownership:
     ) -> None:
         """Take over. Raises OwnershipLostError, StudyGoneError, LedgerError, or another ExecutionError."""
         self._study, self._mailbox, self._tools = study, mailbox, tools
-        self._began = self._renewed = time.monotonic()
+        self._began = self._renewed = self._wrote = time.monotonic()
         self._clock = standing.now - self._began  # of the server, ahead of `monotonic`
         self._read = standing.read or "0"
         self._is_read = True  # the server knows how far
@@ -108,7 +111,7 @@ class Ownership:
 
         def renew() -> None:
             with suppress(ExecutionError):  # the next step meets it, too
-                while not is_done.wait(RENEW_S):
+                while not is_done.wait(RENEW_S) and time.monotonic() - self._began < MAX_TAKE_OVER_S:
                     self._mailbox.renew()
 
         thread = threading.Thread(target=renew, name="renew", daemon=True)
@@ -171,13 +174,20 @@ class Ownership:
     # ------------------------------------------------------------------- rounds
 
     def work(self, wait_s: float) -> None:
-        """One round: what has arrived by now, or does within `wait_s`, and what follows from it."""
+        """One round: what has arrived by now, or does within `wait_s`, and what follows from it.
+
+        Raises LedgerError if the ledger could not be written for a while; another machine may see it.
+        """
         try:
             self.settle(wait_s)
         except LedgerError as error:  # what it has to say is kept, and nothing is offered meanwhile
+            if time.monotonic() - self._wrote >= MAX_TROUBLE_S:
+                self.release()
+                raise
             log.warning("%s", error)
             time.sleep(RETRY_S)
             return
+        self._wrote = time.monotonic()
         if not (self.is_over or self.is_unsure):
             before, self.broker_error = str(self.broker_error or ""), None
             self.offer()
@@ -198,13 +208,19 @@ class Ownership:
         if wakeup is not None:
             wait_s = min(wait_s, max(0.0, wakeup - self._now()))
         letters = self._mailbox.letters(self._read, 0.0 if self._has_more else wait_s)
+        # whoever wrote them: the holders of these commit nothing from now on
+        self._mailbox.void([letter.lease for letter in letters if letter.kind == "expired"])
+        self._is_ledger_read = False  # since then
         for letter in letters:
+            if time.monotonic() - self._renewed >= RENEW_S:
+                self._renew()
             try:
                 self._heed(letter)
             except _NOT_OF_A_LETTER:
                 raise
             except Exception:
                 log.exception("a letter that cannot be dealt with; its study goes on without it")
+                self._write()
                 self._mailbox.offer({}, letter.id)
                 self.is_unsure = True
                 return
@@ -254,7 +270,7 @@ class Ownership:
 
     def _heed_report(self, report: Report) -> None:
         is_cut_off = report.died or report.is_interrupted or report.trouble
-        done = self._conductor.done(report.chunk) if is_cut_off else ()
+        done = self._done(report.chunk) if is_cut_off else ()
         if not self.owner.reported(report, done, self._now()):
             return
         if report.died and not (report.is_infrastructure or report.is_interrupted or report.trouble):
@@ -270,8 +286,14 @@ class Ownership:
             "the worker of tasks [%d, %d) of %s has not been heard of for %g s; they run again",
             chunk.lo, chunk.hi, chunk.instance, self._tools.lease_s,
         )  # fmt: skip
-        self._mailbox.void([lease])  # whoever wrote the letter: its holder commits nothing from now on
-        self.owner.expired(lease, self._conductor.done(chunk))
+        self.owner.expired(lease, self._done(chunk))
+
+    def _done(self, chunk: Chunk) -> tuple[Run, ...]:
+        """What the ledger has of a chunk that ended before its letter was written; one look does for many of them."""
+        if not self._is_ledger_read:
+            self._conductor.read()
+            self._is_ledger_read = True
+        return self._conductor.known(chunk)
 
     def _look_after_leases(self) -> None:
         """End those that ran out, though their holders had the time to renew them; miss those of which nobody knows."""
@@ -390,9 +412,9 @@ class Ownership:
         elif scheduler.stop_reason:
             self._mailbox.void(self.owner.withdraw())
             if not self._is_stopped:
-                self._end("run_stopped", scheduler.stop_reason)
-                if scheduler.stop_now:
+                if scheduler.stop_now:  # before it is written down: who takes over from then on does not
                     self._interrupt()
+                self._end("run_stopped", scheduler.stop_reason)
             if self.owner.running():
                 return
         else:

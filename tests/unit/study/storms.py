@@ -120,7 +120,7 @@ class World:
             ended = self.ledger[v.instance].ranges((OK, FAILED, SKIPPED, SOFT_FAILED), v.lo, v.hi)
             assert not ended or v.instance in self.cancelled
             if v.cause.startswith("killed"):
-                deaths = self.deaths[v.instance, v.lo, False] + self.num_owners
+                deaths = self.deaths[v.instance, v.lo, False]
                 assert deaths >= self.spec[v.instance].crash_limit
             for task in range(v.lo, v.hi):
                 assert v.attempt > self.attempts.get((v.instance, task), 0)

@@ -1,0 +1,265 @@
+"""Owners of studies between any two of their statements: whoever comes next goes on without loss, and nothing twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import LEASE_S, Cluster
+from study_on_disk import step
+from waiting import wait_until
+
+from merlin.errors import LedgerError, OwnershipLostError, RedisUnreachableError
+from merlin.execution.conductor import Conductor
+from merlin.execution.distributed import ownership
+from merlin.execution.distributed.contracts import Offer
+from merlin.execution.distributed.messages import open_chunk, seal_report
+from merlin.execution.distributed.ownership import Ownership, Tools
+from merlin.ledger.records import RangeRecord
+from merlin.ledger.writer import LedgerWriter
+from merlin.study.owner import Report
+from merlin.study.pieces import pieces_of
+from merlin.study.tasks import Chunk, ChunkResult, Deferred, Outcome
+from merlin.testing.memory import MemoryBackend
+
+
+class Hands:
+    """A worker made by hand: takes every offer, commits and reports what it is told."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.leases = cluster.tools().backend.leases(cluster.study.id)
+
+    def take(self) -> list[Chunk]:
+        key, study = self.cluster.config.key, self.cluster.study.id
+        found: list[Offer] = [o for o in self.cluster.mailbox().offers() if not o.worker]
+        return [open_chunk(o.envelope, study, o.lease, key) for o in found if self.leases.take(o.lease, "w")]
+
+    def commit(self, chunk: Chunk, outcome: Outcome) -> None:
+        workspace = self.cluster.workspace
+        with LedgerWriter(
+            workspace.ledger_dir, "w", session=self.cluster.session, study_id=self.cluster.study.id
+        ) as ledger:
+            ledger.append(
+                *(
+                    RangeRecord(instance=chunk.instance, lo=a, hi=b, outcome=outcome, attempt=chunk.attempt)
+                    for a, b in pieces_of(chunk)
+                )
+            )
+
+    def end(self, chunk: Chunk, outcome: Outcome = Outcome.OK) -> None:
+        self.commit(chunk, outcome)
+        runs = tuple((a, b, int(outcome)) for a, b in pieces_of(chunk))
+        self.report(chunk, result=ChunkResult(chunk=chunk, runs=runs))
+
+    def report(self, chunk: Chunk, **report: Any) -> None:
+        text = seal_report(
+            Report(chunk=chunk, worker="w", **report), self.cluster.study.id, self.cluster.config.key
+        )
+        assert self.leases.settle(chunk.lease, text)
+
+
+def own(cluster: Cluster, tools: Tools | None = None) -> Ownership:
+    """By force, as if whoever owned it had been killed."""
+    tools = tools or cluster.tools()
+    mailbox = tools.backend.mailbox(cluster.study.id)
+    standing = mailbox.own(cluster.session, force=True)
+    return Ownership(cluster.study, cluster.session, mailbox, standing, tools)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Cluster]:
+    return lambda *instances: Cluster(tmp_path, *instances).publish()
+
+
+Make = Callable[..., Cluster]
+
+
+# ----------------------------------------------------------- what an heir has to know
+
+
+def test_a_limit_of_failures_that_the_last_owner_did_not_hear_of_stops_the_study(make: Make) -> None:
+    cluster = make(step("sim", 50, max_failures=0))
+    hands = Hands(cluster)
+    own(cluster).offer()
+    (chunk,) = hands.take()
+    hands.end(chunk, Outcome.FAILED)  # and the owner is killed
+    heir = own(cluster)
+    heir.work(0.0)
+    assert heir.is_over
+    assert cluster.data_of("run_stopped")[0]["reason"].startswith("max_failures")
+
+
+def test_failures_of_a_process_that_died_afterwards_stop_the_study(make: Make) -> None:
+    cluster = make(step("sim", 50, max_failures=0))
+    hands = Hands(cluster)
+    owner = own(cluster)
+    owner.offer()
+    (chunk,) = hands.take()
+    hands.commit(chunk, Outcome.FAILED)
+    hands.report(chunk, died="SIGSEGV")
+    owner.work(0.0)
+    assert owner.is_over
+
+
+def test_a_death_counts_once_however_often_it_is_heard_of(make: Make) -> None:
+    """The ledger has it already, and the server does not know yet that its letter was dealt with."""
+    cluster = make(step("sim", 1, crash_limit=3))
+    hands = Hands(cluster)
+    for num in range(3):
+        owner = own(cluster)
+        owner.settle()
+        owner.offer()
+        assert cluster.outcomes() == {}, f"after {num} deaths"
+        (chunk,) = hands.take()
+        hands.report(chunk, died="SIGSEGV")
+        owner.settle()
+    assert cluster.outcomes() == {"FAILED": 1}
+    (failure,) = cluster.ledger().failures()
+    assert failure.failure.cause == "killed its worker 3 times (SIGSEGV)"
+
+
+def test_a_letter_that_cannot_be_dealt_with_does_not_cost_what_came_before(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(step("sim", 1), step("post", 1))
+    hands = Hands(cluster)
+    owner = own(cluster)
+    owner._slots = {"merlin": 2}
+    owner._look_for_workers = float("inf")
+    owner.offer()
+    first, second = hands.take()
+    later = Deferred(chunk=Chunk(instance=first.instance, lo=0, hi=1, retries=7, attempt=1), delay_s=1000.0)
+    hands.report(first, result=ChunkResult(chunk=first, runs=(), deferred=(later,)))
+    hands.report(second, trouble="nobody foresaw this")
+    reported = owner.owner.reported
+    monkeypatch.setattr(
+        owner.owner,
+        "reported",
+        lambda report, *more: 1 / 0 if report.trouble else reported(report, *more),
+    )
+    owner.work(0.0)
+    assert owner.is_unsure
+    heir = own(cluster)
+    assert heir.owner.scheduler.counts()[first.instance].queued == 1
+
+
+def test_a_study_that_failed_hard_is_interrupted_by_the_heir_of_an_owner_that_died_just_then(
+    make: Make,
+) -> None:
+    cluster = make(step("sim", 1), step("post", 1))
+    hands, died = Hands(cluster), RedisUnreachableError("away")
+
+    def trouble(name: str, is_done: bool) -> None:
+        if name == "withdraw" and not is_done:  # the ledger has it that the run has stopped
+            raise died
+
+    backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
+    tools = Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
+    owner = own(cluster, tools)
+    owner._slots, owner._look_for_workers = {"merlin": 2}, float("inf")
+    owner.offer()
+    first, _ = hands.take()
+    hands.report(first, result=ChunkResult(chunk=first, runs=(), stop="hard_fail"))
+    with pytest.raises(RedisUnreachableError):
+        owner.settle()
+    heir = own(cluster)
+    heir.settle()
+    commands, _ = cluster.tools().backend.registry.receive("w")
+    assert "interrupt" in {command.op for command in commands}
+
+
+# --------------------------------------------------------------- owners that cannot work
+
+
+def test_the_ledger_is_read_once_for_many_chunks_that_were_cut_off(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger of ten thousand segments takes a while, and thousands of chunks are interrupted when a job ends."""
+    cluster = make(step("sim", 400))
+    hands = Hands(cluster)
+    owner = own(cluster)
+    owner._slots, owner._look_for_workers = {"merlin": 60}, float("inf")
+    owner.offer()
+    chunks = hands.take()
+    assert len(chunks) == 60
+    for chunk in chunks:
+        hands.report(chunk, is_interrupted=True)
+    reads: list[int] = []
+    read = Conductor.read
+    monkeypatch.setattr(Conductor, "read", lambda self: reads.append(1) or read(self))  # type: ignore[func-returns-value]
+    owner.settle()
+    assert owner.owner.scheduler.num_running == 0
+    assert len(reads) <= 2
+
+
+def test_an_owner_stays_it_while_it_deals_with_many_letters(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(step("sim", 400))
+    hands = Hands(cluster)
+    owner = own(cluster)
+    owner._slots, owner._look_for_workers = {"merlin": 20}, float("inf")
+    owner.offer()
+    for chunk in hands.take():
+        hands.end(chunk)
+    heed = owner._heed
+    monkeypatch.setattr(ownership, "RENEW_S", 0.0)
+    monkeypatch.setattr(owner, "_heed", lambda letter: (cluster.server.advance(1.0), heed(letter)))
+    owner.settle()
+    assert not cluster.mailbox().own(cluster.session).is_ours
+
+
+def test_an_owner_that_cannot_write_lets_another_one(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine may have lost the file system that the others see."""
+    cluster = make(step("sim", 1))
+    hands = Hands(cluster)
+    owner = own(cluster)
+    owner.offer()
+    (chunk,) = hands.take()
+    hands.report(chunk, died="SIGSEGV")
+    monkeypatch.setattr(ownership, "RETRY_S", 0.0)
+    monkeypatch.setattr(ownership, "MAX_TROUBLE_S", 0.2)
+
+    def fail(*_: Any) -> None:
+        raise LedgerError("stale file handle")
+
+    monkeypatch.setattr(owner._conductor._ledger, "append", fail)
+
+    def work() -> bool:
+        owner.work(0.0)
+        return False
+
+    with pytest.raises(LedgerError):
+        wait_until(work)
+    assert cluster.mailbox().own(cluster.session).is_ours
+
+
+def test_an_owner_whose_file_system_hangs_when_it_takes_over_does_not_stay_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(step("sim", 1))
+    is_answering = threading.Event()
+    read = Conductor.read
+    monkeypatch.setattr(Conductor, "read", lambda self: is_answering.wait(60) and read(self))
+    monkeypatch.setattr(ownership, "RENEW_S", 0.01)
+    monkeypatch.setattr(ownership, "MAX_TAKE_OVER_S", 0.2)
+
+    def take_over() -> None:
+        with pytest.raises(OwnershipLostError):
+            own(cluster)
+
+    thread = threading.Thread(target=take_over, daemon=True)
+    thread.start()
+
+    def is_free() -> bool:
+        cluster.server.advance(1.0)
+        return cluster.mailbox().own(cluster.session).is_ours
+
+    wait_until(lambda: any(s.until > cluster.server.now for s in cluster.server.studies.values()))
+    wait_until(is_free)
+    is_answering.set()
+    thread.join(60)
