@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,18 @@ def test_imports_point_down() -> None:
         if target not in allowed:
             wrong.append(f"{found.file.relative_to(ROOT)}:{found.line}: {source} imports {found.module}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", ["execution", "views", "ledger", "config"])
+def test_no_file_of_a_folder_imports_in_a_circle(folder: str) -> None:
+    """Imports for type checkers and inside functions count, too."""
+    graph: dict[str, set[str]] = {}
+    for found in all_imports():
+        name = ".".join(("merlin", *found.file.relative_to(PACKAGE).with_suffix("").parts))
+        if name.startswith(f"merlin.{folder}.") and found.module.startswith(f"merlin.{folder}."):
+            graph.setdefault(name.removesuffix(".__init__"), set()).add(found.module)
+    assert graph
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_third_party_packages_stay_behind_their_fences() -> None:
