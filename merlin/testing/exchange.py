@@ -305,6 +305,14 @@ class ExchangeContract:
         self.expect_gone(mailbox, leases)
         assert mailbox.own(SESSION).is_over
 
+    def test_a_study_that_is_forgotten_is_gone(self) -> None:
+        mailbox, leases = self.opened("a", "b")
+        leases.take("a", "w")
+        mailbox.forget()
+        self.expect_gone(mailbox, leases)
+        assert raised(StudyGoneError, lambda: mailbox.own(SESSION))
+        assert self.make_backend().mailbox(STUDY).open("two", only_if_gone=True)
+
     def test_a_study_that_has_ended_may_begin_again(self) -> None:
         mailbox, leases = self.opened("a")
         mailbox.close()

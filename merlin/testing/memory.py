@@ -254,6 +254,10 @@ class MemoryMailbox(_OfStudy):
             over_until = server.now + FORGET_S
             server.studies[self._id] = _Study(token="", session="", until=0.0, over_until=over_until)
 
+    def forget(self) -> None:
+        with self._call("forget") as server:
+            server.studies.pop(self._id, None)
+
 
 class MemoryRegistry:
     """Implements `contracts.Registry`."""

@@ -294,7 +294,15 @@ def test_a_study_on_a_full_server_can_be_ended(careful: Bench) -> None:
     with careful.server.client() as client:
         client.config_set("maxmemory", 1)
         careful.other()[0].drop()
-        assert client.keys("*") == []
+        client.config_set("maxmemory", 0)
+    assert careful.other()[0].own(SESSION).is_over
+
+
+def test_an_owner_of_before_the_clock_was_set_back_is_replaced(careful: Bench) -> None:
+    assert not careful.other()[0].own(SESSION).is_ours
+    with careful.server.client() as client:
+        client.hincrby(Scripts(client, careful.config.namespace, STUDY).keys["owner"], "until", 3_600_000)
+    assert careful.other()[0].own(SESSION).is_ours
 
 
 def test_a_server_that_is_killed_goes_on_from_its_append_only_file(careful: Bench) -> None:
@@ -307,6 +315,20 @@ def test_a_server_that_is_killed_goes_on_from_its_append_only_file(careful: Benc
     careful.mailbox.renew()
     assert careful.leases.take("b", "w")
     assert careful.leases.settle("a", "{}")
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_an_old_snapshot_does_not_say_that_a_later_run_is_over(forgetful: Bench, end: str) -> None:
+    """Nobody would publish it again."""
+    getattr(forgetful.mailbox, end)()
+    assert forgetful.other()[0].own(SESSION).is_over
+    with forgetful.server.client() as client:
+        client.save()
+    forgetful.mailbox.open("two")
+    forgetful.server.kill9()
+    forgetful.server.start_again()
+    assert raised(StudyGoneError, lambda: forgetful.other()[0].own("two"))
+    assert forgetful.mailbox.open("three", only_if_gone=True)
 
 
 def test_a_server_that_comes_back_with_an_old_snapshot_has_lost_the_study(forgetful: Bench) -> None:

@@ -113,6 +113,9 @@ class Mailbox(Protocol):
     def drop(self) -> None:
         """End the run, whoever owns it."""
 
+    def forget(self) -> None:
+        """From now on it is gone: who knows of it publishes it from its ledger."""
+
 
 class Carrier(Protocol):
     """Carries messages to the workers that serve a queue. Raises ExecutionError if the broker cannot be reached."""

@@ -19,9 +19,10 @@ from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.sessions import read_process
 from merlin.ledger.records import EventRecord
+from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.status.snapshot import CANCELLED
+from merlin.status.snapshot import CANCELLED, is_published
 from merlin.study.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def cancel(
     before = _sorted({*held, *running(workers, study_id, instances)})
     before = [chunk for chunk in before if not _is_dead(chunk.worker, workers)]
     if steps is None:
-        _write_down(workspace, next_session(workspace.ledger_dir, tools.backend.time()))
+        _write_down(workspace, tools, CANCELLED)
         mailbox.drop()
         registry.withdraw(study_id)
     else:
@@ -97,23 +98,31 @@ def cancel(
     return CancelReport(before=before, after=after, dropped=steps is None)
 
 
-def _write_down(workspace: Workspace, session: str) -> None:
+def _write_down(workspace: Workspace, tools: Tools, reason: str) -> None:
     """The ledger remembers it when Redis does not, so that nobody publishes the study again."""
+    session = next_session(workspace.ledger_dir, tools.backend.time())
     with LedgerWriter(
         workspace.ledger_dir, CONTROLLER, session=session, study_id=workspace.plan.study_id
     ) as ledger:
-        ledger.append(EventRecord(kind="run_stopped", data={"reason": CANCELLED}))
+        ledger.append(EventRecord(kind="run_stopped", data={"reason": reason}))
 
 
 def stop(workspace: Workspace, config: Config, reason: str) -> int:
     """Let nothing more of a study start; returns the chunks that run on to their end.
 
     Raises:
-        ExecutionError: Redis cannot be reached, or does not hold the study.
+        ExecutionError: Redis cannot be reached.
     """
-    with owning(workspace, make_tools(config)) as ownership:
-        ownership.stop(reason)
-        return ownership.owner.running()
+    tools = make_tools(config)
+    try:
+        with owning(workspace, tools) as ownership:
+            ownership.stop(reason)
+            return ownership.owner.running()
+    except StudyGoneError:
+        if is_published(replay(workspace.ledger_dir, workspace.plan)):  # workers would publish it again
+            _write_down(workspace, tools, reason)
+            tools.backend.mailbox(workspace.plan.study_id).drop()
+        return 0
 
 
 def write_down_end(workspace: Workspace, config: Config) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from merlin.errors import ExecutionError, StudyGoneError, WorkspaceError, command_line
+from merlin.errors import ExecutionError, OwnershipLostError, StudyGoneError, WorkspaceError, command_line
 from merlin.execution.conductor import CONTROLLER, reset_records
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.leaving import lease_s
@@ -88,13 +88,17 @@ class _Opener:
                 self._mailbox.own(running.session, force=True)
         num_running = sum(offer.expires_s > 0 for offer in self._mailbox.offers())
         if num_running:
+            with suppress(OwnershipLostError, StudyGoneError):  # whoever owned it goes on at once
+                self._mailbox.release()
             raise ExecutionError(
                 f"{num_running} chunks of {self._workspace.path} still run; wait for them "
                 f"(merlin query-workers shows them), or end them: {command_line('cancel', self._workspace.path)}"
             )
+        # nobody goes on with an earlier run, whose records would not count any more, however long the rest takes; if
+        # this process is killed, workers that know the study publish it
+        self._mailbox.forget()
         session = next_session(self._workspace.ledger_dir, self._tools.backend.time())
         self._write_down(session, redo_failed=redo_failed, steps=steps)
-        # if this process is killed from here on, the workers find the study and publish it
         now = self._tools.backend.time()
         self._registry.advertise(self._study.info(session, now))
         self._mailbox.open(session)
@@ -179,7 +183,8 @@ def publish_again(study: Study, tools: Tools) -> Literal["published", "busy", "o
     mailbox = tools.backend.mailbox(study.id)
     try:
         with lock(workspace):
-            if not is_published(replay(workspace.ledger_dir, workspace.plan)):
+            found = replay(workspace.ledger_dir, workspace.plan)
+            if not is_published(found):
                 registry.withdraw(study.id)
                 return "over"
             if mailbox.exists():
@@ -192,6 +197,11 @@ def publish_again(study: Study, tools: Tools) -> Literal["published", "busy", "o
             registry.advertise(study.info(session, now))
             if not mailbox.open(session, only_if_gone=True):
                 return "busy"
+            found.update()
+            if not is_published(found):  # cancelled meanwhile
+                mailbox.drop()
+                registry.withdraw(study.id, session)
+                return "over"
             mailbox.release()
     except WorkspaceError:
         return "busy"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from merlin.errors import RedisFullError, StudyGoneError
+from merlin.errors import StudyGoneError
 from merlin.execution.distributed.connect import server_time
 from merlin.execution.distributed.contracts import MAX_LETTERS, Envelope, Letter, Offer, Standing
 from merlin.execution.distributed.entries import Damage
@@ -116,7 +116,7 @@ class RedisMailbox:
     def _follow_beat(self, beat: int) -> None:
         """A server that has gone back in time, as after a restart, knows leases that have ended: they must go."""
         if beat <= self._beat:
-            self._forget()
+            self.forget()
             raise StudyGoneError(f"Redis at {self._scripts.place} has gone back in time, as after a restart")
         self._beat = beat
 
@@ -127,12 +127,9 @@ class RedisMailbox:
         self._scripts.run("release", self._token, 1)
 
     def drop(self) -> None:
-        self._forget()
-        with suppress(RedisFullError):  # then its ledger says that it is over
-            self._scripts.call(lambda: self._client.hset(self._key["owner"], "over", "1"))
-            self._scripts.call(lambda: self._client.expire(self._key["owner"], 3600))
+        self._scripts.run("drop")
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         self._scripts.call(lambda: self._client.delete(*self._key.values()))
 
     # ------------------------------------------------------------------ offers

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
 
 FORGET_S = 3600.0
+_DELETE_IF = """
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then return redis.call('HDEL', KEYS[1], ARGV[1]) end
+"""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -193,10 +196,13 @@ class RedisRegistry:
     def withdraw(self, study_id: str, session: str = "") -> None:
         """The study is over, if its run is this one still."""
         text = self._client.hget(self._studies, study_id) if session else None
+        if text is None:
+            self._client.hdel(self._studies, study_id)
+            return
         with suppress(ForgedMessageError, ValueError):
-            if text is not None and self._study(study_id, str(text)).session != session:
+            if self._study(study_id, str(text)).session != session:
                 return
-        self._client.hdel(self._studies, study_id)
+        self._client.eval(_DELETE_IF, 1, self._studies, study_id, str(text))  # not a run that began just now
 
     @asking_again
     def studies(self) -> list[StudyInfo]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from merlin.errors import MerlinError, StudyGoneError
+from merlin.errors import MerlinError, RedisFullError, RedisUnreachableError, StudyGoneError
 from merlin.execution.distributed.chunk_runs import ChunkRuns
 from merlin.execution.distributed.contracts import Registry
 from merlin.execution.distributed.crew import Run
@@ -46,6 +46,7 @@ class Upkeep:
         self._beaten = self._registered = self._answered = time.monotonic()
         self._watch_until = -math.inf
         self._leave_at = math.inf  # when this worker ends, because a command says so
+        self._told: dict[str, float] = {}
         self._obeyed: dict[str, float] = {}  # ids of commands, until when a copy could be taken for new
 
     def start(self) -> None:
@@ -59,18 +60,21 @@ class Upkeep:
             self._thread.join(timeout=STOP_S)
 
     def _loop(self) -> None:
-        told: dict[str, float] = {}
         while not self._stop.wait(TICK_S):
-            now = time.monotonic()
             try:
-                self.tick(now)
+                self.tick(time.monotonic())
             except MerlinError as error:
-                told = {text: when for text, when in told.items() if now - when < TELL_S}
-                if str(error) not in told:
-                    told[str(error)] = now
-                    log.warning("%s", error)
+                self._tell(error)
             except Exception:
                 log.exception("housekeeping failed")
+
+    def _tell(self, error: MerlinError) -> None:
+        """Once in a while."""
+        now, text = time.monotonic(), str(error)
+        self._told = {told: when for told, when in self._told.items() if now - when < TELL_S}
+        if text not in self._told:
+            self._told[text] = now
+            log.warning("%s", error)
 
     def tick(self, now: float) -> None:
         """What is due."""
@@ -118,6 +122,11 @@ class Upkeep:
                 lost = runs[0].leases.renew(leases)
             except StudyGoneError:
                 lost = set(leases)
+            except (RedisFullError, RedisUnreachableError):
+                raise
+            except MerlinError as error:  # what is damaged costs its own study
+                self._tell(error)
+                continue
             for run in runs:
                 if run.chunk.lease in lost:
                     run.void()

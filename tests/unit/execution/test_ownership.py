@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,18 +15,30 @@ from cluster import LEASE_S, Cluster
 from study_on_disk import step
 from waiting import wait_until
 
-from merlin.errors import LedgerError, OwnershipLostError, RedisUnreachableError
+from merlin.errors import (
+    ExecutionError,
+    LedgerError,
+    OwnershipLostError,
+    RedisUnreachableError,
+    StudyGoneError,
+)
 from merlin.execution.conductor import Conductor
-from merlin.execution.distributed import ownership
+from merlin.execution.distributed import control, open_study, owners, ownership
 from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk, seal_report
 from merlin.execution.distributed.ownership import Ownership, Tools
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
+from merlin.status.snapshot import CANCELLED, is_published
 from merlin.study.owner import Report
 from merlin.study.pieces import pieces_of
 from merlin.study.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.testing.memory import MemoryBackend
+
+QUICKLY: dict[Any, dict[str, float]] = {
+    owners: {"WAIT_S": 0.02, "TICK_S": 0.01, "ASK_S": 0.02, "LIST_S": 0.05, "NOTICE_S": 0.0, "RETRY_S": 0.01},
+    ownership: {"RENEW_S": 0.05, "EXPIRE_S": 0.01, "SLOTS_S": 0.02, "RETRY_S": 0.01},
+}
 
 
 class Hands:
@@ -73,6 +88,24 @@ def own(cluster: Cluster, tools: Tools | None = None) -> Ownership:
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Cluster]:
     return lambda *instances: Cluster(tmp_path, *instances).publish()
+
+
+@pytest.fixture
+def make_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cluster]]:
+    """For workers that run."""
+    for module, times in QUICKLY.items():
+        for name, seconds in times.items():
+            monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setenv("MERLIN_LEASE_S", "1")
+    made: list[Cluster] = []
+
+    def make(*instances: Any) -> Cluster:
+        made.append(Cluster(tmp_path, *instances).publish())
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
 
 
 Make = Callable[..., Cluster]
@@ -263,3 +296,115 @@ def test_an_owner_whose_file_system_hangs_when_it_takes_over_does_not_stay_it(
     wait_until(is_free)
     is_answering.set()
     thread.join(60)
+
+
+# ------------------------------------------------------------- commands between two statements
+
+
+class Killed(BaseException):
+    """In place of a signal that nobody can handle."""
+
+
+def killed_at(cluster: Cluster, call: str, number: int) -> Tools:
+    """For a process that is killed when it asks the server for this so often."""
+    calls: list[str] = []
+
+    def trouble(name: str, is_done: bool) -> None:
+        if name == call and not is_done:
+            calls.append(name)
+            if len(calls) == number:
+                raise Killed
+
+    backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
+    return Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "is_written"),
+    [
+        ("own", 1, False),
+        ("time", 1, False),
+        ("time", 2, True),
+        ("advertise", 1, True),
+        ("open", 1, True),
+        ("own", 2, True),
+        ("offer", 1, True),
+        ("release", 1, True),
+    ],
+)
+@pytest.mark.parametrize("has_owner", [True, False])
+def test_a_restart_that_is_killed_anywhere_leaves_a_study_that_goes_on(
+    make_live: Make, call: str, number: int, is_written: bool, has_owner: bool
+) -> None:
+    """Of a run that still goes on, but of which nothing runs now."""
+    cluster = make_live(step("sim", 3))
+    hands = Hands(cluster)
+    owner = own(cluster)
+    owner.offer()
+    (chunk,) = hands.take()
+    hands.end(chunk, Outcome.FAILED)
+    owner.settle()
+    if not has_owner:
+        owner.release()
+    with suppress(Killed):
+        opener = open_study._Opener(cluster.workspace, killed_at(cluster, call, number))
+        opener.open(redo_failed=True, steps=None)
+    cluster.messages()  # are lost
+    cluster.worker().start()
+    cluster.wait_until_over(pass_s=5.0)
+    assert cluster.outcomes() == ({"OK": 3} if is_written else {"OK": 2, "FAILED": 1})
+
+
+@pytest.mark.parametrize("call", ["advertise", "open", "release"])
+def test_a_study_that_is_cancelled_while_it_is_published_again_is_over(make: Make, call: str) -> None:
+    cluster = make(step("sim", 3))
+    cluster.server.lose_studies()
+    others = cluster.tools().backend
+
+    def trouble(name: str, is_done: bool) -> None:
+        if name == call and not is_done:
+            control._write_down(cluster.workspace, cluster.tools(), CANCELLED)
+            others.mailbox(cluster.study.id).drop()
+            others.registry.withdraw(cluster.study.id)
+
+    backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
+    tools = Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
+    with suppress(StudyGoneError):
+        assert open_study.publish_again(cluster.study, tools) == "over"
+    assert cluster.is_over()
+    assert not is_published(cluster.ledger())
+
+
+def test_a_study_that_redis_has_lost_can_be_purged(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next worker would publish it again."""
+    cluster = make(step("sim", 3))
+    cluster.server.lose_studies()
+    monkeypatch.setattr(control, "make_tools", lambda config: cluster.tools())
+    assert control.stop(cluster.workspace, cluster.config, "purged") == 0
+    assert cluster.data_of("run_stopped") == [{"reason": "purged"}]
+    assert open_study.publish_again(cluster.study, cluster.tools()) == "over"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_is_damaged_of_one_study_does_not_cost_the_leases_of_another(make_live: Make) -> None:
+    cluster = make_live(step("sim", 8))
+    worker = cluster.worker(lambda work: work.hang(), concurrency=2).start()  # type: ignore[func-returns-value]
+    wait_until(lambda: worker.num_running == 2, cluster.show)
+    bad, good = worker.engine._runs.all()
+    bad.study = SimpleNamespace(id="bad")  # type: ignore[assignment]
+    worker.engine._upkeep.stop()
+    renewed: list[Any] = []
+
+    def renew(leases: Any) -> set[str]:
+        renewed.append(set(leases))
+        raise ExecutionError("damaged")
+
+    bad.leases = SimpleNamespace(renew=renew)  # type: ignore[assignment]
+    good.leases = SimpleNamespace(renew=lambda leases: renewed.append(set(leases)) or set())  # type: ignore[assignment]
+    worker.engine._upkeep._beaten = worker.engine._upkeep._registered = 0.0
+    before = cluster.server.workers[worker.name].last_beat
+    cluster.server.advance(5.0)
+    worker.engine._upkeep.tick(time.monotonic())
+    assert renewed[:2] in ([{bad.chunk.lease}, {good.chunk.lease}], [{good.chunk.lease}, {bad.chunk.lease}])
+    assert cluster.server.workers[worker.name].last_beat > before
+    worker.vanish()

@@ -10,13 +10,17 @@ local function server()
   return type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
 end
 
--- Whether the server does not hold the study, or holds it as it was before a restart.
-local function gone()
-  local seen = call('HGET', OWNER, 'server')
-  if not seen then return true end
+-- Whether the server was started anew since it had this run id, and may hold what was true earlier.
+local function forgot(seen)
   if seen == '' or seen == server() then return false end
   local info = redis.pcall('INFO', 'persistence')
   return type(info) == 'string' and string.match(info, 'aof_enabled:(%d)') == '0'
+end
+
+-- Whether the server does not hold the study, or holds it as it was before a restart.
+local function gone()
+  local seen = call('HGET', OWNER, 'server')
+  return not seen or forgot(seen)
 end
 
 -- "gone", "lost" if the token is not the owner's, or nil.

@@ -5,7 +5,7 @@ if ARGV[2] == '0' then
   call('HSET', OWNER, 'until', 0)
 else
   call('DEL', OWNER, OFFERS, LEASES, EXPIRY, MAIL)
-  call('HSET', OWNER, 'over', 1) -- so that nobody thinks it was lost
+  call('HSET', OWNER, 'over', server()) -- so that nobody thinks it was lost
   call('EXPIRE', OWNER, 3600)
 end
 return 'own'
