@@ -19,6 +19,7 @@ from merlin.study.schedule import ENDED, Death, Deferral, Scheduler
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
+PATIENCE_S = 60.0  # for an offer in a queue in which other studies' messages wait, too
 SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
 
 
@@ -65,10 +66,14 @@ class _Line:
     """The offers that wait in one queue."""
 
     since: dict[str, float] = field(default_factory=dict)  # by lease
+    num_again: dict[str, int] = field(
+        default_factory=dict
+    )  # by lease: how often its message was sent once more
     _num_taken: float = 0.0  # lately; half of what was taken a second ago
     _at: float = 0.0
 
     def leave(self, lease: str) -> None:
+        self.num_again.pop(lease, None)
         if self.since.pop(lease, None) is not None:
             self._num_taken += 1
 
@@ -195,7 +200,14 @@ class Owner:
     def offered_again(self, chunks: Iterable[Chunk], now: float) -> None:
         """Their messages were sent once more."""
         for chunk in chunks:
-            self._line_of(chunk).since[chunk.lease] = now
+            line = self._line_of(chunk)
+            line.since[chunk.lease] = now
+            line.num_again[chunk.lease] = line.num_again.get(chunk.lease, 0) + 1
+
+    def has_waited(self, chunk: Chunk, now: float) -> bool:
+        """So long that its message may be lost, though others wait in its queue; each time twice as long."""
+        line = self._line_of(chunk)
+        return now - line.since[chunk.lease] >= PATIENCE_S * 2.0 ** line.num_again.get(chunk.lease, 0)
 
     def running(self) -> int:
         """Chunks that workers hold."""

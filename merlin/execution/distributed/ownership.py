@@ -351,17 +351,23 @@ class Ownership:
         return chunks
 
     def _overdue(self, wait_s: float) -> list[Chunk]:
-        """What nobody has taken for so long, and whose queue is empty."""
+        """What nobody has taken for so long, and whose queue is empty, or seems to have lost it."""
         overdue = self.owner.overdue(self._now(), wait_s)
         if not overdue:
             return []
         try:
-            empty = self._tools.carrier.empty(overdue)
+            empty = set(self._tools.carrier.empty(overdue))
         except ExecutionError as error:
             self.broker_error = error
             return []
-        chunks = [chunk for queue in empty for chunk in overdue[queue]]
-        self.owner.offered_again(chunks, self._now())
+        now = self._now()
+        chunks = [
+            chunk
+            for queue, found in overdue.items()
+            for chunk in found
+            if queue in empty or self.owner.has_waited(chunk, now)
+        ]
+        self.owner.offered_again(chunks, now)
         return chunks
 
     def _send(self, chunks: Iterable[Chunk]) -> None:

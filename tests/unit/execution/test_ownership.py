@@ -408,3 +408,22 @@ def test_what_is_damaged_of_one_study_does_not_cost_the_leases_of_another(make_l
     assert renewed[:2] in ([{bad.chunk.lease}, {good.chunk.lease}], [{good.chunk.lease}, {bad.chunk.lease}])
     assert cluster.server.workers[worker.name].last_beat > before
     worker.vanish()
+
+
+# --------------------------------------------------------------------------- messages
+
+
+def test_a_lost_message_is_sent_again_though_another_study_always_fills_the_queue(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(step("sim", 1))
+    owner = own(cluster)
+    owner.offer()
+    assert len(cluster.messages()) == 1  # lost
+    cluster.carrier.send("merlin", [{"of": "another study"}])
+    began, num_sent = owner._now(), []
+    for after in range(0, 1000, 5):
+        monkeypatch.setattr(owner, "_now", lambda: began + after)  # noqa: B023
+        owner._look_for_overdue = 0.0
+        num_sent += [after] * owner.offer()
+    assert num_sent == [60, 180, 420, 900]
