@@ -51,7 +51,8 @@ def run_to_end(
 ) -> dict[str, Any]:
     """Run what is missing in `workspace`, with a display; returns the report."""
     from merlin.cli.progress import choose_display
-    from merlin.execution.embedded import RunOptions, run_embedded
+    from merlin.execution.conductor import RunOptions
+    from merlin.execution.embedded import run_embedded
 
     options = RunOptions(
         workers=num_workers, redo_failed=failed, steps=tuple(steps) or None, max_failures=max_failures

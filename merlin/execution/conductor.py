@@ -6,9 +6,8 @@ Executors own processes or messages and call this; nothing here starts a process
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from types import TracebackType
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from merlin.errors import ExecutionError
@@ -26,6 +25,21 @@ from merlin.study.workspace import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
 MEMORY = "memory"  # the event with what outcomes do not tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run a study."""
+
+    workers: int | None = None  # default: the cores this process may use
+    target_s: float = TARGET_S  # of work per chunk
+    redo_failed: bool = False  # run failed and skipped tasks again
+    steps: tuple[str, ...] | None = None  # … of these steps only
+    # tasks to run again however they ended, and the shards and manifests that follow from them
+    again: Mapping[str, list[tuple[int, int]]] | None = None
+    only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
+    max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
+    grace_s: float = 5.0  # for workers to end when told to stop; then they are killed
 
 
 def verdict_records(verdicts: Iterable[Verdict]) -> list[RangeRecord]:
@@ -105,32 +119,18 @@ class Conductor:
         self._unwritten: list[Record] = []
         self._replay: Replay | None = None
 
-    def open(
-        self,
-        *,
-        num_workers: int,
-        target_s: float = TARGET_S,
-        redo_failed: bool = False,
-        steps: Collection[str] | None = None,
-        again: Mapping[str, list[tuple[int, int]]] | None = None,
-        only: Collection[str] | None = None,
-        max_failures: float | None = None,
-    ) -> None:
-        """Read the ledger and decide what is to do; with `redo_failed`, failed tasks (of `steps`), too.
-
-        `again`: tasks to be run again however they ended, and the shards and manifests that follow from them. `only`:
-        the step instances to be run, all of whose other sources have ended. `max_failures`: in place of the plan's.
-        """
+    def open(self, options: RunOptions, num_workers: int) -> None:
+        """Read the ledger and decide what is to do."""
         plan, found = self._workspace.plan, self.read()
-        if redo_failed:
-            self._forget(reopen_failed(plan, found.outcomes, steps))
-        if again:
-            self._forget(reopen(plan, found.outcomes, again))
-        if only is not None:
-            plan = restrict(plan, only)
-        if max_failures is not None:
-            plan = _allowing(plan, max_failures)
-        self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers, target_s=target_s)
+        if options.redo_failed:
+            self._forget(reopen_failed(plan, found.outcomes, options.steps))
+        if options.again:
+            self._forget(reopen(plan, found.outcomes, options.again))
+        if options.only is not None:
+            plan = restrict(plan, options.only)
+        if options.max_failures is not None:
+            plan = _allowing(plan, options.max_failures)
+        self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers, target_s=options.target_s)
         self.flush()
 
     def _forget(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
@@ -223,7 +223,5 @@ class Conductor:
     def __enter__(self) -> Conductor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

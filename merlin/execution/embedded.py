@@ -7,39 +7,23 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from merlin.errors import ExecutionError
-from merlin.execution.conductor import Conductor
+from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, from_json
-from merlin.study.schedule import TARGET_S
 from merlin.study.tasks import Chunk, ChunkResult, ReturnCode
 from merlin.study.workspace import Workspace, lock
 
 INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
 PROGRESS_S = 0.2
 MAX_STILLBORN = 3  # workers in a row that die before they are ready
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How to run a study."""
-
-    workers: int | None = None  # default: the cores this process may use
-    target_s: float = TARGET_S  # of work per chunk
-    redo_failed: bool = False  # run failed and skipped tasks again
-    steps: tuple[str, ...] | None = None  # … of these steps only
-    again: Mapping[str, list[tuple[int, int]]] | None = None  # tasks to run again however they ended
-    only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
-    max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
-    grace_s: float = 5.0  # for workers to end when told to stop; then they are killed
 
 
 def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) -> RunSummary:
@@ -134,16 +118,7 @@ class _Run:
     def run(self) -> RunSummary:
         for _ in range(self._num_workers):
             self._start_worker()  # they load while the ledger is read
-        options = self._options
-        self._conductor.open(
-            num_workers=self._num_workers,
-            target_s=options.target_s,
-            redo_failed=options.redo_failed,
-            steps=options.steps,
-            again=options.again,
-            only=options.only,
-            max_failures=options.max_failures,
-        )
+        self._conductor.open(self._options, self._num_workers)
         self._scheduler = self._conductor.scheduler
         self._conductor.event(
             "run_started", workers=self._num_workers, pid=os.getpid(), host=socket.gethostname()
@@ -163,7 +138,8 @@ class _Run:
         self._hand_out()
         for key, _ in self._selector.select(self._timeout()):
             if key.data is None:
-                self._drain_wakeups()
+                with suppress(BlockingIOError):
+                    self._interrupts.wake.recv(1024)
             elif key.data in self._workers:
                 self._listen(key.data, is_dead=key.fd == key.data.pidfd)
         now = time.monotonic()
@@ -176,9 +152,7 @@ class _Run:
     def _is_over(self) -> bool:
         """Nothing runs, and nothing will."""
         scheduler = self._scheduler
-        if scheduler.num_running:
-            return False
-        return bool(scheduler.is_complete or scheduler.stop_reason)
+        return not scheduler.num_running and bool(scheduler.is_complete or scheduler.stop_reason)
 
     def _timeout(self) -> float | None:
         now = time.monotonic()
@@ -186,12 +160,6 @@ class _Run:
         if self._is_changed:
             times.append(self._next_progress)
         return max(0.0, min(times) - now) if times else None
-
-    def _drain_wakeups(self) -> None:
-        try:
-            self._interrupts.wake.recv(1024)
-        except BlockingIOError:
-            pass
 
     # -------------------------------------------------------------- hand out
 
@@ -340,13 +308,9 @@ class _Run:
 
     def _finish(self) -> RunSummary:
         scheduler, per_step = self._scheduler, self._conductor.per_step()
-        totals = {
-            name: sum(getattr(c, name) for c in per_step.values()) for name in ("planned", "ok", "failed")
-        }
+        names = ("planned", "ok", "failed", "skipped", "missing")
         summary = RunSummary(
-            **totals,
-            skipped=sum(c.skipped for c in per_step.values()),
-            missing=sum(c.missing for c in per_step.values()),
+            **{name: sum(getattr(c, name) for c in per_step.values()) for name in names},
             stop_reason=scheduler.stop_reason,
             seconds=time.monotonic() - self._began,
             per_step=per_step,

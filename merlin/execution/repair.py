@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError, WorkspaceError
-from merlin.execution.embedded import INTERRUPTED, RunOptions, run_embedded
+from merlin.execution.conductor import RunOptions
+from merlin.execution.embedded import INTERRUPTED, run_embedded
 from merlin.execution.events import Observer
 from merlin.execution.task_files import is_finished
 from merlin.ledger.replay import replay
@@ -112,7 +113,8 @@ class Repair:
             WorkspaceError: a run is under way, or there is no workspace to run samples in.
             ShardError, ExecutionError, LedgerError: it could not be finished; a second repair goes on from there.
         """
-        self._require_idle()
+        with self._locked():
+            pass  # nobody uses them just now
         self.done.digest_before = report.content_digest
         if self._finish_what_was_begun() and not self.done.was_interrupted:
             report = self._verify()
@@ -157,7 +159,8 @@ class Repair:
         elif plan.virtual:
             rebuild.note_shards(self._directory, {}, virtual=True)
             self.done.rebuilt.add("ensemble.h5")
-        rebuild.remember_filtered(data, _without_sidecar(data))
+        without_sidecar = [entry.shard for entry in data.shards if _read(data, entry.shard) is None]
+        rebuild.remember_filtered(data, without_sidecar)
 
     def _rebuild_manifest(self) -> None:
         """From the ledger and the sidecars; rows that nothing proves run again first."""
@@ -337,20 +340,12 @@ class Repair:
                 f"belongs to {', '.join(sorted(known))}"
             )
 
-    def _require_idle(self) -> None:
-        with self._locked():
-            pass
-
     def _locked(self) -> ExitStack:
         """Hold all workspaces; raises WorkspaceError if one is in use."""
-        stack = ExitStack()
-        try:
+        with ExitStack() as stack:
             for study in self._studies.values():
                 stack.enter_context(lock(study))
-        except BaseException:
-            stack.close()
-            raise
-        return stack
+            return stack.pop_all()
 
 
 def _touches(entry: Any, rows: Array) -> bool:
@@ -369,10 +364,6 @@ def _read(data: DataSet, shard: int) -> ShardInfo | None:
 def _held(data: DataSet, shard: int) -> Array:
     info = _read(data, shard)
     return NO_ROWS if info is None else np.concatenate([np.arange(a, b) for a, b in info.rows] or [NO_ROWS])
-
-
-def _without_sidecar(data: DataSet) -> list[int]:
-    return [entry.shard for entry in data.shards if _read(data, entry.shard) is None]
 
 
 def _tasks(study: Workspace, aggregate: str, rows: Array) -> dict[str, list[Range]]:

@@ -51,7 +51,8 @@ def make_workspace(root: Path, *instances: StepInstance) -> Workspace:
 
 RUN = """
 import json, sys
-from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.conductor import RunOptions
+from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
 from merlin.study.workspace import open_workspace
 # a worker that a busy machine keeps from stopping is not killed, which would cost what it has not written down yet

@@ -21,7 +21,8 @@ from study_on_disk import (
 from waiting import wait_until
 
 from merlin.errors import WorkspaceError
-from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.conductor import RunOptions
+from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RecordingObserver, RunSummary
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import to_json

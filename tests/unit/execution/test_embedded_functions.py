@@ -6,7 +6,8 @@ from pathlib import Path
 
 from study_on_disk import make_workspace, processes_of, step
 
-from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.conductor import RunOptions
+from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
 from merlin.ledger.replay import replay
 from merlin.study.plan import StepKind

@@ -15,7 +15,8 @@ from study_on_disk import RUN, end_of, make_workspace, processes_of, start_run, 
 from waiting import wait_until
 
 from merlin.errors import ExecutionError
-from merlin.execution.embedded import RunOptions, run_embedded
+from merlin.execution.conductor import RunOptions
+from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RecordingObserver, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.ledger.replay import replay
