@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
+
+from merlin.execution.sessions import all_processes
+from merlin.execution.waiting import is_readable
 
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
 _KILL_WAIT_S = 5.0
@@ -15,12 +16,12 @@ _KILL_WAIT_S = 5.0
 
 def children(pid: int) -> list[int]:
     """The live children of a process, zombies left out."""
-    return [child for child, parent, _ in _live() if parent == pid]
+    return [process.pid for process in all_processes() if process.parent == pid]
 
 
 def group_members(group: int) -> list[int]:
     """The live processes of a process group, zombies left out."""
-    return [pid for pid, _, its_group in _live() if its_group == group]
+    return [process.pid for process in all_processes() if process.group == group]
 
 
 def kill_group(group: int, grace_s: float = GRACE_S) -> None:
@@ -57,23 +58,6 @@ def _wait_for_exit(pid: int, wait_s: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(wait_s * 1000))
+        return is_readable(fd, wait_s)
     finally:
         os.close(fd)
-
-
-def _live() -> list[tuple[int, int, int]]:
-    """(pid, parent, process group) of what runs on this machine, as far as we may see it."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        if fields[0] not in (b"Z", b"X"):
-            found.append((int(entry.name), int(fields[1]), int(fields[2])))
-    return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from merlin.execution.waiting import is_readable
 
 KILL_WAIT_S = 10.0
 _CLOCKS_S = 0.05  # between two looks at clocks that count as one
@@ -20,16 +22,24 @@ class Process:
 
     pid: int
     parent: int
+    group: int
     session: int
+    is_stopped: bool  # by a signal or a debugger
     started: float  # epoch seconds, to the clock tick
 
 
-def all_sessions() -> dict[int, list[Process]]:
-    """The live processes of this machine that we may see, by session."""
-    found: dict[int, list[Process]] = {}
+def all_processes() -> Iterator[Process]:
+    """The live processes of this machine that we may see."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (process := read_process(int(entry.name))):
-            found.setdefault(process.session, []).append(process)
+            yield process
+
+
+def all_sessions() -> dict[int, list[Process]]:
+    """The same, by session."""
+    found: dict[int, list[Process]] = {}
+    for process in all_processes():
+        found.setdefault(process.session, []).append(process)
     return found
 
 
@@ -39,10 +49,11 @@ def read_process(pid: int) -> Process | None:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    if fields[0] in (b"Z", b"X"):
+    state, (parent, group, session) = fields[0], map(int, fields[1:4])
+    if state in (b"Z", b"X"):
         return None
-    ticks = int(fields[19])
-    return Process(pid, int(fields[1]), int(fields[3]), _boot_time() + ticks / os.sysconf("SC_CLK_TCK"))
+    started = _boot_time() + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return Process(pid, parent, group, session, state in (b"T", b"t"), started)
 
 
 def _boot_time() -> float:
@@ -78,7 +89,7 @@ def _kill(pids: list[int], deadline: float) -> None:
                 fds.append(os.pidfd_open(pid))
                 os.kill(pid, signal.SIGKILL)
         for fd in fds:
-            select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+            is_readable(fd, deadline - time.monotonic())
     finally:
         for fd in fds:
             os.close(fd)

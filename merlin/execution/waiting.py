@@ -9,6 +9,13 @@ from collections.abc import Callable
 _DEAF_S = 0.2  # how long a wake-up that turned out not to mean "stop" is not listened to again
 
 
+def is_readable(fd: int, wait_s: float = 0.0) -> bool:
+    """Whether a descriptor is readable within the time. That of a process is when the process has ended."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, wait_s)))
+
+
 class Waiter:
     """Waits for descriptors; `stopped` turns true, and stays so, when the controller wants an end."""
 
@@ -49,9 +56,3 @@ class Waiter:
                 self._deaf_until = time.monotonic() + _DEAF_S
             elif deadline is not None and time.monotonic() >= deadline:
                 return False
-
-    def wait_for(self, fd: int, timeout_s: float) -> bool:
-        """Wait until `fd` is readable or the time is over, whatever the controller wants."""
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1000))

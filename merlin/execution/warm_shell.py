@@ -26,7 +26,7 @@ from merlin.execution.shell import (
     signalled,
     timeout_cause,
 )
-from merlin.execution.waiting import Waiter
+from merlin.execution.waiting import Waiter, is_readable
 from merlin.study.tasks import ReturnCode
 
 STOP_GRACE_S = 1.0
@@ -216,7 +216,7 @@ class WarmShell:
         while not running and driver.waiting and not driver.closed and tries:
             tries -= 1
             _thaw(driver)
-            self._waiter.wait_for(driver.status_fd, _REPORT_WAIT_S)
+            is_readable(driver.status_fd, _REPORT_WAIT_S)
             running = _freeze(driver)
             yield from self._read(driver)
         _kill(driver, running)

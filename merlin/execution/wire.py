@@ -16,13 +16,13 @@ when its chunk has been given to another worker.
 from __future__ import annotations
 
 import json
-import select
 import socket
 from typing import Any, TypeVar
 
 import msgspec
 
 from merlin.errors import ExecutionError
+from merlin.execution.waiting import is_readable
 
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -69,9 +69,7 @@ class Channel:
 
     def has_news(self) -> bool:
         """Whether `receive` would return something or find the other end gone."""
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
-        return bool(poll.poll(0))
+        return is_readable(self.fileno())
 
     def close(self) -> None:
         self.sock.close()

@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from merlin.errors import ExecutionError
 from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
+from merlin.execution.sessions import read_process
+from merlin.execution.waiting import is_readable
 from merlin.study.tasks import Chunk
 
 LEAVE_S = 2.0  # for idle processes to exit when they are told to; then they are killed
 REAP_S = 10.0  # for what was killed to be gone; a process that hangs in the kernel is left alone
-
 
 StartProcess = Callable[..., WorkerProcess]
 
@@ -71,11 +71,8 @@ class Run:
 
     def is_stopped(self) -> bool:
         """The process exists but does not run (SIGSTOP, a debugger): it must not keep its lease."""
-        try:
-            stat = Path(f"/proc/{self.process.process.pid}/stat").read_bytes()
-        except OSError:
-            return False
-        return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")
+        process = read_process(self.process.process.pid)
+        return process is not None and process.is_stopped
 
     def close(self) -> None:
         with self._lock:
@@ -104,30 +101,20 @@ class Crew:
 
     def _acquire(self, study: Study, session: str) -> WorkerProcess:
         """An idle process of the study, or a new one."""
-        leaving: list[WorkerProcess] = []
-        found: WorkerProcess | None = None
         with self._lock:
-            for i in reversed(range(len(self._idle))):
-                study_id, of_session, process = self._idle[i]
-                if study_id != study.id:
-                    continue
-                if of_session != session or process.process.poll() is not None:
-                    leaving.append(self._idle.pop(i)[2])
-                elif found is None:
-                    found = self._idle.pop(i)[2]
-            if found is None and len(self._idle) >= self._size:
-                leaving.append(self._idle.pop(0)[2])
+            ours = [entry for entry in self._idle if entry[0] == study.id]
+            fit = [entry for entry in ours if entry[1] == session and entry[2].process.poll() is None]
+            leaving = [entry for entry in ours if entry not in fit]
+            others = [entry for entry in self._idle if entry not in leaving]
+            if not fit and len(others) >= self._size:
+                leaving.append(others[0])
+            self._idle = [entry for entry in others if entry not in (*leaving, *fit[-1:])]
             number = next(self._numbers)
-        dismiss(leaving)
-        if found is not None:
-            return found
-        return self._start(
-            study.workspace,
-            f"{self._name}.{number}",
-            session=session,
-            num_threads=self._threads,
-            is_fenced=True,
-        )
+        dismiss([process for _, _, process in leaving])
+        if fit:
+            return fit[-1][2]
+        name = f"{self._name}.{number}"
+        return self._start(study.workspace, name, session=session, num_threads=self._threads, is_fenced=True)
 
     def release(self, run: Run) -> None:
         """The run's process may run another chunk."""
@@ -149,9 +136,7 @@ def dismiss(processes: Sequence[WorkerProcess]) -> None:
         process.channel.close()
     deadline = time.monotonic() + LEAVE_S
     for process in processes:
-        poll = select.poll()
-        poll.register(process.pidfd, select.POLLIN)
-        if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+        if not is_readable(process.pidfd, deadline - time.monotonic()):
             process.kill()
         reap(process)
 
