@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 from merlin.errors import ExecutionError
 from merlin.execution.sessions import kill_session
+from merlin.execution.shell import read_tail, signal_name
 from merlin.execution.wire import Channel, to_json
 from merlin.study.tasks import Chunk
 from merlin.study.workspace import Workspace
 
 LOGS_DIR = "logs"  # in merlin_info
-_TAIL_BYTES = 2000
 
 
 class WorkerProcess:
@@ -85,28 +83,12 @@ class WorkerProcess:
     def how_it_died(self) -> str:
         """After the process has ended: "SIGSEGV", "exit code 1", or its last words."""
         code = self.process.wait()
-        if code >= 0:
-            return self.crash or f"exit code {code}"
-        try:
-            return signal.Signals(-code).name
-        except ValueError:
-            return f"signal {-code}"
+        return signal_name(-code) if code < 0 else self.crash or f"exit code {code}"
 
     def log_tail(self) -> str:
         """The end of what it wrote to stderr."""
-        return tail(self.log, self._log_start)
+        return read_tail(str(self.log), self._log_start).strip()
 
     def close(self) -> None:
         self.channel.close()
         os.close(self.pidfd)
-
-
-def tail(path: Path, start: int) -> str:
-    """The last lines of a file, from byte `start` at most; none of a file that cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(start, size - _TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
-    except OSError:
-        return ""

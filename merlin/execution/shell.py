@@ -145,15 +145,16 @@ def disk_is_full(path: str) -> bool:
     return stats.f_blocks > 0 and stats.f_bavail == 0
 
 
-def read_tail(path: str, start: int = 0, size: int = TAIL_BYTES) -> str:
-    """The last `size` bytes of a text file, but nothing before byte `start`; "" if it cannot be read."""
+def read_tail(path: str, start: int) -> str:
+    """The end of a text file, but nothing before byte `start`; "" if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
         end = os.fstat(fd).st_size
-        return os.pread(fd, size, max(0, start if start <= end else 0, end - size)).decode("utf-8", "replace")
+        at = max(start if start <= end else 0, end - TAIL_BYTES)
+        return os.pread(fd, TAIL_BYTES, at).decode("utf-8", "replace")
     except OSError:  # its script has put something else there
         return ""
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.errors import ExecutionError
-from merlin.execution.pool import tail
+from merlin.execution.shell import read_tail
 
 if TYPE_CHECKING:
     from merlin.execution.distributed.launch import Launch, SpecWorker
@@ -116,12 +116,8 @@ def how_it_died(entry: Started) -> str:
     """ "exit code 1" and the end of its log."""
     code = entry.process.returncode
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    last = "\n    ".join(tail(entry.log, entry.log_start).splitlines())
-    return (
-        f"{how}; its log {entry.log} ends with:\n    {last}"
-        if last
-        else f"{how}; its log {entry.log} is empty"
-    )
+    last = "\n    ".join(read_tail(str(entry.log), entry.log_start).strip().splitlines())
+    return f"{how}; its log {entry.log} " + (f"ends with:\n    {last}" if last else "is empty")
 
 
 def worker_environment(config_environment: Mapping[str, str]) -> dict[str, str]:
