@@ -21,7 +21,6 @@ from merlin.execution.shell import (
 from merlin.execution.waiting import Waiter
 
 STOP_GRACE_S = 1.0
-_OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class FreshShell:
@@ -75,23 +74,16 @@ class FreshShell:
     def _start(self, task: ShellTask) -> subprocess.Popen[bytes]:
         self._was_stopped = False
         stem = f"{task.directory}/{task.stem}"
-        out = os.open(f"{stem}.out", _OUTPUT, 0o666)
-        try:
-            err = os.open(f"{stem}.err", _OUTPUT, 0o666)
-            try:
-                return subprocess.Popen(
-                    [*self._argv, task.script],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    cwd=task.directory,
-                    env={**self._env, **dict(task.variables)} if task.variables else self._env,
-                    process_group=0,
-                )
-            finally:
-                os.close(err)
-        finally:
-            os.close(out)
+        with open(f"{stem}.out", "ab", 0) as out, open(f"{stem}.err", "ab", 0) as err:
+            return subprocess.Popen(
+                [*self._argv, task.script],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=task.directory,
+                env={**self._env, **dict(task.variables)},
+                process_group=0,
+            )
 
     def _ends(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for the shell; false if it has to be killed."""

@@ -58,7 +58,9 @@ class FunctionRunner:
         with self._captured(instance):
             function = self._load(str(instance.function))
             if isinstance(function, _Broken):
-                _fail_all(journal, ids, function)
+                for task in chunk.task_ids():
+                    failure = Failure(task=task, cause=function.cause, exit_code=1, tail=function.tail)
+                    journal.fail(failure, started=time.time(), seconds=0.0)
                 return
             if not chunk.isolate and _run_whole(function, call, ids, journal):
                 return
@@ -120,8 +122,28 @@ class _Call:
             self._ragged = ragged_outputs(workspace, instance)
 
     def checked(self, result: object, n: int) -> Outputs:
-        """The function's result as arrays with n rows. Raises _BadResult."""
-        return _checked(result, n, self._ragged)
+        """The function's result as arrays with n rows; of ragged outputs, with a row's items as an object.
+
+        Raises _BadResult.
+        """
+        if not isinstance(result, dict):
+            raise _BadResult(f"returned {type(result).__name__}; return a dict of arrays, one row per sample")
+        arrays: Outputs = {}
+        for name, value in result.items():
+            if not isinstance(name, str):
+                raise _BadResult(f"returned the key {name!r}; names of outputs are text")
+            try:
+                array = _items(value, n) if name in self._ragged else np.asarray(value)
+            except ValueError as error:
+                raise _BadResult(
+                    f"{name!r} has rows that do not make an array ({_one_line(error)})"
+                ) from error
+            if array.ndim == 0 or array.shape[0] != n:
+                raise _BadResult(
+                    f"{name!r} has shape {array.shape}; its first axis must be {n}, one row per sample"
+                )
+            arrays[name] = array
+        return arrays
 
     def arguments(self, ids: Ids) -> tuple[Inputs, FunctionContext]:
         """Inputs are copies, so that a call that writes into them cannot spoil the next one."""
@@ -213,26 +235,6 @@ class _Kept:
             self.outputs[name][task - self._lo] = value[0]
 
 
-def _checked(result: object, n: int, ragged: frozenset[str]) -> Outputs:
-    """The result as arrays with n rows; of outputs that are `ragged`, with a row's items as an object."""
-    if not isinstance(result, dict):
-        raise _BadResult(f"returned {type(result).__name__}; return a dict of arrays, one row per sample")
-    arrays: Outputs = {}
-    for name, value in result.items():
-        if not isinstance(name, str):
-            raise _BadResult(f"returned the key {name!r}; names of outputs are text")
-        try:
-            array = _items(value, n) if name in ragged else np.asarray(value)
-        except ValueError as error:
-            raise _BadResult(f"{name!r} has rows that do not make an array ({_one_line(error)})") from error
-        if array.ndim == 0 or array.shape[0] != n:
-            raise _BadResult(
-                f"{name!r} has shape {array.shape}; its first axis must be {n}, one row per sample"
-            )
-        arrays[name] = array
-    return arrays
-
-
 def _items(value: object, n: int) -> NDArray[Any]:
     """(n,) objects: the items of each sample."""
     from merlin.shards.writing.outputs import item_rows
@@ -253,13 +255,6 @@ def _spread(outputs: Outputs, ids: Ids, chunk: Chunk) -> Outputs:
         spread[name] = np.zeros((n, *value.shape[1:]), value.dtype)
         spread[name][ids - chunk.lo] = value
     return spread
-
-
-def _fail_all(journal: ChunkJournal, ids: Ids, broken: _Broken) -> None:
-    now = time.time()
-    for i in ids:
-        failure = Failure(task=int(i), cause=broken.cause, exit_code=1, tail=broken.tail)
-        journal.fail(failure, started=now, seconds=0.0)
 
 
 def import_function(name: str, spec_root: str) -> Function:

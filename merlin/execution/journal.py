@@ -131,20 +131,17 @@ class ChunkJournal:
 
     def abandon(self) -> dict[int, Ended | None]:
         """Forget what is not committed; the tasks that this leaves, and how those of them ended that did so ok."""
-        left = self._left()
-        self._pending_lo = self._pending_hi = self._num_pending = 0
-        self._failures.clear()
-        self.outcomes[~self._committed] = NO_OUTCOME
-        return left
-
-    def _left(self) -> dict[int, Ended | None]:
         later = {task for tasks in self._again.values() for task in tasks}
         lo = self._chunk.lo
-        return {
+        left = {
             task: self._ended_ok(task - lo)
             for task in self._chunk.task_ids()
             if not (self._committed[task - lo] or task in later)
         }
+        self._pending_lo = self._pending_hi = self._num_pending = 0
+        self._failures.clear()
+        self.outcomes[~self._committed] = NO_OUTCOME
+        return left
 
     def _ended_ok(self, i: int) -> Ended | None:
         if self.outcomes[i] != Outcome.OK or self._instance.kind is not StepKind.CMD:

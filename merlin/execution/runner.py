@@ -157,9 +157,7 @@ class ChunkRunner:
 
     def close(self) -> None:
         """Kill what still runs."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            shell.close()
+        self._close_shell()
         self._functions.close()
 
     # ------------------------------------------------------------------ shell
@@ -198,9 +196,9 @@ class ChunkRunner:
                 if journal.stop == "hard_fail":
                     return
         finally:
-            self.close_shell()
+            self._close_shell()
 
-    def close_shell(self) -> None:
+    def _close_shell(self) -> None:
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.close()
@@ -397,13 +395,9 @@ class _Batches:
                 self.error = machine_error(error)
                 if self.error is not None:
                     break
-                self._cannot_prepare(script, error)
+                cause = f"cannot prepare its files: {error.strerror}: {error.filename}"
+                failure = Failure(task=script.task, cause=cause, exit_code=1)
+                self._journal.fail(failure, started=time.time(), seconds=0.0)
                 continue
             (self.unsafe if self.warm and self._step.is_unsafe(script) else batch).append(task)
         return batch
-
-    def _cannot_prepare(self, script: Script, error: OSError) -> None:
-        cause = f"cannot prepare its files: {error.strerror}: {error.filename}"
-        self._journal.fail(
-            Failure(task=script.task, cause=cause, exit_code=1), started=time.time(), seconds=0.0
-        )

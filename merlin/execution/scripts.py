@@ -47,7 +47,8 @@ class ScriptTemplate:
         named = ((value_variable(label), column) for column, label in enumerate(self._labels))
         self._variables = [(name, column) for name, column in named if name in source]
         self._format = self._compile(source)
-        self._pick = _picker([self._slot(name) for name in names])
+        slots = [self._known()[name] for name in names]
+        self._pick = itemgetter(*slots) if slots else None  # of one slot its text, which a format takes, too
 
     def scripts(self, tasks: Sequence[int]) -> Iterator[Script]:
         """The scripts of the tasks, which are in order; contiguous ranges of them are filled together."""
@@ -105,9 +106,6 @@ class ScriptTemplate:
         same = [f"{step}.workspace" for step in self._instance.same_workspaces]
         return {name: slot for slot, name in enumerate([*fixed, *same, *self._labels])}
 
-    def _slot(self, name: str) -> int:
-        return self._known()[name]
-
     def _constants(self) -> dict[str, Callable[[], str]]:
         """Names that mean the same for every task; computed only if used, as one of them is long."""
         samples = self._workspace.plan.samples
@@ -120,28 +118,14 @@ class ScriptTemplate:
         }
 
 
-def _picker(slots: list[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]] | None:
-    if not slots:
-        return None
-    if len(slots) == 1:
-        slot = slots[0]
-        return lambda values: (values[slot],)
-    return itemgetter(*slots)
-
-
 def _escape(text: str) -> str:
     return text.replace("%", "%%")
 
 
 def _ranges(tasks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Maximal contiguous ranges of an increasing sequence."""
-    lo = previous = None
-    for task in tasks:
-        if lo is None or previous is None:
-            lo = task
-        elif task != previous + 1:
-            yield lo, previous + 1
-            lo = task
-        previous = task
-    if lo is not None and previous is not None:
-        yield lo, previous + 1
+    first = 0
+    for end in range(1, len(tasks) + 1):
+        if end == len(tasks) or tasks[end] != tasks[end - 1] + 1:
+            yield tasks[first], tasks[end - 1] + 1
+            first = end

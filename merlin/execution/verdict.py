@@ -8,7 +8,7 @@ from merlin.execution.shell import signal_name
 from merlin.study.plan import StepInstance
 from merlin.study.tasks import Chunk, Outcome, ReturnCode
 
-_NAMED = {
+_NAMED: dict[int, str] = {
     ReturnCode.SOFT_FAIL: "soft failure",
     ReturnCode.HARD_FAIL: "hard failure",
     ReturnCode.RAISE_ERROR: "error raised by the step",
@@ -51,9 +51,8 @@ def judge(instance: StepInstance, chunk: Chunk, code: int, cause: str = "") -> V
 def _describe(code: int) -> str:
     if code in _SHELLS:
         return f"exit code {code} ({_SHELLS[code]})"
-    for named, what in _NAMED.items():
-        if code == named:
-            return f"{what} (exit code {code})"
+    if code in _NAMED:
+        return f"{_NAMED[code]} (exit code {code})"
     return f"exit code {code}"
 
 

@@ -10,7 +10,6 @@ speed and nothing else.
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -137,10 +136,3 @@ def has_valid_syntax(argv: Sequence[str], script: str) -> bool:
     except (OSError, subprocess.SubprocessError):
         return False
     return checked.returncode == 0 and not checked.stderr
-
-
-def plain_argv(shell: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(shell))
-    except ValueError:
-        return ()

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 import traceback
-from types import FrameType
 
 from merlin.errors import LeaseLostError, MerlinError
 from merlin.execution.wire import Channel, Message, from_json, to_json
@@ -31,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run chunks until told to exit."""
     args = _parse(argv)
     faulthandler.enable(os.dup(2))  # a segfault leaves its Python stack in the log, wherever 2 leads by then
-    signal.signal(signal.SIGINT, _ignore)  # a handler, not SIG_IGN: the tasks must not inherit it
+    signal.signal(signal.SIGINT, lambda *_: None)  # a handler, not SIG_IGN: the tasks must not inherit it
     os.set_inheritable(args.fd, False)
     channel = Channel(socket.socket(fileno=args.fd))
     _load_numpy(args.threads)
@@ -69,10 +68,6 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--fenced", action="store_true", help="ask before each commit")
     parser.add_argument("--threads", type=int, default=1, help="of numerical libraries in this process")
     return parser.parse_args(argv)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    pass
 
 
 def _load_numpy(num_threads: int) -> None:
