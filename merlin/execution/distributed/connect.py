@@ -58,8 +58,12 @@ def redis_errors(endpoint: Endpoint) -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, OSError) as error:
-        detail, hint = explain(error, endpoint)
-        raise ExecutionError(f"{detail}\n  {hint}" if hint else detail) from None
+        raise unusable(error, endpoint) from None
+
+
+def unusable(error: Exception, endpoint: Endpoint) -> ExecutionError:
+    """What to raise for whatever a client library threw; it holds no secret."""
+    return ExecutionError("\n  ".join(filter(None, explain(error, endpoint))))
 
 
 def server_time(client: Redis) -> float:

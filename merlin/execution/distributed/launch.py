@@ -241,27 +241,21 @@ def _launcher(worker: SpecWorker, num_nodes: int) -> list[str]:
         return shlex.split(batch.worker_launch)
     match batch.type:
         case "slurm":
-            return ["srun", "-N", n, "-n", n, *_flags(batch, bank="-A", queue="-p", walltime="-t")]
+            flags = (("-A", batch.bank), ("-p", batch.queue), ("-t", batch.walltime))
+            given = [word for flag, value in flags if value for word in (flag, str(value))]
+            return ["srun", "-N", n, "-n", n, *given]
         case "flux" if batch.flux_exec_workers is not False:
-            flux = f"{batch.flux_path.rstrip('/')}/flux" if batch.flux_path else "flux"
             # not `flux run`: that would hold the cores which the workers' own tasks ask for
             if batch.flux_exec:
                 return shlex.split(batch.flux_exec)
-            return [
-                flux,
-                "exec",
-                *(["-r", f"0-{worker.nodes - 1}"] if worker.nodes else []),
-            ]  # else everywhere
+            flux = f"{batch.flux_path.rstrip('/')}/flux" if batch.flux_path else "flux"
+            ranks = ["-r", f"0-{worker.nodes - 1}"] if worker.nodes else []  # else everywhere
+            return [flux, "exec", *ranks]
         case "lsf" if worker.nodes:  # a worker under jsrun cannot use jsrun itself, so only if asked for
             return ["jsrun", "-a", "1", "-c", "ALL_CPUS", "-g", "ALL_GPUS", "--bind=none", "-n", n]
         case "pbs":
             return ["mpiexec", "-n", n]
     return []
-
-
-def _flags(batch: Batch, **flags: str) -> list[str]:
-    values = {name: getattr(batch, name) for name in flags}
-    return [word for name, flag in flags.items() if values[name] for word in (flag, str(values[name]))]
 
 
 def num_allocated_nodes(environment: Mapping[str, str]) -> int | None:

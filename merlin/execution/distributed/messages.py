@@ -43,17 +43,11 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sealed:
+    """A chunk or a report, and the study that it is of."""
+
     study: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SealedChunk(_Sealed):
-    chunk: Chunk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SealedReport(_Sealed):
-    report: Report
+    chunk: Chunk | None = None
+    report: Report | None = None
 
 
 def seal_notice(notice: Notice, key: bytes) -> dict[str, str]:
@@ -76,25 +70,25 @@ def open_notice(envelope: object, key: bytes) -> Notice:
 
 
 def seal_chunk(chunk: Chunk, study: str, key: bytes) -> str:
-    return _seal(_SealedChunk(study=study, chunk=chunk), key)
+    return _seal(_Sealed(study=study, chunk=chunk), key)
 
 
 def open_chunk(text: str, study: str, lease: str, key: bytes) -> Chunk:
     """The chunk that was offered under a lease. Raises ForgedMessageError."""
-    chunk = _open(text, study, key, _SealedChunk).chunk
-    if chunk.lease != lease:
+    chunk = _open(text, study, key).chunk
+    if chunk is None or chunk.lease != lease:
         raise ForgedMessageError("the chunk of another lease")
     return chunk
 
 
 def seal_report(report: Report, study: str, key: bytes) -> str:
-    return _seal(_SealedReport(study=study, report=report), key)
+    return _seal(_Sealed(study=study, report=report), key)
 
 
 def open_report(text: str, study: str, lease: str, key: bytes) -> Report:
     """Raises ForgedMessageError."""
-    report = _open(text, study, key, _SealedReport).report
-    if report.chunk.lease != lease:
+    report = _open(text, study, key).report
+    if report is None or report.chunk.lease != lease:
         raise ForgedMessageError("a report on another lease")
     return report
 
@@ -103,15 +97,12 @@ def _seal(record: _Sealed, key: bytes) -> str:
     return json.dumps(seal(to_json(record), key, max_bytes=MAX_BYTES))
 
 
-S = TypeVar("S", bound=_Sealed)
-
-
-def _open(text: str, study: str, key: bytes, kind: type[S]) -> S:
+def _open(text: str, study: str, key: bytes) -> _Sealed:
     try:
         body = unseal(json.loads(text), key, max_bytes=MAX_BYTES)
     except (ValueError, RecursionError):
         raise ForgedMessageError("what is no sealed text") from None
-    record = _as(body, kind)
+    record = _as(body, _Sealed)
     if record.study != study:
         raise ForgedMessageError("a sealed text of another study")
     return record

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from merlin.config.reach import explain
-from merlin.errors import ExecutionError
 from merlin.execution.distributed import names
-from merlin.execution.distributed.connect import make_client, redis_errors
+from merlin.execution.distributed.connect import make_client, redis_errors, unusable
 from merlin.execution.distributed.incoming import (
     CONTENT_TYPE,
     ENCODING,
@@ -19,9 +17,9 @@ from merlin.execution.distributed.incoming import (
 from merlin.execution.distributed.queues import (
     broker_connection,
     broker_queue,
+    empty_queues,
     key_prefix,
     other_properties,
-    queue_depths,
     redis_list,
 )
 
@@ -50,7 +48,7 @@ class RedisCarrier:
             self._client.lpush(key_prefix(self._config) + redis_list(full, priority), *texts)
 
     def empty(self, queues: Iterable[str]) -> list[str]:
-        return _empty(self._config, queues)
+        return empty_queues(self._config, queues)
 
 
 class AmqpCarrier:
@@ -83,12 +81,7 @@ class AmqpCarrier:
         except PreconditionFailed as error:
             raise other_properties(self._config, error) or error from None
         except (OperationalError, OSError) as error:
-            detail, hint = explain(error, self._config.broker)
-            raise ExecutionError(f"{detail}\n  {hint}" if hint else detail) from None
+            raise unusable(error, self._config.broker) from None
 
     def empty(self, queues: Iterable[str]) -> list[str]:
-        return _empty(self._config, queues)
-
-
-def _empty(config: Config, queues: Iterable[str]) -> list[str]:
-    return [name for name, info in queue_depths(config, queues).items() if not info.depth]
+        return empty_queues(self._config, queues)

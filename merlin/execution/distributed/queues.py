@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from merlin.config.model import QUEUE_TAG
-from merlin.config.reach import explain
 from merlin.errors import ExecutionError
 from merlin.execution.distributed import names
+from merlin.execution.distributed.connect import make_client, redis_errors, unusable
 
 if TYPE_CHECKING:
     from kombu.entity import Queue
@@ -51,6 +52,11 @@ def queue_depths(config: Config, queue_names: Iterable[str]) -> dict[str, QueueI
     return {name: _depth(config, name) for name in queue_names}
 
 
+def empty_queues(config: Config, queue_names: Iterable[str]) -> list[str]:
+    """Those of the queues in which no message waits."""
+    return [name for name, info in queue_depths(config, queue_names).items() if not info.depth]
+
+
 def check_properties(config: Config, queue_names: Iterable[str]) -> None:
     """Declare the queues that exist, as we would to use them; Redis' have no properties.
 
@@ -60,13 +66,9 @@ def check_properties(config: Config, queue_names: Iterable[str]) -> None:
     if names.transport(config.broker.kind) == "redis":
         return
     for name in queue_names:
-        if _declare_passively(config, config.queue_name(name)) is None:
-            continue
-        try:
-            with broker_connection(config) as connection:
-                broker_queue(config, name)(connection.default_channel).queue_declare()
-        except Exception as error:  # noqa: BLE001  whatever the client library throws
-            raise other_properties(config, error) or _unreachable(config, error) from None
+        if _declare_passively(config, config.queue_name(name)) is not None:
+            with _channel(config) as channel:
+                broker_queue(config, name)(channel).queue_declare()
 
 
 def other_properties(config: Config, error: Exception) -> ExecutionError | None:
@@ -107,7 +109,9 @@ def purge(config: Config, queue_names: Iterable[str]) -> dict[str, int]:
             out[name] = sum(_redis(config, "llen", full))
             _redis(config, "delete", full)
         else:
-            out[name] = _purge_amqp(config, full)
+            out[name] = 0
+            with _channel(config) as channel:
+                out[name] = int(channel.queue_purge(full) or 0)
     return out
 
 
@@ -127,8 +131,6 @@ def key_prefix(config: Config) -> str:
 
 
 def _redis(config: Config, command: str, full: str) -> list[int]:
-    from merlin.execution.distributed.connect import make_client, redis_errors
-
     with redis_errors(config.broker), make_client(config.broker) as client:
         pipe = client.pipeline()
         for key in redis_lists(full):
@@ -143,31 +145,23 @@ def broker_connection(config: Config) -> Any:
     return Connection(config.broker.url, ssl=config.broker.broker_use_ssl or False, connect_timeout=10)
 
 
+@contextmanager
+def _channel(config: Config) -> Iterator[Any]:
+    """A channel to RabbitMQ; what is asked of a queue that does not exist ends without a word."""
+    from amqp.exceptions import NotFound
+
+    try:
+        with broker_connection(config) as connection:
+            yield connection.default_channel
+    except NotFound:
+        return
+    except Exception as error:  # noqa: BLE001  whatever the client library throws
+        raise other_properties(config, error) or unusable(error, config.broker) from None
+
+
 def _declare_passively(config: Config, full: str) -> QueueInfo | None:
-    from amqp.exceptions import NotFound
-
-    try:
-        with broker_connection(config) as connection:
-            found = connection.default_channel.queue_declare(full, passive=True)
-            return QueueInfo(depth=found.message_count, consumers=found.consumer_count)
-    except NotFound:
-        return None
-    except Exception as error:  # noqa: BLE001  whatever the client library throws
-        raise _unreachable(config, error) from None
-
-
-def _purge_amqp(config: Config, full: str) -> int:
-    from amqp.exceptions import NotFound
-
-    try:
-        with broker_connection(config) as connection:
-            return int(connection.default_channel.queue_purge(full) or 0)
-    except NotFound:
-        return 0
-    except Exception as error:  # noqa: BLE001  whatever the client library throws
-        raise _unreachable(config, error) from None
-
-
-def _unreachable(config: Config, error: Exception) -> ExecutionError:
-    detail, hint = explain(error, config.broker)
-    return ExecutionError(f"{detail}\n  {hint}" if hint else detail)
+    """None for a queue that does not exist."""
+    found = None
+    with _channel(config) as channel:
+        found = channel.queue_declare(full, passive=True)
+    return None if found is None else QueueInfo(depth=found.message_count, consumers=found.consumer_count)

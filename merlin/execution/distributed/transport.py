@@ -120,17 +120,14 @@ class Channel(redis.Channel):
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
-        client.parse_response = self._guarded(client.parse_response)
-        return client
-
-    def _guarded(self, parse_response: Callable[..., Any]) -> Callable[..., Any]:
-        """What Redis says, but that no message comes from a queue if it is none of ours."""
+        parse_response = client.parse_response
 
         def parse(connection: Any, command: str, **options: Any) -> Any:
             reply = parse_response(connection, command, **options)
             return self._cleaned(*reply) if command == "BRPOP" and reply else reply
 
-        return parse
+        client.parse_response = parse
+        return client
 
     def _cleaned(self, key: bytes, raw: bytes) -> tuple[bytes, bytes] | None:
         """None stands for an empty queue."""
