@@ -359,7 +359,8 @@ class ExchangeContract:
         found, _ = other.workers()
         assert found == replace(WORKER, last_beat=found.last_beat, age_s=found.age_s)
         assert abs(found.last_beat - now) < SILENT_S
-        assert other.num_workers() == 2
+        assert other.num_workers(now) == 2
+        assert other.num_workers(now + 2 * SILENT_S) == 0
         registry.leave("celery@b", "nobody")
         registry.leave()
         assert [w.name for w in other.workers()] == [WORKER.name]

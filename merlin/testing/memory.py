@@ -21,7 +21,7 @@ from typing import Any
 
 from merlin.errors import OwnershipLostError, StudyGoneError
 from merlin.execution.distributed.contracts import Backend, Carrier, Envelope, Letter, Offer, Standing
-from merlin.execution.distributed.registry import COMMAND_S, Command, Op, StudyInfo, WorkerInfo
+from merlin.execution.distributed.registry import COMMAND_S, SILENT_S, Command, Op, StudyInfo, WorkerInfo
 
 FORGET_S = 3600.0  # silent workers, and studies that are over
 BATCH = 1000  # letters per look
@@ -281,9 +281,9 @@ class MemoryRegistry:
             found = [replace(w, age_s=server.now - w.last_beat) for _, w in sorted(server.workers.items())]
             return [w for w in found if w.is_alive or (all and w.age_s <= FORGET_S)]
 
-    def num_workers(self) -> int:
+    def num_workers(self, now: float) -> int:
         with self._call("num_workers") as server:
-            return len(server.workers)
+            return sum(now - worker.last_beat < SILENT_S for worker in server.workers.values())
 
     def send(self, /, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
         chosen = [w.name for w in self.workers()] if worker_names is None else list(worker_names)

@@ -139,8 +139,8 @@ class Registry(Protocol):
     def workers(self, *, all: bool = False) -> list[WorkerInfo]:
         """The live workers, by name; with `all`, those that fell silent within the hour, too."""
 
-    def num_workers(self) -> int:
-        """About how many there are, at no cost."""
+    def num_workers(self, now: float) -> int:
+        """About how many live workers there are, in one command; `now`: the server's time."""
 
     def send(self, /, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
         """Give a command to workers (to all live ones); returns their names."""

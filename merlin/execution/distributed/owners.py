@@ -129,11 +129,11 @@ class Owners:
         elif standing.is_ours:
             self._own(study, info, mailbox, standing)
         else:
-            self._due[info.study_id] = now + self._pause_s()
+            self._due[info.study_id] = now + self._pause_s(standing.now)
 
-    def _pause_s(self) -> float:
+    def _pause_s(self, server_time: float) -> float:
         """Between two questions of one worker for one study."""
-        num_workers = self._tools.backend.registry.num_workers()
+        num_workers = self._tools.backend.registry.num_workers(server_time)
         return random.uniform(0.5, 1.0) * max(ASK_S, num_workers / ASKS_PER_S)
 
     def _forget(self, study_id: str) -> None:

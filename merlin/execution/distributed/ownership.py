@@ -56,6 +56,7 @@ RETRY_S = 1.0  # after trouble with the disk
 MAX_TROUBLE_S = 10.0  # of that; then somebody else may own the study
 MAX_TAKE_OVER_S = 600.0  # to read the ledger; who takes longer hangs, and does not stay the owner
 ENDS = ("run_stopped", "run_finished")  # events
+INTERRUPT_AGAIN_S = 5.0  # what runs of a study that failed hard; a process may have been at its start
 # what would meet the next letter, too
 _NOT_OF_A_LETTER = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
 STOP_WORKERS_S = 60.0  # after a task that asked the workers to stop, as upstream
@@ -85,7 +86,7 @@ class Ownership:
         self._is_read = True  # the server knows how far
         self._has_more = False  # to offer, or to read: the next round does not wait
         self._slots: dict[str, int] = {}
-        self._look_for_workers = self._look_for_late = self._look_for_overdue = 0.0
+        self._look_for_workers = self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
         self._look_for_lost = self._began
         self._missing: set[str] = set()  # leases that the server did not know when we looked
         self._is_stopped = False  # and that is written down
@@ -149,7 +150,8 @@ class Ownership:
         ends = [event for event in found.events(session) if event.kind in ENDS]
         if ends and not scheduler.is_complete:  # whoever wrote that could not tell the servers
             self._is_stopped = True
-            scheduler.stop(str(ends[-1].data.get("reason", "")) or "stopped")
+            end = ends[-1].data
+            scheduler.stop(str(end.get("reason", "")) or "stopped", now=bool(end.get("now")))
             self._tools.backend.registry.withdraw(study.id, session)
 
     def _handouts(self) -> tuple[list[Handout], list[str]]:
@@ -418,18 +420,20 @@ class Ownership:
         elif scheduler.stop_reason:
             self._mailbox.void(self.owner.withdraw())
             if not self._is_stopped:
-                if scheduler.stop_now:  # before it is written down: who takes over from then on does not
-                    self._interrupt()
-                self._end("run_stopped", scheduler.stop_reason)
+                more = {"now": True} if scheduler.stop_now else {}
+                self._end("run_stopped", scheduler.stop_reason, **more)
             if self.owner.running():
+                if scheduler.stop_now and time.monotonic() >= self._look_for_survivors:
+                    self._look_for_survivors = time.monotonic() + INTERRUPT_AGAIN_S
+                    self._interrupt()
                 return
         else:
             return
         self._mailbox.close()
         self.is_over = True
 
-    def _end(self, event: str, reason: str) -> None:
-        self._conductor.note(event, reason=reason, host=socket.gethostname(), pid=os.getpid())
+    def _end(self, event: str, reason: str, **more: bool) -> None:
+        self._conductor.note(event, reason=reason, host=socket.gethostname(), pid=os.getpid(), **more)
         self._write()
         self._is_stopped = True
         self._tools.backend.registry.withdraw(self._study.id, self._conductor.session)

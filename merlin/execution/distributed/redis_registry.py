@@ -141,9 +141,9 @@ class RedisRegistry:
         return [worker for worker in found if all or worker.is_alive]
 
     @asking_again
-    def num_workers(self) -> int:
-        """The workers that were heard of within the hour, or longer ago."""
-        return int(self._client.zcard(self._beats))
+    def num_workers(self, now: float) -> int:
+        """Those of an earlier job, that have died within the hour, do not count."""
+        return int(self._client.zcount(self._beats, now - SILENT_S, "+inf"))
 
     # --------------------------------------------------------------- commands
 
