@@ -234,7 +234,7 @@ class Crowd:
                 case "beat":
                     self._beat(pipe, worker)
                 case "inbox":
-                    key = names.inbox_key(self._config.namespace, self._workers[worker].name)
+                    key = names.Keys(self._config.namespace).inbox(self._workers[worker].name)
                     pipe.lrange(key, 0, -1)
                     pipe.delete(key)
                 case "renew":
@@ -251,8 +251,8 @@ class Crowd:
         info = self._workers[worker]
         data = asdict(info)
         del data["last_beat"], data["age_s"]
-        pipe.hset(names.workers_key(self._config.namespace), info.name, json.dumps(data))
-        pipe.zadd(names.beats_key(self._config.namespace), {info.name: time.time()})
+        pipe.hset(names.Keys(self._config.namespace).workers, info.name, json.dumps(data))
+        pipe.zadd(names.Keys(self._config.namespace).beats, {info.name: time.time()})
 
     def _renew(self, pipe: Any, worker: int) -> None:
         by_study: dict[str, list[str]] = {}

@@ -112,12 +112,12 @@ class TestOneBadEntry:
     def test_costs_itself(self, config, stranger, field, text, beat, other, num):
         registry = fresh(config, stranger)
         ns = config.namespace
-        stranger.hset(names.workers_key(ns), field + b"!", text)
-        stranger.zadd(names.beats_key(ns), {field + b"!": beat})
-        stranger.hset(names.studies_key(ns), field + b"!", other)
-        stranger.hset(names.counters_key(ns), "refused", num[:100])
-        stranger.hset(names.counters_key(ns), field + b"!", num[:100])
-        stranger.rpush(names.inbox_key(ns, "celery@good"), text, other, num)
+        stranger.hset(names.Keys(ns).workers, field + b"!", text)
+        stranger.zadd(names.Keys(ns).beats, {field + b"!": beat})
+        stranger.hset(names.Keys(ns).studies, field + b"!", other)
+        stranger.hset(names.Keys(ns).counters, "refused", num[:100])
+        stranger.hset(names.Keys(ns).counters, field + b"!", num[:100])
+        stranger.rpush(names.Keys(ns).inbox("celery@good"), text, other, num)
         assert registry.receive("celery@good") == ([], 3)
         registry.workers()
         with suppress(KeyError):
@@ -132,13 +132,13 @@ class TestOneBadEntry:
     @example(name="host", value="\ud800", running=[])
     def test_of_a_worker_with_one_wrong_field(self, config, stranger, name, value, running):
         registry = fresh(config, stranger)
-        workers = names.workers_key(config.namespace)
+        workers = names.Keys(config.namespace).workers
         data = json.loads(stranger.hget(workers, GOOD.name)) | {"name": "celery@bad"}
         data |= {"running": [running]} if name == "running" else {name: value}
         stranger.hset(workers, "celery@bad", json.dumps(data))
         stranger.zadd(
-            names.beats_key(config.namespace),
-            {"celery@bad": stranger.zscore(names.beats_key(config.namespace), GOOD.name)},
+            names.Keys(config.namespace).beats,
+            {"celery@bad": stranger.zscore(names.Keys(config.namespace).beats, GOOD.name)},
         )
         for worker in registry.workers(all=True):
             assert 0 < worker.concurrency <= 100_000
@@ -149,12 +149,12 @@ class TestOneBadEntry:
     def test_a_sealed_study_under_the_name_of_another_is_left_out(self, config, stranger):
         registry = fresh(config, stranger)
         stranger.hset(
-            names.studies_key(config.namespace),
+            names.Keys(config.namespace).studies,
             "s2",
-            stranger.hget(names.studies_key(config.namespace), "s1"),
+            stranger.hget(names.Keys(config.namespace).studies, "s1"),
         )
         stranger.hset(
-            names.studies_key(config.namespace), "s3", json.dumps(seal({"study_id": "s3"}, config.key))
+            names.Keys(config.namespace).studies, "s3", json.dumps(seal({"study_id": "s3"}, config.key))
         )
         check_that_all_goes_on(registry)
         assert len(registry.damage.found) == 2
@@ -163,22 +163,22 @@ class TestOneBadEntry:
     def test_a_key_of_another_type_is_put_aside(self, config, stranger, kind):
         registry = fresh(config, stranger)
         ns = config.namespace
-        inbox = names.inbox_key(ns, "celery@good")
-        for key in (names.workers_key(ns), names.beats_key(ns), names.counters_key(ns), inbox):
+        inbox = names.Keys(ns).inbox("celery@good")
+        for key in (names.Keys(ns).workers, names.Keys(ns).beats, names.Keys(ns).counters, inbox):
             stranger.delete(key)
             write(stranger, key, kind)
         registry.workers()
         registry.receive("celery@good")
         registry.beat(GOOD)
         if kind == "hash":
-            stranger.delete(names.workers_key(ns))
+            stranger.delete(names.Keys(ns).workers)
             registry.beat(GOOD)
         check_that_all_goes_on(registry)
         assert registry.damage.found
 
     def test_doctor_tells_of_it(self, config, stranger, tmp_path):
         fresh(config, stranger)
-        stranger.hset(names.studies_key(config.namespace), b"\xff", b"\xfe\x1b[2J")
+        stranger.hset(names.Keys(config.namespace).studies, b"\xff", b"\xfe\x1b[2J")
         found = {f.component: f for f in examine(lambda: config, tmp_path)}
         assert found["registry"].status == "warning"
         assert "1 entry" in found["registry"].detail

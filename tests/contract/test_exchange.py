@@ -119,7 +119,7 @@ class TestRedis(OnRedis):
         registry = self.make_backend().registry
         registry.send(["a"], "stop")
         with self.redis.client() as client:
-            client.rename(names.inbox_key(self.config.namespace, "a"), self.inbox("b"))
+            client.rename(names.Keys(self.config.namespace).inbox("a"), self.inbox("b"))
         assert registry.receive("b") == ([], 1)
         monkeypatch.setattr(redis_registry, "COMMAND_S", 1e-3)
         monkeypatch.setattr(redis_registry, "server_time", lambda client: 1000.0)
@@ -130,7 +130,7 @@ class TestRedis(OnRedis):
         assert not registry.receive("c")[0]
 
     def inbox(self, name: str) -> str:
-        return names.inbox_key(self.config.namespace, name)
+        return names.Keys(self.config.namespace).inbox(name)
 
     def test_two_users_do_not_meet(self, tmp_path: Path) -> None:
         mailbox, _ = self.opened("a")

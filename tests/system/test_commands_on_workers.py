@@ -374,7 +374,7 @@ def test_of_many_silent_workers_some_are_named(home):
         for k in range(23):
             fields = {"pid": 1, "queues": [], "concurrency": 1, "started": 0.0, "version": "1"}
             now = registry.beat(WorkerInfo(name=f"w{k:02}", host="h", **fields))
-            client.zadd(names.beats_key(config.namespace), {f"w{k:02}": now - 2 * SILENT_S})
+            client.zadd(names.Keys(config.namespace).beats, {f"w{k:02}": now - 2 * SILENT_S})
     told = home.merlin("query-workers").stderr.splitlines()
     assert [line.split()[0] for line in told[1:]] == [*(f"w{k:02}" for k in range(20)), "and"]
     assert told[-1] == "and 3 more are silent"

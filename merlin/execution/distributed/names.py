@@ -11,29 +11,23 @@ PRIORITIES = {  # of messages; Redis takes low numbers first, RabbitMQ high ones
 MAX_PRIORITY = 9
 
 
-def studies_key(namespace: str) -> str:
-    """HASH study id -> sealed advertisement of a study that is not over."""
-    return f"merlin:{namespace}:studies"
+class Keys:
+    """The keys of one user in Redis that are not one study's."""
 
+    def __init__(self, namespace: str) -> None:
+        self._prefix = f"merlin:{namespace}"
+        # HASH study id -> sealed advertisement of a study that is not over
+        self.studies = f"{self._prefix}:studies"
+        # HASH worker name -> JSON, renewed with every beat
+        self.workers = f"{self._prefix}:workers"
+        # ZSET worker name -> server time of its last beat
+        self.beats = f"{self._prefix}:beats"
+        # HASH what happened to no study in particular -> how often; "refused" are forged messages
+        self.counters = f"{self._prefix}:counters"
 
-def workers_key(namespace: str) -> str:
-    """HASH worker name -> JSON, renewed with every beat."""
-    return f"merlin:{namespace}:workers"
-
-
-def beats_key(namespace: str) -> str:
-    """ZSET worker name -> server time of its last beat."""
-    return f"merlin:{namespace}:beats"
-
-
-def inbox_key(namespace: str, worker: str) -> str:
-    """LIST of sealed commands to one worker."""
-    return f"merlin:{namespace}:inbox:{worker}"
-
-
-def counters_key(namespace: str) -> str:
-    """HASH what happened to no study in particular -> how often; "refused" are forged messages."""
-    return f"merlin:{namespace}:counters"
+    def inbox(self, worker: str) -> str:
+        """LIST of sealed commands to one worker."""
+        return f"{self._prefix}:inbox:{worker}"
 
 
 def transport(kind: str) -> str:

@@ -72,17 +72,13 @@ class RedisRegistry:
 
     def __init__(self, client: Redis, config: Config) -> None:
         self._client, self._config = client, config
-        self._namespace = config.namespace
-        self._studies = names.studies_key(self._namespace)
-        self._workers = names.workers_key(self._namespace)
-        self._beats = names.beats_key(self._namespace)
-        self._counters = names.counters_key(self._namespace)
-        self._types = dict.fromkeys((self._studies, self._workers, self._counters), "hash")
-        self._types[self._beats] = "zset"
+        self._keys = keys = names.Keys(config.namespace)
+        self._types = dict.fromkeys((keys.studies, keys.workers, keys.counters), "hash")
+        self._types[keys.beats] = "zset"
         self.damage = Damage()
 
     def _inbox(self, worker_name: str) -> str:
-        key = names.inbox_key(self._namespace, worker_name)
+        key = self._keys.inbox(worker_name)
         self._types[key] = "list"
         return key
 
@@ -101,33 +97,30 @@ class RedisRegistry:
 
     @asking_again
     def beat(self, worker: WorkerInfo) -> float:
-        """Say that the worker lives, and what it does; returns the server's time."""
         data = asdict(worker)
         del data["last_beat"], data["age_s"]
         now = server_time(self._client)
         pipe = self._client.pipeline()
-        pipe.hset(self._workers, worker.name, json.dumps(data))
-        pipe.zadd(self._beats, {worker.name: now})
+        pipe.hset(self._keys.workers, worker.name, json.dumps(data))
+        pipe.zadd(self._keys.beats, {worker.name: now})
         pipe.execute()
         return now
 
     @asking_again
     def leave(self, *worker_names: str) -> None:
-        """The workers have ended."""
         if worker_names:
             pipe = self._client.pipeline()
-            pipe.hdel(self._workers, *worker_names)
-            pipe.zrem(self._beats, *worker_names)
-            pipe.delete(*(names.inbox_key(self._namespace, name) for name in worker_names))
+            pipe.hdel(self._keys.workers, *worker_names)
+            pipe.zrem(self._keys.beats, *worker_names)
+            pipe.delete(*(self._keys.inbox(name) for name in worker_names))
             pipe.execute()
 
     @asking_again
     def workers(self, *, all: bool = False) -> list[WorkerInfo]:
-        """The live workers, by name; with `all`, those that fell silent within the hour, too."""
         now = server_time(self._client)
         pipe = self._client.pipeline()
-        pipe.zrange(self._beats, 0, -1, withscores=True)
-        pipe.hgetall(self._workers)
+        pipe.zrange(self._keys.beats, 0, -1, withscores=True)
+        pipe.hgetall(self._keys.workers)
         beats, texts = pipe.execute()
         gone = {name for name, beat in beats if now - beat > FORGET_S or name not in texts}
         self.leave(*gone)
@@ -137,23 +130,18 @@ class RedisRegistry:
                 try:
                     found.append(_worker(name, texts[name], beat, now))
                 except (ValueError, TypeError) as error:
-                    self.damage.note(f"{self._workers} {name}", error)
+                    self.damage.note(f"{self._keys.workers} {name}", error)
         return [worker for worker in found if all or worker.is_alive]
 
     @asking_again
     def num_workers(self, now: float) -> int:
         """Those of an earlier job, that have died within the hour, do not count."""
-        return int(self._client.zcount(self._beats, now - SILENT_S, "+inf"))
+        return int(self._client.zcount(self._keys.beats, now - SILENT_S, "+inf"))
 
     # --------------------------------------------------------------- commands
 
     @asking_again
     def send(self, /, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
-        """Give a command to workers (to all live ones); returns their names.
-
-        `stop`: end after what runs now (or, with in_s, so many seconds later); `stop_now`: interrupt what runs, then
-        end; `drop` (study=id): kill what runs of a study and forget it; `interrupt` (study=id): end it soon.
-        """
         chosen = [w.name for w in self.workers()] if worker_names is None else list(worker_names)
         until = server_time(self._client) + COMMAND_S
         pipe = self._client.pipeline()
@@ -167,7 +155,6 @@ class RedisRegistry:
 
     @asking_again
     def receive(self, name: str) -> tuple[list[Command], int]:
-        """The commands to a worker that have arrived, and how many were refused."""
         key = self._inbox(name)
         pipe = self._client.pipeline()
         pipe.lrange(key, 0, -1)
@@ -188,31 +175,30 @@ class RedisRegistry:
 
     @asking_again
     def advertise(self, study: StudyInfo) -> None:
-        """From now on workers look after the study, even if its messages are lost."""
         envelope = json.dumps(seal(asdict(study), self._config.key))
-        self._client.hset(self._studies, study.study_id, envelope)
+        self._client.hset(self._keys.studies, study.study_id, envelope)
 
     @asking_again
     def withdraw(self, study_id: str, session: str = "") -> None:
         """The study is over, if its run is this one still."""
-        text = self._client.hget(self._studies, study_id) if session else None
+        text = self._client.hget(self._keys.studies, study_id) if session else None
         if text is None:
-            self._client.hdel(self._studies, study_id)
+            self._client.hdel(self._keys.studies, study_id)
             return
         with suppress(ForgedMessageError, ValueError):
             if self._study(study_id, str(text)).session != session:
                 return
-        self._client.eval(_DELETE_IF, 1, self._studies, study_id, str(text))  # not a run that began just now
+        # not a run that began just now
+        self._client.eval(_DELETE_IF, 1, self._keys.studies, study_id, str(text))
 
     @asking_again
     def studies(self) -> list[StudyInfo]:
-        """The studies that are not over; what is not sealed with our key is left out."""
         found: list[StudyInfo] = []
-        for id, text in self._hash(self._studies).items():
+        for id, text in self._hash(self._keys.studies).items():
             try:
                 found.append(self._study(id, text))
             except (ForgedMessageError, ValueError) as error:
-                self.damage.note(f"{self._studies} {id}", error)
+                self.damage.note(f"{self._keys.studies} {id}", error)
         return sorted(found, key=lambda s: s.published)
 
     def _unsealed(self, text: str) -> dict[str, Any]:
@@ -229,25 +215,24 @@ class RedisRegistry:
 
     @asking_again
     def count(self, name: str, num: int = 1) -> None:
-        """Count something that belongs to no study, such as refused messages."""
         from redis import ResponseError
 
         try:
-            self._client.hincrby(self._counters, name, num)
+            self._client.hincrby(self._keys.counters, name, num)
         except ResponseError as error:
             if "integer" not in str(error) and "overflow" not in str(error):
                 raise
-            self.damage.note(f"{self._counters} {name}", error)
-            self._client.hset(self._counters, name, num)
+            self.damage.note(f"{self._keys.counters} {name}", error)
+            self._client.hset(self._keys.counters, name, num)
 
     @asking_again
     def counters(self) -> dict[str, int]:
         out: dict[str, int] = {}
-        for name, num in self._hash(self._counters).items():
+        for name, num in self._hash(self._keys.counters).items():
             try:
                 out[str(name)] = int(num)
             except ValueError as error:
-                self.damage.note(f"{self._counters} {name}", error)
+                self.damage.note(f"{self._keys.counters} {name}", error)
         return out
 
 

@@ -11,6 +11,8 @@ BEAT_S = 5.0
 SILENT_S = 20.0  # a worker that has not been heard of for so long is not alive
 COMMAND_S = 60.0  # a command is valid for so long
 
+# stop: end after what runs now, or so many seconds later; stop_now: interrupt what runs, then end;
+# drop: kill what runs of a study and forget it; interrupt: end what runs of a study soon
 Op = Literal["stop", "stop_now", "drop", "interrupt"]
 # anybody who may write into Redis can have written these: no text that would steer a terminal, no time in year 10,000
 Text = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
@@ -66,7 +68,7 @@ class StudyInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What a worker is told to do; see `contracts.Registry.send`."""
+    """What a worker is told to do."""
 
     to: Text
     op: Op
