@@ -19,7 +19,7 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.study.plan import Plan
 from merlin.study.reopen import reopen, reopen_failed
 from merlin.study.restrict import restrict
-from merlin.study.schedule import TARGET_S, Counts, Death, Deferral, Scheduler, Verdict
+from merlin.study.schedule import Counts, Death, Deferral, Scheduler
 from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.study.workspace import Workspace
 
@@ -32,7 +32,6 @@ class RunOptions:
     """How to run a study."""
 
     workers: int | None = None  # default: the cores this process may use
-    target_s: float = TARGET_S  # of work per chunk
     redo_failed: bool = False  # run failed and skipped tasks again
     steps: tuple[str, ...] | None = None  # … of these steps only
     # tasks to run again however they ended, and the shards and manifests that follow from them
@@ -40,16 +39,6 @@ class RunOptions:
     only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
     max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
     grace_s: float = 5.0  # for workers to end when told to stop; then they are killed
-
-
-def verdict_records(verdicts: Iterable[Verdict]) -> list[RangeRecord]:
-    """Verdicts as the ledger keeps them."""
-    return [
-        RangeRecord(
-            instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt
-        )
-        for v in verdicts
-    ]
 
 
 def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
@@ -130,7 +119,7 @@ class Conductor:
             plan = restrict(plan, options.only)
         if options.max_failures is not None:
             plan = _allowing(plan, options.max_failures)
-        self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers, target_s=options.target_s)
+        self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers)
         self.flush()
 
     def _forget(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
@@ -192,7 +181,12 @@ class Conductor:
 
     def has_news(self) -> bool:
         """Whether `flush` would write anything."""
-        self._unwritten += verdict_records(self.scheduler.verdicts())
+        self._unwritten += [
+            RangeRecord(
+                instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt
+            )
+            for v in self.scheduler.verdicts()
+        ]
         self._unwritten += memory_records(self.scheduler.memories())
         return bool(self._unwritten)
 

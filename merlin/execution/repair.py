@@ -219,15 +219,14 @@ class Repair:
             if not _touches(entry, rows):
                 continue
             self.done.repacked.add(entry.file)
-            held = _held(now, entry.shard)
-            digest, info = self._original[entry.shard]
-            if entry.content_digest == digest:
-                continue
+            digest, old = self._original[entry.shard]
             new = _read(now, entry.shard)
-            is_known = info is not None and new is not None
-            other = rebuild.changed_rows(info, new) if info is not None and new is not None else held
+            if entry.content_digest == digest or new is None:
+                continue
+            held = [np.arange(lo, hi) for lo, hi in new.rows]
+            other = rebuild.changed_rows(old, new) if old is not None else np.concatenate([NO_ROWS, *held])
             ours = np.isin(other, self._executed)
-            changed = np.union1d(changed, other[ours] if is_known or ours.all() else NO_ROWS)
+            changed = np.union1d(changed, other[ours] if old is not None or ours.all() else NO_ROWS)
             doubted = np.union1d(doubted, other[~ours])
         self._forced = doubted
         self._note_fates(now, rows, self._executed)
@@ -359,11 +358,6 @@ def _read(data: DataSet, shard: int) -> ShardInfo | None:
     except ShardError:
         return None
     return info if info.checks else None
-
-
-def _held(data: DataSet, shard: int) -> Array:
-    info = _read(data, shard)
-    return NO_ROWS if info is None else np.concatenate([np.arange(a, b) for a, b in info.rows] or [NO_ROWS])
 
 
 def _tasks(study: Workspace, aggregate: str, rows: Array) -> dict[str, list[Range]]:

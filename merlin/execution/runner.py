@@ -18,7 +18,6 @@ from merlin.execution.shell import (
     Shell,
     ShellExit,
     ShellTask,
-    disk_is_full,
     full_disk,
     machine_error,
     read_tail,
@@ -87,10 +86,8 @@ class ChunkRunner:
     def run(self, chunk: Chunk) -> ChunkResult:
         """Run the chunk's tasks; when this returns the ledger knows their outcomes.
 
-        An error of our own code that nobody foresaw fails the tasks that it comes from, and no others.
-
-        Raises:
-            ExecutionError: the machine is at fault (a full disk …); what has finished is in the ledger.
+        An error of our own code that nobody foresaw fails the tasks that it comes from, and no others. Raises
+        ExecutionError if the machine is at fault (a full disk …); what has finished is in the ledger.
         """
         instance = self._workspace.instance(chunk.instance)
         journal = self._journal(instance, chunk)
@@ -230,8 +227,8 @@ class ChunkRunner:
         if verdict.outcome is None:
             journal.defer(task.task, use_restart=verdict.use_restart)
         else:
-            if disk_is_full(task.directory):
-                raise full_disk(task.directory)
+            if (error := full_disk(task.directory)) is not None:
+                raise error
             failure = Failure(
                 task=task.task,
                 cause=verdict.cause,

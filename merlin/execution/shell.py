@@ -130,19 +130,14 @@ def machine_error(error: OSError) -> ExecutionError | None:
     return ExecutionError(f"{what}{place}; nothing finished is lost: {advice}, then run merlin restart")
 
 
-def full_disk(path: str) -> ExecutionError:
-    error = machine_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path))
-    assert error is not None
-    return error
-
-
-def disk_is_full(path: str) -> bool:
-    """Whether not a single block is left where `path` lies, for a user who is not root."""
+def full_disk(path: str) -> ExecutionError | None:
+    """The error to stop with if not a single block is left where `path` lies, for a user who is not root."""
     try:
         stats = os.statvfs(path)
     except OSError:
-        return False
-    return stats.f_blocks > 0 and stats.f_bavail == 0
+        return None
+    is_full = stats.f_blocks > 0 and stats.f_bavail == 0
+    return machine_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)) if is_full else None
 
 
 def read_tail(path: str, start: int) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,13 +40,10 @@ class Channel:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, message: Message) -> bool:
-        """Send one message, blocking; False when the other end is gone, which `receive` tells, too."""
-        try:
+    def send(self, message: Message) -> None:
+        """Send one message, blocking. That the other end is gone is told by `receive`."""
+        with suppress(OSError):
             self.sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-        except OSError:
-            return False
-        return True
 
     def receive(self, *, wait: bool = False) -> list[Message]:
         """Every complete message that has arrived; with `wait`, at least one unless the other end is gone.

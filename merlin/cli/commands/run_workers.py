@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ def _say_skipped(selection: Selection, lines: list[tuple[SpecWorker, Launch]]) -
 
 def _start(lines_of: _Lines, config: Config, timeout_s: float, foreground: bool, as_json: bool) -> int:
     from merlin.cli.servers import open_registry, require_reachable, workers_here
-    from merlin.execution.distributed.start import LOGS_DIR, start, wait_until_alive, worker_environment
+    from merlin.execution.distributed.start import LOGS_DIR, start, wait_until_alive
 
     for warning in require_reachable(config):
         print(f"merlin: warning: {warning}", file=sys.stderr)
@@ -165,7 +166,8 @@ def _start(lines_of: _Lines, config: Config, timeout_s: float, foreground: bool,
     selection, lines = lines_of.make(workers_here(registry))
     if not as_json:
         _say_skipped(selection, lines)
-    environment = worker_environment(config.child_environment())
+    # it leads a worker to our configuration and key wherever it starts
+    environment = {**os.environ, **config.child_environment()}
     logs = Path.cwd() / LOGS_DIR
     known = registry.workers()
     started: list[Started] = []

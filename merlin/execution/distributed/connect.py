@@ -21,18 +21,14 @@ ANSWER_S = 10.0  # for one command; a server that takes longer counts as unreach
 
 
 def redis_client(config: Config) -> Redis:
-    """A client of the backend that has answered.
-
-    Raises:
-        ExecutionError: it does not answer within `ANSWER_S`; names host and port.
-    """
+    """A client of the backend that has answered. Raises ExecutionError if it does not within `ANSWER_S`."""
     reach = check_endpoint(config.backend, ANSWER_S)
     if not reach.ok:
         raise ExecutionError(f"{reach.detail}\n  {reach.hint}" if reach.hint else reach.detail)
     return make_client(config.backend)
 
 
-def make_client(endpoint: Endpoint, *, answer_s: float = ANSWER_S) -> Redis:
+def make_client(endpoint: Endpoint) -> Redis:
     """A client that has not connected yet; threads may share it."""
     import redis
     from redis.backoff import NoBackoff
@@ -42,7 +38,7 @@ def make_client(endpoint: Endpoint, *, answer_s: float = ANSWER_S) -> Redis:
         **endpoint.redis_options(),
         retry=Retry(NoBackoff(), 1),  # for a connection that the server closed while it was idle
         socket_connect_timeout=CONNECT_S,
-        socket_timeout=answer_s,
+        socket_timeout=ANSWER_S,
         health_check_interval=15,
         max_connections=MAX_CONNECTIONS,
         decode_responses=True,

@@ -107,8 +107,7 @@ def select_workers(
     `served` maps queues to the live worker of this host that has them: without `overlap` a queue has one worker
     per host. `environment` fills $NAME in the workers' arguments.
 
-    Raises:
-        UsageError: a step does not exist, or arguments have an open quote.
+    Raises UsageError if a step does not exist, or arguments have an open quote.
     """
     check_steps(by_step, steps)
     resources = document.merlin.resources
@@ -173,7 +172,6 @@ def worker_command(
     extra_args: Sequence[str] = (),
     level: str = "INFO",
     num_cores: int | None = None,
-    python: str = sys.executable,
 ) -> list[str]:
     """The line that starts one Celery worker; the arguments of its owner win over ours.
 
@@ -183,7 +181,7 @@ def worker_command(
     """
     theirs = [*worker.args, *extra_args]
     queues = [config.queue_name(q) if config else QUEUE_TAG + q for q in worker.queues]
-    line = [python, "-P", "-m", "celery", "-A", APP, "worker"]
+    line = [sys.executable, "-P", "-m", "celery", "-A", APP, "worker"]
     if not _has(theirs, "-n", "--hostname"):
         line += ["-n", f"{worker.name}.%h"]
     line += ["-Q", ",".join(queues)]

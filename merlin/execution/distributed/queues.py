@@ -46,8 +46,7 @@ def broker_queue(config: Config, name: str) -> Queue:
 def queue_depths(config: Config, queue_names: Iterable[str]) -> dict[str, QueueInfo]:
     """Messages that wait in the queues of these `task_queue` names; a queue that does not exist is empty.
 
-    Raises:
-        ExecutionError: the broker cannot be reached.
+    Raises ExecutionError if the broker cannot be reached.
     """
     return {name: _depth(config, name) for name in queue_names}
 
@@ -60,8 +59,7 @@ def empty_queues(config: Config, queue_names: Iterable[str]) -> list[str]:
 def check_properties(config: Config, queue_names: Iterable[str]) -> None:
     """Declare the queues that exist, as we would to use them; Redis' have no properties.
 
-    Raises:
-        ExecutionError: one exists with other properties than ours, or the broker cannot be reached.
+    Raises ExecutionError if one exists with other properties than ours, or the broker cannot be reached.
     """
     if names.transport(config.broker.kind) == "redis":
         return
@@ -99,8 +97,7 @@ def _depth(config: Config, name: str) -> QueueInfo:
 def purge(config: Config, queue_names: Iterable[str]) -> dict[str, int]:
     """Remove every waiting message of this user's queues; returns how many there were.
 
-    Raises:
-        ExecutionError: the broker cannot be reached.
+    Raises ExecutionError if the broker cannot be reached.
     """
     out: dict[str, int] = {}
     for name in queue_names:

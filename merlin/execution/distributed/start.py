@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import time
@@ -50,10 +49,7 @@ def start(
 ) -> Started:
     """Start a worker in a session of its own, so that it outlives the terminal; its output goes to a log.
 
-    `known` are the workers that were there before.
-
-    Raises:
-        ExecutionError: the machine cannot start it.
+    `known` are the workers that were there before. Raises ExecutionError if the machine cannot start it.
     """
     path = logs / f"{worker.name}.log"
     try:
@@ -81,11 +77,9 @@ def wait_until_alive(
     workers: Callable[[], Sequence[WorkerInfo]],
     *,
     timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Wait until each has reported or died; False if time ran out first. Fills in `alive` and `died`."""
-    deadline = clock() + timeout_s
+    deadline = time.monotonic() + timeout_s
     while True:
         reported = workers()
         for entry in started:
@@ -94,9 +88,9 @@ def wait_until_alive(
                 entry.died = how_it_died(entry)
         if all(entry.is_settled for entry in started):
             return True
-        if clock() >= deadline:
+        if time.monotonic() >= deadline:
             return False
-        sleep(POLL_S)
+        time.sleep(POLL_S)
 
 
 def reports_of(entry: Started, reported: Sequence[WorkerInfo]) -> list[WorkerInfo]:
@@ -118,8 +112,3 @@ def how_it_died(entry: Started) -> str:
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     last = "\n    ".join(read_tail(str(entry.log), entry.log_start).strip().splitlines())
     return f"{how}; its log {entry.log} " + (f"ends with:\n    {last}" if last else "is empty")
-
-
-def worker_environment(config_environment: Mapping[str, str]) -> dict[str, str]:
-    """Our environment, and what leads a worker to our configuration and key wherever it starts."""
-    return {**os.environ, **config_environment}

@@ -63,8 +63,7 @@ class Studies:
     def get(self, study_id: str, path: str, digest: str) -> Study:
         """The study in a workspace, if its plan is the one that the caller was told of.
 
-        Raises:
-            ExecutionError: the plan was altered, or the workspace cannot be read here.
+        Raises ExecutionError if the plan was altered, or the workspace cannot be read here.
         """
         with self._lock:
             asked, study = self._studies.get(study_id, ("", None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,10 +140,10 @@ def spec_worker(args: str = "", **batch) -> SpecWorker:
 
 
 def test_a_line_has_our_defaults_and_the_namespace(config):
-    line = worker_command(config, spec_worker(), num_cores=4, python="python")
+    line = worker_command(config, spec_worker(), num_cores=4)
     queues = ",".join(f"[merlin]_{name}@{config.namespace}" for name in ("simq", "postq"))
     assert line == [
-        *("python", "-P", "-m", "celery", "-A", "merlin", "worker"),
+        *(sys.executable, "-P", "-m", "celery", "-A", "merlin", "worker"),
         *("-n", "simw.%h", "-Q", queues, "--pool", "threads", "--concurrency", "4", "-l", "INFO"),
     ]
     assert "geheim" not in words(line)
