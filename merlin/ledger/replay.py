@@ -56,9 +56,12 @@ class Replay:
     `damage` holds what could not be used. Instances without any record are missing altogether.
     """
 
-    def __init__(self, directory: Path, plan: Plan) -> None:
-        """Read all segments. Raises LedgerError if they are unreadable or belong to another plan."""
-        self.directory = Path(directory)
+    def __init__(self, directory: Path, plan: Plan, *, prefix: str = "") -> None:
+        """Read all segments, or those whose names begin so.
+
+        Raises LedgerError if they are unreadable or belong to another plan.
+        """
+        self.directory, self._prefix = Path(directory), prefix
         self._study_id = plan.study_id
         self._sizes = {instance.id: instance.num_tasks for instance in plan.instances}
         self._clear()
@@ -80,7 +83,7 @@ class Replay:
         """Read what was appended since the last call; returns the number of new records."""
         before = self._num_records
         while True:
-            paths = segment_paths(self.directory)
+            paths = [p for p in segment_paths(self.directory) if p.name.startswith(self._prefix)]
             known = {path.name for path in paths}
             if not known.issuperset(self._segments):
                 self._clear()  # a compaction has replaced segments that we have read

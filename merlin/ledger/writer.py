@@ -46,8 +46,8 @@ class LedgerWriter:
             session=session,
             started=time.time(),
         )
-        name = f"{self.writer.host}-{self.writer.pid}-{secrets.token_hex(4)}{SUFFIX}"
-        self.path = Path(directory) / name.replace("/", "_")
+        name = f"{prefix_of(self.writer.host, self.writer.pid)}{secrets.token_hex(4)}{SUFFIX}"
+        self.path = Path(directory) / name
         self._sync = sync
         self._synced = time.monotonic()
         self._budget = TailBudget()
@@ -118,6 +118,11 @@ class LedgerWriter:
         self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.close()
+
+
+def prefix_of(host: str, pid: int) -> str:
+    """How the names of a process's segments begin."""
+    return f"{host}-{pid}-".replace("/", "_")
 
 
 def sync_directory(directory: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from merlin.study.chunking import LEAST_S
-from merlin.study.pieces import Run
+from merlin.study.pieces import Run, clip, pieces_of
 from merlin.study.plan import Plan
 from merlin.study.runs import RunMap
 from merlin.study.schedule import ENDED, Death, Deferral, Scheduler
@@ -43,6 +43,9 @@ class Report:
     chunk: Chunk
     worker: str
     result: ChunkResult | None = None  # it has ended
+    done: tuple[
+        Run, ...
+    ] = ()  # without a result: what of it is in the ledger, which other machines may see later
     died: str = ""  # its process did not survive it: how that died
     is_infrastructure: bool = False  # and its tasks are not to blame
     is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
@@ -116,7 +119,7 @@ class Owner:
             self._line_of(chunk).leave(lease)
 
     def reported(self, report: Report, done: Iterable[Run], now: float) -> bool:
-        """A worker holds a chunk no longer; `done`: what the ledger has of it, if its process did not tell.
+        """A worker holds a chunk no longer; `done`: what we see of it in the ledger, if its process did not tell.
 
         False if the report is not about anything that is handed out.
         """
@@ -126,8 +129,9 @@ class Owner:
             scheduler.stop(report.trouble, now=True)
         if report.result is not None:
             return scheduler.finished(report.result, now)
+        done = _together(chunk, done, report.done)
         if report.trouble or report.is_interrupted:
-            return scheduler.finished(ChunkResult(chunk=chunk, runs=tuple(done)), now)
+            return scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
         if report.died:
             return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
         return scheduler.give_back(chunk)
@@ -230,7 +234,7 @@ def take_over(
     plan: Plan, legacy: Legacy, *, first_attempt: int, name: str, min_chunk_s: float
 ) -> tuple[Owner, list[str]]:
     """The owner that goes on, to which all letters are new that the last one has not dealt with; the void leases."""
-    results = [report.result for report in legacy.dealt_with if report.result is not None]
+    results = [r.result or ChunkResult(chunk=r.chunk, runs=r.done) for r in legacy.dealt_with]
     scheduler = Scheduler(
         plan,
         outcomes_with(legacy.outcomes, results),
@@ -246,6 +250,16 @@ def take_over(
     void = owner.adopt(found.values())
     scheduler.remember(legacy.memories)
     return owner, void
+
+
+def _together(chunk: Chunk, *several: Iterable[Run]) -> tuple[Run, ...]:
+    """What one or the other knows of a chunk."""
+    found = RunMap(chunk.hi - chunk.lo)
+    for runs in several:
+        for a, b, outcome in clip(runs, pieces_of(chunk)):
+            if outcome in ENDED:
+                found.set(a - chunk.lo, b - chunk.lo, outcome)
+    return tuple((chunk.lo + a, chunk.lo + b, value) for a, b, value in found.runs() if value != NO_OUTCOME)
 
 
 def outcomes_with(outcomes: Mapping[str, RunMap], results: Iterable[ChunkResult]) -> dict[str, RunMap]:

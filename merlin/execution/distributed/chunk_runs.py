@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 import threading
 import time
 from collections.abc import Collection
 
-from merlin.errors import ExecutionError, StudyGoneError
+from merlin.errors import ExecutionError, LedgerError, StudyGoneError
 from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.crew import REAP_S, Crew, Run, dismiss, reap
 from merlin.execution.distributed.leaving import INTERRUPT_S, RETRY_S, Leaving
@@ -16,8 +17,11 @@ from merlin.execution.distributed.messages import seal_report
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, from_json
+from merlin.ledger.replay import Replay
+from merlin.ledger.writer import prefix_of
 from merlin.study.owner import Report
-from merlin.study.tasks import Chunk, ChunkResult
+from merlin.study.pieces import clip, pieces_of
+from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult
 
 log = logging.getLogger("merlin.worker")
 
@@ -214,6 +218,7 @@ class ChunkRuns:
         report = Report(
             chunk=chunk,
             worker=process.name,
+            done=_written(run),
             died=died,
             is_infrastructure=is_stillborn,
             is_interrupted=run.is_interrupted,
@@ -234,6 +239,21 @@ class ChunkRuns:
                 process.log_tail(),
             )
             self._leaving.leave()
+
+
+def _written(run: Run) -> tuple[tuple[int, int, int], ...]:
+    """What a process that has ended wrote into the ledger of its chunk: on this machine it is seen at once."""
+    workspace, chunk = run.study.workspace, run.chunk
+    prefix = prefix_of(socket.gethostname(), run.process.process.pid)
+    try:
+        found = Replay(workspace.ledger_dir, workspace.plan, prefix=prefix)
+        ours = [e for e in found.entries(chunk.instance) if e.writer.session == run.session]
+        ours = [e for e in ours if e.writer.worker == run.process.name]
+        done = [piece for _, runs in found.runs_of(ours) for piece in clip(runs, pieces_of(chunk))]
+    except LedgerError as error:  # its owner looks there, too
+        log.warning("%s", error)
+        return ()
+    return tuple(piece for piece in done if piece[2] != NO_OUTCOME)
 
 
 def _shown(chunk: Chunk) -> str:

@@ -34,6 +34,7 @@ from merlin.study.owner import Report
 from merlin.study.pieces import pieces_of
 from merlin.study.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.testing.memory import MemoryBackend
+from merlin.testing.processes import Work
 
 QUICKLY: dict[Any, dict[str, float]] = {
     owners: {"WAIT_S": 0.02, "TICK_S": 0.01, "ASK_S": 0.02, "LIST_S": 0.05, "NOTICE_S": 0.0, "RETRY_S": 0.01},
@@ -429,3 +430,29 @@ def test_a_lost_message_is_sent_again_though_another_study_always_fills_the_queu
         owner._look_for_overdue = 0.0
         num_sent += [after] * owner.offer()
     assert num_sent == [60, 180, 420, 900]
+
+
+# ------------------------------------------------- a file system that shows records late
+
+
+def test_what_a_dead_process_has_written_counts_though_its_owner_does_not_see_it_yet(
+    make_live: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere its records are seen late: they come with the report, and an heir finds them in the letter."""
+    cluster = make_live(step("post", 64))
+    empty = cluster.ledger()
+    monkeypatch.setattr(Conductor, "read", lambda self: setattr(self, "_replay", empty) or empty)
+
+    def run(work: Work) -> None:
+        work.commit((work.chunk.lo, work.chunk.hi))
+        work.exit(1)
+
+    worker = cluster.worker(run, concurrency=1)
+    with control.owning(cluster.workspace, cluster.tools()) as owner:
+        owner.offer()
+    worker.engine.handle(wait_until(lambda: cluster.carrier.receive("merlin")))
+    owner = own(cluster)
+    owner.settle()
+    assert owner.owner.scheduler.counts()["post"].ok == 1
+    owner.offer()
+    assert own(cluster).owner.scheduler.counts()["post"].ok == 1
