@@ -20,8 +20,6 @@ from merlin.execution.shell import (
 )
 from merlin.execution.waiting import Waiter
 
-STOP_GRACE_S = 1.0
-
 
 class FreshShell:
     """Runs ``<shell> <script>`` per task, in its directory and in a process group of its own."""
@@ -45,7 +43,7 @@ class FreshShell:
     def close(self) -> None:
         process, self._running = self._running, None
         if process is not None and process.poll() is None:
-            kill_group(process.pid, STOP_GRACE_S)
+            kill_group(process.pid)
             process.wait()
 
     def _run_one(self, task: ShellTask) -> ShellExit:
@@ -96,7 +94,7 @@ class FreshShell:
     def _kill(self, process: subprocess.Popen[bytes]) -> str:
         """Kill the task's group; the cause if it was its time that is over."""
         self._was_stopped = self._waiter.stopped
-        kill_group(process.pid, STOP_GRACE_S)
+        kill_group(process.pid)
         return "" if self._was_stopped or self._timeout_s is None else timeout_cause(self._timeout_s)
 
     def _not_started(self, task: ShellTask, error: OSError, started: float) -> ShellExit:

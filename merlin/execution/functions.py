@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TextIO
 
@@ -35,20 +34,12 @@ class _BadResult(Exception):
     """The function returned something that is not a dict of arrays with one row per sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Broken:
-    """A function that cannot be called at all."""
-
-    cause: str
-    tail: str
-
-
 class FunctionRunner:
     """Calls functions; each is imported once per worker."""
 
     def __init__(self, workspace: Workspace, worker: str) -> None:
         self._workspace, self._worker = workspace, worker
-        self._functions: dict[str, Function | _Broken] = {}
+        self._functions: dict[str, Function | BaseException] = {}  # or why it cannot be called at all
         self._logs: dict[str, TextIO] = {}  # instance id -> its log
 
     def run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, waiter: Waiter) -> None:
@@ -57,9 +48,10 @@ class FunctionRunner:
         call = _Call(self._workspace, instance, chunk)
         with self._captured(instance):
             function = self._load(str(instance.function))
-            if isinstance(function, _Broken):
+            if isinstance(function, BaseException):
+                cause = f"cannot import {instance.function}: {cause_of(function)}"
                 for task in chunk.task_ids():
-                    failure = Failure(task=task, cause=function.cause, exit_code=1, tail=function.tail)
+                    failure = Failure(task=task, cause=cause, exit_code=1, tail=_tail(function))
                     journal.fail(failure, started=time.time(), seconds=0.0)
                 return
             if not chunk.isolate and _run_whole(function, call, ids, journal):
@@ -71,12 +63,12 @@ class FunctionRunner:
             log.close()
         self._logs.clear()
 
-    def _load(self, name: str) -> Function | _Broken:
+    def _load(self, name: str) -> Function | BaseException:
         if name not in self._functions:
             try:
                 self._functions[name] = import_function(name, self._workspace.plan.spec_root)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the module is the user's
-                self._functions[name] = _Broken(f"cannot import {name}: {cause_of(error)}", _tail(error))
+                self._functions[name] = error
         return self._functions[name]
 
     @contextmanager

@@ -10,7 +10,7 @@ from contextlib import suppress
 from merlin.execution.sessions import all_processes
 from merlin.execution.waiting import is_readable
 
-GRACE_S = 2.0  # between SIGTERM and SIGKILL
+_GRACE_S = 1.0  # between SIGTERM and SIGKILL
 _KILL_WAIT_S = 5.0
 
 
@@ -24,14 +24,14 @@ def group_members(group: int) -> list[int]:
     return [process.pid for process in all_processes() if process.group == group]
 
 
-def kill_group(group: int, grace_s: float = GRACE_S) -> None:
+def kill_group(group: int) -> None:
     """SIGTERM to a process group, SIGKILL to what is left after the grace; returns when none is left."""
     if group <= 1:
         raise ValueError(f"{group} is not the process group of a task")
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGTERM)
         os.killpg(group, signal.SIGCONT)  # a stopped process does not see SIGTERM
-    if not _wait_until_gone(group, grace_s):
+    if not _wait_until_gone(group, _GRACE_S):
         kill_group_at_once(group)
         _wait_until_gone(group, _KILL_WAIT_S)
 

@@ -153,8 +153,7 @@ class Repair:
             rebuild.repack(read_manifest(self._directory), plan.repack, self._studies)
             self.done.repacked |= {names[shard] for shard in plan.repack}
         if plan.manifest:
-            for study, instance in self._finished_manifests():
-                write_manifest(study, instance)
+            self._write_manifests()
             self.done.rebuilt.add("manifest.json")
         elif plan.virtual:
             rebuild.note_shards(self._directory, {}, virtual=True)
@@ -182,16 +181,14 @@ class Repair:
                 self._note_fates(read_manifest(self._directory), rows, executed)
             return
         with self._locked():
-            for study, instance in self._finished_manifests():
-                write_manifest(study, instance)
+            self._write_manifests()
 
-    def _finished_manifests(self) -> list[tuple[Workspace, StepInstance]]:
-        found = []
+    def _write_manifests(self) -> None:
+        """Again, where a study had written one."""
         for study in self._studies.values():
             instance = manifest_instance(study, study.instance(self._aggregate))
             if replay(study.ledger_dir, study.plan).outcomes[instance.id][0] == Outcome.OK:
-                found.append((study, instance))
-        return found
+                write_manifest(study, instance)
 
     # ------------------------------------------------------------------ running
 

@@ -84,7 +84,6 @@ class Shell(Protocol):
 
     def close(self) -> None:
         """Kill what still runs."""
-        ...
 
 
 def shell_argv(shell: str) -> list[str]:

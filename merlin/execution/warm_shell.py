@@ -29,7 +29,6 @@ from merlin.execution.shell import (
 from merlin.execution.waiting import Waiter, is_readable
 from merlin.study.tasks import ReturnCode
 
-STOP_GRACE_S = 1.0
 _PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
 _STOP_CODE = int(ReturnCode.HARD_FAIL)
 _SUSPENDED = tuple(
@@ -93,19 +92,15 @@ class WarmShell:
 
     def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]:
         """Run the batches; the next one is prepared while the shell works on the one before."""
-        batch = next(batches, None)
-        while batch is not None and not self._waiter.stopped:
-            rest = deque(batch)
-            upcoming: list[ShellTask] | None = None
-            asked = False
-            while rest and not self._waiter.stopped:
-                driver = self._driver = self._start(rest)
-                if not asked:
-                    asked, upcoming = True, next(batches, None)
-                yield from self._collect(driver)
-                self.close()
-                rest.extendleft(reversed(driver.waiting))
-            batch = upcoming if asked else next(batches, None)
+        rest, upcoming = deque(next(batches, [])), list[ShellTask]()
+        while rest and not self._waiter.stopped:
+            driver = self._driver = self._start(rest)
+            upcoming = upcoming or next(batches, [])
+            yield from self._collect(driver)
+            self.close()
+            rest.extendleft(reversed(driver.waiting))
+            if not rest:
+                rest, upcoming = deque(upcoming), []
 
     def close(self) -> None:
         """Kill the shell and what runs in it."""
@@ -207,7 +202,7 @@ class WarmShell:
         if running and driver.waiting and self._time_left(driver) == 0.0:
             driver.timed_out.add(driver.waiting[0].task)
             for group in running:
-                kill_group(group, STOP_GRACE_S)
+                kill_group(group)
         _thaw(driver)
 
     def _interrupt(self, driver: _Driver, running: list[int]) -> Iterator[ShellExit]:
@@ -233,7 +228,7 @@ class WarmShell:
         """
         code = driver.process.wait()
         if driver.group is not None:
-            kill_group(driver.group, STOP_GRACE_S)
+            kill_group(driver.group)
         task = driver.waiting[0]
         if task.task not in self._lost_their_shell:
             self._lost_their_shell.add(task.task)
@@ -258,7 +253,7 @@ def _thaw(driver: _Driver) -> None:
 def _kill(driver: _Driver, running: list[int]) -> None:
     driver.process.kill()
     for group in running:
-        kill_group(group, STOP_GRACE_S)
+        kill_group(group)
 
 
 def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
