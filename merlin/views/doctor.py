@@ -224,12 +224,12 @@ def judge_reach(component: str, endpoint: Endpoint, reach: Reach) -> Finding:
 
 
 def _examine_redis(config: Config) -> Iterator[Finding]:
-    from merlin.execution.distributed.connect import clock_skew, redis_client, redis_errors
+    from merlin.execution.distributed.connect import redis_client, redis_errors, server_time
 
     with redis_client(config) as client:
         yield _try_rights(client, config)
         with redis_errors(config.backend):
-            skew_s = clock_skew(client)
+            skew_s = time.time() - server_time(client)
         yield judge_clock(skew_s)
         yield from judge_memory(_info(client, "memory"))
         persistence = _info(client, "persistence")
@@ -399,7 +399,7 @@ def judge_workers(workers: list[WorkerInfo], studies: Sequence[str]) -> Finding:
         hints.append(f"studies wait, and no worker is alive; start some: {start}")
     if silent := [worker.name.removeprefix("celery@") for worker in workers if not worker.is_alive]:
         more = f" and {len(silent) - MAX_NAMES:,} more" if len(silent) > MAX_NAMES else ""
-        hints.append(f"silent: {', '.join(silent[:MAX_NAMES])}{more}; their work is taken over")
+        hints.append(f"silent: {', '.join(silent[:MAX_NAMES])}{more}; their work waits for other workers")
     return Finding(
         component="workers",
         status="warning" if hints else "ok" if alive else "absent",

@@ -41,14 +41,13 @@ NOT_TO_WEAKEN = {
 def make_app(config: Config) -> Celery:
     """An application on the configured broker."""
     app = Celery("merlin", broker=config.broker.url, set_as_current=False)
-    transport = names.transport(config.broker.kind)
     settings: dict[str, Any] = {
         "task_ignore_result": True,
         "task_store_errors_even_if_ignored": False,
         "task_acks_late": False,
         "task_track_started": False,
         # on Redis a message is taken when a slot is free, see `transport`; RabbitMQ counts those not acknowledged
-        "worker_prefetch_multiplier": 0 if transport == "redis" else 1,
+        "worker_prefetch_multiplier": 0 if config.broker.is_redis else 1,
         "worker_pool": "threads",
         "worker_hijack_root_logger": True,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
@@ -61,7 +60,7 @@ def make_app(config: Config) -> Celery:
         "task_queue_max_priority": names.MAX_PRIORITY,
         "task_create_missing_queues": True,
     }
-    if transport == "redis":
+    if config.broker.is_redis:
         settings["broker_transport_options"] = {
             "visibility_timeout": VISIBILITY_S,
             "queue_order_strategy": "priority",

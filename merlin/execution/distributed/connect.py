@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -66,8 +65,3 @@ def server_time(client: Redis) -> float:
     """Seconds since the epoch on the server's clock."""
     seconds, micros = client.time()
     return float(seconds) + float(micros) / 1e6
-
-
-def clock_skew(client: Redis) -> float:
-    """Seconds that this machine's clock is ahead of the server's."""
-    return time.time() - server_time(client)

@@ -28,8 +28,3 @@ class Keys:
     def inbox(self, worker: str) -> str:
         """LIST of sealed commands to one worker."""
         return f"{self._prefix}:inbox:{worker}"
-
-
-def transport(kind: str) -> str:
-    """ "redis" or "amqp", of an endpoint's kind."""
-    return "amqp" if kind.startswith("amqp") else "redis"

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 def make_carrier(config: Config) -> Carrier:
     """For the broker of one user; threads may share it."""
-    is_redis = names.transport(config.broker.kind) == "redis"
-    return RedisCarrier(config) if is_redis else AmqpCarrier(config)
+    return RedisCarrier(config) if config.broker.is_redis else AmqpCarrier(config)
 
 
 class RedisCarrier:

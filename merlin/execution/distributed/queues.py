@@ -37,8 +37,7 @@ def broker_queue(config: Config, name: str) -> Queue:
     """The queue of steps with `task_queue: name`, as we declare it."""
     from kombu.entity import Queue
 
-    is_amqp = names.transport(config.broker.kind) == "amqp"
-    arguments = {"x-max-priority": names.MAX_PRIORITY} if is_amqp else None
+    arguments = None if config.broker.is_redis else {"x-max-priority": names.MAX_PRIORITY}
     full = config.queue_name(name)
     return Queue(full, routing_key=full, queue_arguments=arguments)
 
@@ -61,7 +60,7 @@ def check_properties(config: Config, queue_names: Iterable[str]) -> None:
 
     Raises ExecutionError if one exists with other properties than ours, or the broker cannot be reached.
     """
-    if names.transport(config.broker.kind) == "redis":
+    if config.broker.is_redis:
         return
     for name in queue_names:
         if _declare_passively(config, config.queue_name(name)) is not None:
@@ -88,7 +87,7 @@ def other_properties(config: Config, error: Exception) -> ExecutionError | None:
 
 def _depth(config: Config, name: str) -> QueueInfo:
     full = config.queue_name(name)
-    if names.transport(config.broker.kind) == "redis":
+    if config.broker.is_redis:
         return QueueInfo(depth=sum(_redis(config, "llen", full)), consumers=None)
     found = _declare_passively(config, full)
     return QueueInfo(depth=0, consumers=0) if found is None else found
@@ -102,7 +101,7 @@ def purge(config: Config, queue_names: Iterable[str]) -> dict[str, int]:
     out: dict[str, int] = {}
     for name in queue_names:
         full = config.queue_name(name)
-        if names.transport(config.broker.kind) == "redis":
+        if config.broker.is_redis:
             out[name] = sum(_redis(config, "llen", full))
             _redis(config, "delete", full)
         else:
