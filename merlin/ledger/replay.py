@@ -160,6 +160,11 @@ class Replay:
         for lo, hi, group in clusters(self._entries[instance], lambda e: (e.header.lo, e.header.hi)):
             yield lo, hi, sorted(group, key=self.order) if len(group) > 1 else group
 
+    def has_later_run(self, session: str) -> bool:
+        """Whether another run has begun since this one did."""
+        began = session_start(session, 0.0)
+        return any(name and at > began for name, at in self._sessions.items())
+
     # outcomes
 
     @property

@@ -54,7 +54,9 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
         if code:
             print(f"not all of {what} has ended; look at these hosts, then cancel again", file=sys.stderr)
         else:
-            print(f"cancelled {what} in {opened.path}; go on with: {command_line('restart', opened.path)}")
+            again = ("--failed",) if steps else ()
+            go_on = command_line("restart", opened.path, *again)
+            print(f"cancelled {what} in {opened.path}; go on with: {go_on}")
     sys.exit(code)
 
 

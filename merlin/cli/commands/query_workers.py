@@ -56,7 +56,7 @@ def _silent(worker: WorkerInfo) -> str:
     from merlin.cli.output import duration
 
     name, when = short_name(worker), duration(worker.age_s)
-    return f"{name} (pid {worker.pid} on {worker.host}) has been silent for {when}; what it ran is taken over"
+    return f"{name} (pid {worker.pid} on {worker.host}) has been silent for {when}; what it ran runs elsewhere soon"
 
 
 def row(worker: WorkerInfo, config: Config) -> tuple[object, ...]:

@@ -127,6 +127,10 @@ class Ownership:
         study, mailbox, session = self._study, self._mailbox, self._conductor.session
         handouts, forged = self._handouts()  # before the letters: what ends in between is in both
         found = self._conductor.read()  # before them, too: of what it shows, they say who took it
+        if found.has_later_run(session):  # as with --local, while the servers were away
+            self._tools.backend.registry.withdraw(study.id, session)
+            mailbox.close()
+            raise StudyGoneError(f"another run of {study.workspace.path} has begun; this one is over")
         letters = list(self._all_letters())
         reports = [(letter, report) for letter in letters if (report := self._report(letter)) is not None]
         last = _number(self._read)

@@ -358,6 +358,23 @@ def test_a_restart_that_is_killed_anywhere_leaves_a_study_that_goes_on(
     assert cluster.outcomes() == ({"OK": 3} if is_written else {"OK": 2, "FAILED": 1})
 
 
+@pytest.mark.parametrize("call", ["own", "letters", "offer", "release"])
+def test_a_command_that_slept_after_it_began_a_run_leaves_the_run_to_its_owner(make: Make, call: str) -> None:
+    cluster = make(step("sim", 3))
+    cluster.mailbox().drop()
+    cluster.tools().backend.registry.withdraw(cluster.study.id)
+
+    def trouble(name: str, is_done: bool) -> None:
+        if name == call and not is_done:
+            (info,) = cluster.server.open_studies.values()
+            assert cluster.mailbox().own(info.session, force=True).is_ours
+
+    backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
+    tools = Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
+    opened = open_study._Opener(cluster.workspace, tools).open(redo_failed=False, steps=None)
+    assert (opened.resumed, opened.planned, opened.is_complete) == (True, 3, False)
+
+
 @pytest.mark.parametrize("call", ["advertise", "open", "release"])
 def test_a_study_that_is_cancelled_while_it_is_published_again_is_over(make: Make, call: str) -> None:
     cluster = make(step("sim", 3))
@@ -456,3 +473,16 @@ def test_what_a_dead_process_has_written_counts_though_its_owner_does_not_see_it
     assert owner.owner.scheduler.counts()["post"].ok == 1
     owner.offer()
     assert own(cluster).owner.scheduler.counts()["post"].ok == 1
+
+
+def test_workers_that_find_their_redis_again_do_not_run_what_another_run_has_taken_over(make: Make) -> None:
+    cluster = make(step("sim", 4))
+    hands = Hands(cluster)
+    own(cluster).offer()
+    (chunk,) = hands.take()
+    Conductor(cluster.workspace).close()  # as `merlin restart --local`, while Redis was away
+    with pytest.raises(StudyGoneError, match="another run"):
+        own(cluster)
+    assert cluster.tools().backend.registry.studies() == []
+    with pytest.raises(StudyGoneError):
+        hands.leases.renew([chunk.lease])
