@@ -29,6 +29,7 @@ from merlin.execution.distributed.contracts import Backend, Carrier, Leases, Mai
 from merlin.execution.distributed.publish import make_carrier
 from merlin.execution.distributed.queues import broker_queue
 from merlin.execution.distributed.redis_backend import RedisBackend
+from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.scripts import KEYS, Scripts
 from merlin.testing.exchange import LEASE_S, SESSION, STUDY, ExchangeContract, raised, said
 from merlin.testing.memory import MemoryBackend, MemoryCarrier, MemoryServer
@@ -224,6 +225,30 @@ def config_for(redis: RedisServer, home: Path, rabbit: RabbitServer | None = Non
 
 
 # ------------------------------------------------------------- what a server does
+
+
+def test_a_run_that_begins_while_an_earlier_one_is_withdrawn_stays_advertised(
+    any_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(any_redis, tmp_path)
+    registry, other = (redis_registry.RedisRegistry(make_client(config.backend), config) for _ in range(2))
+    info = StudyInfo(
+        study_id="s", name="n", workspace="/w", plan="p", queues=["q"], session="one", published=1.0
+    )
+    registry.advertise(info)
+    client: Any = registry._client
+    found = client.hget
+
+    def hget(key: str, field: str) -> Any:
+        text = found(key, field)
+        other.advertise(replace(info, session="two"))
+        return text
+
+    monkeypatch.setattr(client, "hget", hget)
+    registry.withdraw("s", "one")
+    assert [study.session for study in other.studies()] == ["two"]
+    registry.withdraw("s")
+    assert other.studies() == []
 
 
 class Bench:

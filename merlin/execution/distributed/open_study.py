@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from merlin.errors import ExecutionError, OwnershipLostError, StudyGoneError, WorkspaceError, command_line
 from merlin.execution.conductor import CONTROLLER, reset_records
 from merlin.execution.distributed.connect import redis_client
+from merlin.execution.distributed.contracts import Standing
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.distributed.ownership import Ownership, Tools
 from merlin.execution.distributed.publish import make_carrier
@@ -82,7 +83,7 @@ class _Opener:
     def open(self, *, redo_failed: bool, steps: Collection[str] | None) -> Opened:
         running = self._advertised()
         if running is not None and not redo_failed and self._mailbox.exists():
-            return self._go_on(running)
+            return self._go_on(running.session, resumed=True)
         if running is not None:
             with suppress(StudyGoneError):  # nobody writes down anything more of the run that ends now
                 self._mailbox.own(running.session, force=True)
@@ -102,7 +103,7 @@ class _Opener:
         now = self._tools.backend.time()
         self._registry.advertise(self._study.info(session, now))
         self._mailbox.open(session)
-        return self._act(session, resumed=False)
+        return self._go_on(session, resumed=False)
 
     def _advertised(self) -> StudyInfo | None:
         """The advertisement of a study that is not over; nobody else's plan takes the place of its own meanwhile."""
@@ -128,10 +129,12 @@ class _Opener:
             data = {"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()}
             ledger.append(EventRecord(kind="run_started", data=data))
 
-    def _go_on(self, running: StudyInfo) -> Opened:
-        standing = self._mailbox.own(running.session)
-        if standing.is_ours:
-            return self._act(running.session, resumed=True)
+    def _go_on(self, session: str, *, resumed: bool) -> Opened:
+        """Act as the owner, unless there is one: of a new run, too, if this process has slept since it began it."""
+        with suppress(OwnershipLostError):
+            standing = self._mailbox.own(session)
+            if standing.is_ours:
+                return self._act(session, standing, resumed=resumed)
         counts = replay(self._workspace.ledger_dir, self._workspace.plan).counts().values()
         planned, ok = sum(sum(c.values()) for c in counts), sum(c.get(0, 0) for c in counts)
         return Opened(
@@ -143,9 +146,8 @@ class _Opener:
             note="the study is running already, and its workers go on with it",
         )
 
-    def _act(self, session: str, *, resumed: bool) -> Opened:
-        """One round as the owner."""
-        standing = self._mailbox.own(session)
+    def _act(self, session: str, standing: Standing, *, resumed: bool) -> Opened:
+        """One round as the owner. Raises OwnershipLostError."""
         ownership = Ownership(self._study, session, self._mailbox, standing, self._tools)
         try:
             ownership.settle()
