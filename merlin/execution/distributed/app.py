@@ -91,9 +91,6 @@ class WorkerApp:
         self.engine: Engine | None = None
         self.celery.task(name=names.TASK, ignore_result=True)(self.chunk)
         signals.celeryd_after_setup.connect(self._after_setup, weak=False)
-        signals.worker_ready.connect(self._ready, weak=False)
-        signals.worker_shutting_down.connect(self._shutting_down, weak=False)
-        signals.worker_shutdown.connect(self._shutdown, weak=False)
 
     def chunk(self, envelope: Any) -> None:
         """The one task: run what a message offers."""
@@ -115,7 +112,7 @@ class WorkerApp:
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
         self.slots.num = int(instance.concurrency or 1)
         backend = RedisBackend(self.config, make_client(self.config.backend), lease_s=lease_s(), name=sender)
-        self.engine = Engine(
+        self.engine = engine = Engine(
             self.config,
             backend,
             make_carrier(self.config),
@@ -124,18 +121,9 @@ class WorkerApp:
             queues=queues,
             refusals=self.refusals,
         )
-
-    def _ready(self, sender: Any, **_: Any) -> None:
-        assert self.engine is not None
-        self.engine.start()
-
-    def _shutting_down(self, **_: Any) -> None:
-        if self.engine is not None:
-            self.engine.shut_down()
-
-    def _shutdown(self, **_: Any) -> None:
-        if self.engine is not None:
-            self.engine.close()
+        signals.worker_ready.connect(lambda **_: engine.start(), weak=False)
+        signals.worker_shutting_down.connect(lambda **_: engine.shut_down(), weak=False)
+        signals.worker_shutdown.connect(lambda **_: engine.close(), weak=False)
 
 
 def __getattr__(name: str) -> Any:
