@@ -213,9 +213,3 @@ class Conductor:
 
     def close(self) -> None:
         self._ledger.close()
-
-    def __enter__(self) -> Conductor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -36,7 +36,7 @@ def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) 
     began = time.monotonic()
     with lock(workspace):
         kill_orphans(workspace)
-        with Conductor(workspace) as conductor, _signals() as interrupts:
+        with closing(Conductor(workspace)) as conductor, _signals() as interrupts:
             run = _Run(workspace, options, observer, conductor, interrupts, began)
             try:
                 return run.run()
@@ -225,7 +225,7 @@ class _Run:
                     self._note_stop_workers(chunk)
                 self._follow_stop()
             case "error":  # of its surroundings: the disk is full, the plan is unreadable
-                self._stop(message["message"], now=True)
+                self._stop(message["message"])
             case "crash":
                 worker.crash = message["message"]
 
@@ -273,12 +273,12 @@ class _Run:
             if self._interrupts.is_hung_up:
                 self._observer = SilentObserver()
             if self._num_interrupts == 1:
-                self._stop(INTERRUPTED, now=True)
+                self._stop(INTERRUPTED)
             else:
                 self._kill_all()
 
-    def _stop(self, reason: str, *, now: bool) -> None:
-        self._scheduler.stop(reason, now=now)
+    def _stop(self, reason: str) -> None:
+        self._scheduler.stop(reason, now=True)
         self._follow_stop()
 
     def _note_stop_workers(self, chunk: Chunk) -> None:

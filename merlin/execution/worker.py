@@ -18,7 +18,7 @@ import time
 import traceback
 
 from merlin.errors import LeaseLostError, MerlinError
-from merlin.execution.wire import Channel, Message, from_json, to_json
+from merlin.execution.wire import Channel, from_json, to_json
 from merlin.study.tasks import Chunk
 
 PROGRESS_S = 0.2  # between two progress messages
@@ -120,17 +120,14 @@ class _Worker:
                         return
                     # what came along with the chunk can only be "stop", and the socket will not tell it again
                     self._is_told_to_stop = at + 1 < len(messages)
-                    self._run(message)
+                    self._last_progress = time.monotonic()
+                    result = self._runner.run(from_json(message["chunk"], Chunk))
+                    self._channel.send({"op": "result", "result": to_json(result)})
                     if self._is_told_to_stop:
                         return
         finally:
             self._runner.close()
             self._ledger.close()
-
-    def _run(self, message: Message) -> None:
-        self._last_progress = time.monotonic()
-        result = self._runner.run(from_json(message["chunk"], Chunk))
-        self._channel.send({"op": "result", "result": to_json(result)})
 
     def _should_stop(self) -> bool:
         return self._is_told_to_stop or self._channel.has_news()
