@@ -98,8 +98,7 @@ class FreshShell:
         return "" if self._was_stopped or self._timeout_s is None else timeout_cause(self._timeout_s)
 
     def _not_started(self, task: ShellTask, error: OSError, started: float) -> ShellExit:
-        fatal = machine_error(error)
-        if fatal is not None:
+        if (fatal := machine_error(error)) is not None:
             raise fatal from error
         if error.filename != self._argv[0]:
             cause = f"cannot prepare its files: {error.strerror}: {error.filename}"

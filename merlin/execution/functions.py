@@ -104,9 +104,7 @@ class _Call:
     def __init__(self, workspace: Workspace, instance: StepInstance, chunk: Chunk) -> None:
         self.chunk = chunk
         self._workspace, self._instance = workspace, instance
-        self._columns: dict[str, NDArray[Any]] = {}
-        if instance.per_sample:
-            self._columns = workspace.samples().rows(chunk.lo, chunk.hi)
+        self._columns = workspace.samples().rows(chunk.lo, chunk.hi) if instance.per_sample else {}
         self._ragged: frozenset[str] = frozenset()
         if instance.feeds:
             from merlin.shards.writing.outputs import ragged_outputs
