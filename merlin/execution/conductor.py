@@ -80,6 +80,13 @@ def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRe
     ]
 
 
+def write_down(workspace: Workspace, session: str, *records: Record) -> None:
+    """Append records of a run that no conductor leads; all or none."""
+    study_id = workspace.plan.study_id
+    with LedgerWriter(workspace.ledger_dir, CONTROLLER, session=session, study_id=study_id) as ledger:
+        ledger.append(*records)
+
+
 def _allowing(plan: Plan, max_failures: float) -> Plan:
     """The plan with another limit for the steps that have one."""
     instances = (

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError, UsageError
-from merlin.execution.conductor import CONTROLLER
+from merlin.execution.conductor import write_down
 from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk
 from merlin.execution.distributed.open_study import make_tools
 from merlin.execution.distributed.ownership import Ownership, Tools
-from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.sessions import read_process
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
-from merlin.ledger.writer import LedgerWriter
 from merlin.status.snapshot import CANCELLED, is_published
+from merlin.study.tasks import Chunk
 from merlin.study.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -51,10 +51,6 @@ class CancelReport:
     before: list[Alive]
     after: list[Alive]
     dropped: bool  # the study is out of Redis
-
-    @property
-    def survivors(self) -> list[Alive]:
-        return self.after
 
 
 def cancel(
@@ -101,10 +97,7 @@ def cancel(
 def _write_down(workspace: Workspace, tools: Tools, reason: str) -> None:
     """The ledger remembers it when Redis does not, so that nobody publishes the study again."""
     session = next_session(workspace.ledger_dir, tools.backend.time())
-    with LedgerWriter(
-        workspace.ledger_dir, CONTROLLER, session=session, study_id=workspace.plan.study_id
-    ) as ledger:
-        ledger.append(EventRecord(kind="run_stopped", data={"reason": reason}))
+    write_down(workspace, session, EventRecord(kind="run_stopped", data={"reason": reason}))
 
 
 def stop(workspace: Workspace, config: Config, reason: str) -> int:
@@ -161,7 +154,7 @@ def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterato
 def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str]) -> list[Alive]:
     """What the workers say that they run of some instances of a study."""
     return [
-        _alive(w.name, w, r.instance, r.lo, r.hi)
+        _alive(w.name, w, r)
         for w in workers
         for r in w.running
         if r.study == study_id and r.instance in instances
@@ -182,9 +175,7 @@ def _held(
         with suppress(ForgedMessageError):
             chunk = open_chunk(offer.envelope, study_id, offer.lease, config.key)
             if offer.worker and chunk.instance in instances:
-                found.append(
-                    _alive(offer.worker, by_name.get(offer.worker), chunk.instance, chunk.lo, chunk.hi)
-                )
+                found.append(_alive(offer.worker, by_name.get(offer.worker), chunk))
     return found
 
 
@@ -198,9 +189,7 @@ def _survivors(
     """What runs, or ran before on workers that have not been heard of since `dropped` (server time)."""
     unheard = {w.name: w for w in workers if w.last_beat <= dropped}
     left = {*running(workers, study_id, instances)}
-    left |= {
-        _alive(c.worker, unheard[c.worker], c.instance, c.lo, c.hi) for c in before if c.worker in unheard
-    }
+    left |= {_alive(c.worker, unheard[c.worker], c) for c in before if c.worker in unheard}
     return _sorted(chunk for chunk in left if not _is_dead(chunk.worker, workers))
 
 
@@ -214,10 +203,10 @@ def has_died(worker: WorkerInfo) -> bool:
     return worker.host == socket.gethostname() and read_process(worker.pid) is None
 
 
-def _alive(name: str, worker: WorkerInfo | None, instance: str, lo: int, hi: int) -> Alive:
+def _alive(name: str, worker: WorkerInfo | None, chunk: Chunk | RunningChunk | Alive) -> Alive:
     silent_s = worker.age_s if worker is not None and not worker.is_alive else None
     host = worker.host if worker is not None else name.rpartition(".")[2]
-    return Alive(worker=name, host=host, instance=instance, lo=lo, hi=hi, silent_s=silent_s)
+    return Alive(worker=name, host=host, instance=chunk.instance, lo=chunk.lo, hi=chunk.hi, silent_s=silent_s)
 
 
 def _sorted(chunks: Iterable[Alive]) -> list[Alive]:

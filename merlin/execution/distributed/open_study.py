@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from merlin.errors import ExecutionError, OwnershipLostError, StudyGoneError, WorkspaceError, command_line
-from merlin.execution.conductor import CONTROLLER, reset_records
+from merlin.execution.conductor import reset_records, write_down
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.contracts import Standing
 from merlin.execution.distributed.leaving import lease_s
@@ -20,10 +20,9 @@ from merlin.execution.distributed.publish import make_carrier
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.study import Study
-from merlin.ledger.records import EventRecord
+from merlin.ledger.records import EventRecord, Record
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
-from merlin.ledger.writer import LedgerWriter
 from merlin.status.snapshot import is_published
 from merlin.study.reopen import reopen_failed
 from merlin.study.workspace import Workspace, lock
@@ -119,15 +118,12 @@ class _Opener:
 
     def _write_down(self, session: str, *, redo_failed: bool, steps: Collection[str] | None) -> None:
         """The beginning of the run, and what is to be run again."""
-        plan = self._workspace.plan
-        with LedgerWriter(
-            self._workspace.ledger_dir, CONTROLLER, session=session, study_id=plan.study_id
-        ) as ledger:
-            if redo_failed:
-                outcomes = replay(self._workspace.ledger_dir, plan).outcomes
-                ledger.append(*reset_records(reopen_failed(plan, outcomes, steps)))
-            data = {"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()}
-            ledger.append(EventRecord(kind="run_started", data=data))
+        plan, records = self._workspace.plan, list[Record]()
+        if redo_failed:
+            outcomes = replay(self._workspace.ledger_dir, plan).outcomes
+            records += reset_records(reopen_failed(plan, outcomes, steps))
+        data = {"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()}
+        write_down(self._workspace, session, *records, EventRecord(kind="run_started", data=data))
 
     def _go_on(self, session: str, *, resumed: bool) -> Opened:
         """Act as the owner, unless there is one: of a new run, too, if this process has slept since it began it."""
@@ -193,9 +189,8 @@ def publish_again(study: Study, tools: Tools) -> Literal["published", "busy", "o
                 return "busy"
             now = tools.backend.time()
             session = next_session(workspace.ledger_dir, now)
-            with LedgerWriter(workspace.ledger_dir, CONTROLLER, session=session, study_id=study.id) as ledger:
-                data = {"reason": "Redis had lost the study", "host": socket.gethostname()}
-                ledger.append(EventRecord(kind="republished", data=data))
+            data = {"reason": "Redis had lost the study", "host": socket.gethostname()}
+            write_down(workspace, session, EventRecord(kind="republished", data=data))
             registry.advertise(study.info(session, now))
             if not mailbox.open(session, only_if_gone=True):
                 return "busy"

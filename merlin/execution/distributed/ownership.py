@@ -197,11 +197,8 @@ class Ownership:
         if not (self.is_over or self.is_unsure):
             before, self.broker_error = str(self.broker_error or ""), None
             self.offer()
-            if (trouble := self._broker_trouble()) not in ("", before):
-                log.warning("%s", trouble)
-
-    def _broker_trouble(self) -> str:
-        return str(self.broker_error or "")
+            if str(self.broker_error or "") not in ("", before):
+                log.warning("%s", self.broker_error)
 
     def settle(self, wait_s: float = 0.0) -> None:
         """Take in what has arrived, and write down what follows."""

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 OWNER_S = 4.0  # without a sign of its life for so long an owner is replaced
 KEEP_LETTERS_S = 60.0  # for owners on machines that see records of the ledger later
 BATCH = 1000  # offers per script
-_SENSELESS = (
-    LookupError,
-    TypeError,
-    ValueError,
-)  # what Python raises for an answer of which nothing can be made
+# what Python raises for an answer of which nothing can be made
+_SENSELESS = (LookupError, TypeError, ValueError)
 _NAME = "@.-_+:"  # characters of a worker's name that stay as they are
 
 
