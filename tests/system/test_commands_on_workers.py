@@ -283,7 +283,7 @@ def test_what_a_stopped_worker_holds_survives_a_cancel(home):
     (worker,) = home.workers()
     os.kill(worker["pid"], signal.SIGSTOP)
     report = cancel(open_workspace(workspace), require_config(home.env, cwd=home.folder), limit_s=2.0)
-    assert [a.worker for a in report.survivors] == [worker["name"]] * len(report.before) != []
+    assert [a.worker for a in report.after] == [worker["name"]] * len(report.before) != []
     os.kill(worker["pid"], signal.SIGCONT)
     wait_until(lambda: not any("sleep 60" in p for p in home.processes()), home.processes)
     assert "after:  nothing runs" in home.merlin("cancel", str(workspace)).stdout

@@ -10,8 +10,8 @@ from merlin.config.load import find_config
 from merlin.config.model import Endpoint
 from merlin.config.reach import Reach
 from merlin.errors import ConfigError
-from merlin.views import doctor
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.views import doctor
 
 
 @pytest.mark.parametrize(
