@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ from merlin.execution.waiting import is_readable
 
 Message = dict[str, Any]
 T = TypeVar("T")
+_met: set[type] = set()
+_meeting = threading.Lock()
 
 
 class Channel:
@@ -91,8 +94,20 @@ def to_json(value: object) -> Any:
 def from_json(data: object, kind: type[T]) -> T:
     """Raises ExecutionError for what `to_json` does not make of such a record."""
     try:
-        return msgspec.convert(data, kind)
+        return as_kind(data, kind)
     except msgspec.ValidationError as error:
         raise ExecutionError(
             f"another process sent a {kind.__name__} that makes no sense: {error}"
         ) from error
+
+
+def as_kind(data: object, kind: type[T]) -> T:
+    """The record that plain objects make. Raises msgspec.ValidationError, which is a ValueError."""
+    if kind not in _met:
+        with (
+            _meeting
+        ):  # two threads that let msgspec meet a type at the same moment end the process (SIGSEGV)
+            with suppress(msgspec.ValidationError):
+                msgspec.convert(None, kind)
+            _met.add(kind)
+    return msgspec.convert(data, kind)

@@ -13,8 +13,6 @@ from dataclasses import asdict, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-import msgspec
-
 from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
@@ -28,6 +26,7 @@ from merlin.execution.distributed.registry import (
     StudyInfo,
     WorkerInfo,
 )
+from merlin.execution.wire import as_kind
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -166,7 +165,7 @@ class RedisRegistry:
         commands: list[Command] = []
         for text in texts:
             with suppress(ForgedMessageError, ValueError):
-                command = msgspec.convert(self._unsealed(text), Command)
+                command = as_kind(self._unsealed(text), Command)
                 if command.to == name and command.until >= now:
                     commands.append(command)
         return commands, len(texts) - len(commands)
@@ -206,7 +205,7 @@ class RedisRegistry:
 
     def _study(self, id: str, text: str) -> StudyInfo:
         """Raises ForgedMessageError, ValueError."""
-        study = msgspec.convert(self._unsealed(text), StudyInfo)
+        study = as_kind(self._unsealed(text), StudyInfo)
         if study.study_id != id:
             raise ValueError("it is of another study")
         return study
@@ -238,7 +237,7 @@ class RedisRegistry:
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
     """Raises ValueError for one that describes itself in a way that this version does not know."""
-    worker: WorkerInfo = decoded(text, WorkerInfo)
+    worker = as_kind(decoded(text), WorkerInfo)
     if worker.name != name:
         raise ValueError("it is of another worker")
     if beat > now + SILENT_S:

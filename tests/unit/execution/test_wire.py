@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -65,3 +67,25 @@ def test_messages_arrive_whole_and_the_end_is_noticed() -> None:
     assert b.receive(wait=True) == [] and b.is_closed
     b.send({"op": "late"})
     b.close()
+
+
+MEET = """
+import dataclasses, sys, threading
+from merlin.execution.wire import as_kind
+sys.setswitchinterval(1e-6)
+for _ in range(300):
+    inner = dataclasses.make_dataclass("Inner", [("x", int), ("y", tuple[tuple[int, int], ...])])
+    outer = dataclasses.make_dataclass("Outer", [("a", inner), ("b", list[inner])])
+    together = threading.Barrier(4)
+    data = {"a": {"x": 1, "y": []}, "b": [{"x": 1, "y": [[1, 2]]}]}
+    def meet():
+        together.wait()
+        as_kind(data, outer)
+    threads = [threading.Thread(target=meet) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+
+
+def test_threads_may_meet_a_kind_of_record_for_the_first_time_together() -> None:
+    assert subprocess.run([sys.executable, "-c", MEET], timeout=120).returncode == 0
