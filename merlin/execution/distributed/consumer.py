@@ -12,12 +12,7 @@ from celery.worker import consumer
 
 from merlin.config.model import Config
 from merlin.errors import ForgedMessageError
-from merlin.execution.distributed.incoming import (
-    body_with,
-    check_wrapping,
-    clean_headers,
-    sealed_envelope,
-)
+from merlin.execution.distributed.incoming import body_with, check_wrapping, clean_headers, sealed_envelope
 from merlin.execution.distributed.queues import other_properties
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.slots import Slots

@@ -18,14 +18,7 @@ from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_errors, server_time
 from merlin.execution.distributed.entries import Damage, decoded
-from merlin.execution.distributed.registry import (
-    COMMAND_S,
-    SILENT_S,
-    Command,
-    Op,
-    StudyInfo,
-    WorkerInfo,
-)
+from merlin.execution.distributed.registry import COMMAND_S, SILENT_S, Command, Op, StudyInfo, WorkerInfo
 from merlin.execution.wire import as_kind
 
 if TYPE_CHECKING:
