@@ -6,7 +6,7 @@ from merlin.study.plan import StepInstance, StepKind
 
 GROWTH = 8  # a chunk is at most this many times as large as the largest that has ended
 MAX_CMD_TASKS = 5_000
-MAX_FUNCTION_TASKS = 100_000
+MAX_FUNCTION_TASKS = 200_000
 LEAST_S = 0.05  # of work per chunk, even when few tasks are left; more with many workers
 DECAY = 0.5  # weight of what was known before, per chunk
 

@@ -89,15 +89,6 @@ def wrapped_for_redis(body: bytes, queue: str, priority: int) -> bytes:
     return json.dumps(message).encode("ascii")
 
 
-def check_taken(raw: bytes) -> None:
-    """Raise ForgedMessageError unless it is what kombu notes of a message that was taken: wrapping, exchange, queue."""
-    match _from_json(raw) if len(raw) <= 2 * MAX_MESSAGE_BYTES else None:
-        case [wrapping, "", str() as queue]:
-            clean_redis_message(json.dumps(wrapping).encode("ascii"), queue)
-        case _:
-            raise ForgedMessageError("a message that nobody has taken")
-
-
 def _priority(found: object) -> int:
     """Where the message waits if it is put back."""
     is_one = isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= names.MAX_PRIORITY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,79 +13,34 @@ from redis.exceptions import ResponseError
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed.incoming import (
     MAX_MESSAGE_BYTES,
-    check_taken,
     check_wrapping,
     clean_redis_message,
 )
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.slots import Slots
 
-log = logging.getLogger("merlin.worker")
-
 # ------------------------------------------------------------------------ Redis
 
 
-class QoS(redis.QoS):
-    """Outlives a full Redis; Kombu's own lets it end the worker.
-
-    Meanwhile messages that nobody acknowledged are left alone. One that was taken just then is known to this worker
-    alone: should it end before the work is done, the study sends another one. One whose work was done just then comes
-    again later, and is known to be done.
-    """
+class QoS(virtual.QoS):
+    """Takes no message before there is a slot for it: another worker may have one."""
 
     def can_consume(self) -> bool:
-        """No message is taken before there is a slot for it: another worker may have one."""
         slots = self.channel.connection.slots
         return (slots is None or slots.has_room()) and bool(super().can_consume())  # type: ignore[no-untyped-call]
 
-    def append(self, message: Any, delivery_tag: str) -> None:
-        try:
-            super().append(message, delivery_tag)  # type: ignore[no-untyped-call]
-        except ResponseError as error:
-            log.warning("a message is not written down as taken: %s", error)
-            virtual.QoS.append(self, message, delivery_tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        try:
-            super().ack(delivery_tag)  # type: ignore[no-untyped-call]
-        except ResponseError as error:
-            self._forget(delivery_tag, error)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        try:
-            super().reject(delivery_tag, requeue)  # type: ignore[no-untyped-call]
-        except ResponseError as error:
-            self._forget(delivery_tag, error)
-
-    def _forget(self, delivery_tag: str, error: ResponseError) -> None:
-        log.warning("a message is not written down as done: %s", error)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def restore_visible(self, *args: Any, **options: Any) -> Any:
-        try:
-            return super().restore_visible(*args, **options)  # type: ignore[no-untyped-call]
-        except ResponseError as error:
-            log.warning("messages that were not acknowledged wait: %s", error)
-            return None
-
-    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-        try:
-            with self.channel.conn_or_acquire(client) as asked:
-                taken = asked.hget(self.unacked_key, tag)
-            if taken is not None:
-                check_taken(taken)
-            super().restore_by_tag(tag, client, leftmost)  # type: ignore[no-untyped-call]
-        except ForgedMessageError as error:
-            self.channel.connection.refusals.note(str(error), taken)
-            self._remove_from_indices(tag).execute()  # type: ignore[no-untyped-call]
-        except ResponseError as error:
-            log.warning("a message that was taken is not put back: %s", error)
-
 
 class Channel(redis.Channel):
-    """Drops what is no message; Kombu's own lets it end the worker, and anybody can write into a queue."""
+    """Drops what is no message; Kombu's own lets it end the worker, and anybody can write into a queue.
 
-    QoS = QoS
+    It keeps no book in Redis of messages that were taken: one that is lost with its worker is sent again by its study.
+    """
+
+    ack_emulation = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        self.QoS = QoS  # type: ignore[assignment]
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
