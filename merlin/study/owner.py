@@ -43,9 +43,7 @@ class Report:
     chunk: Chunk
     worker: str
     result: ChunkResult | None = None  # it has ended
-    done: tuple[
-        Run, ...
-    ] = ()  # without a result: what of it is in the ledger, which other machines may see later
+    done: tuple[Run, ...] = ()  # without a result: what the ledger has; other machines may see that later
     died: str = ""  # its process did not survive it: how that died
     is_infrastructure: bool = False  # and its tasks are not to blame
     is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
@@ -69,9 +67,7 @@ class _Line:
     """The offers that wait in one queue."""
 
     since: dict[str, float] = field(default_factory=dict)  # by lease
-    num_again: dict[str, int] = field(
-        default_factory=dict
-    )  # by lease: how often its message was sent once more
+    num_again: dict[str, int] = field(default_factory=dict)  # by lease: how often it was sent once more
     _num_taken: float = 0.0  # lately; half of what was taken a second ago
     _at: float = 0.0
 

@@ -190,7 +190,6 @@ class Crowd:
                 self._lease_ms,
             )  # fmt: skip
         replies = pipe.execute()
-        self._acknowledge(messages)
         now = time.monotonic()
         for notice, worker, reply in zip(notices, workers, replies, strict=True):
             if reply[0] != "chunk":
@@ -201,17 +200,6 @@ class Crowd:
             end = now + num_tasks(chunk) * self._task_s * self._random.uniform(1 - SPREAD, 1 + SPREAD)
             heapq.heappush(self._running, Running(end, now, chunk.lease, study, chunk, worker))
             self._held[worker][chunk.lease] = study
-
-    def _acknowledge(self, messages: list[str]) -> None:
-        """As kombu: a message is noted as taken, and then not any more."""
-        pipe = self._pipe()
-        for message in messages:
-            tag = secrets.token_hex(8)
-            pipe.zadd("simulated:unacked_index", {tag: time.time()})
-            pipe.hset("simulated:unacked", tag, message)
-            pipe.zrem("simulated:unacked_index", tag)
-            pipe.hdel("simulated:unacked", tag)
-        pipe.execute()
 
     def _pipe(self) -> Any:
         return Alone(self._client) if self._alone else self._client.pipeline(transaction=False)

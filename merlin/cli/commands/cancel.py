@@ -34,6 +34,7 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
     from merlin.cli.output import flush, print_json
     from merlin.config.load import require_config
     from merlin.execution.distributed.control import cancel as cancel_study
+    from merlin.status.snapshot import take_snapshot
     from merlin.study.workspace import shown_together
 
     opened = _open(workspace)
@@ -51,7 +52,9 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
         print(f"after:  {_listed(after)}")
         what = f"step {', '.join(steps)}" if steps else "the study"
         flush()
-        if code:
+        if not steps and not any(take_snapshot(study).totals.missing for study in studies):
+            print(f"every task of {opened.path} had ended already; there was nothing to cancel")
+        elif code:
             print(f"not all of {what} has ended; look at these hosts, then cancel again", file=sys.stderr)
         else:
             again = ("--failed",) if steps else ()

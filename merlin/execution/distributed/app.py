@@ -27,8 +27,6 @@ from merlin.execution.distributed.transport import use_guarded
 
 QUIET = ("celery.worker.strategy", "celery.app.trace")
 ANSWER_S = 15.0  # for one command to Redis as a broker; a poll of the queues takes one
-# before Redis hands an unacknowledged message out again; a message never waits that long
-VISIBILITY_S = 7 * 24 * 3600
 # not by the user's settings either: nothing but JSON is read, and nobody commands a worker through the broker
 NOT_TO_WEAKEN = {
     "task_serializer": "json",
@@ -62,7 +60,6 @@ def make_app(config: Config) -> Celery:
     }
     if config.broker.is_redis:
         settings["broker_transport_options"] = {
-            "visibility_timeout": VISIBILITY_S,
             "queue_order_strategy": "priority",
             "socket_connect_timeout": 2.0,
             "socket_timeout": ANSWER_S,  # of a server that went away without a word, too

@@ -50,7 +50,6 @@ class CancelReport:
 
     before: list[Alive]
     after: list[Alive]
-    dropped: bool  # the study is out of Redis
 
 
 def cancel(
@@ -91,7 +90,7 @@ def cancel(
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_S)
-    return CancelReport(before=before, after=after, dropped=steps is None)
+    return CancelReport(before=before, after=after)
 
 
 def _write_down(workspace: Workspace, tools: Tools, reason: str) -> None:
