@@ -32,7 +32,7 @@ PRELOADED = (
     "merlin.cli.commands.status", "merlin.cli.execute", "merlin.cli.extending", "merlin.cli.main",
     "merlin.cli.progress", "merlin.cli.publishing", "merlin.execution.distributed.control",
     "merlin.execution.distributed.open_study", "merlin.execution.embedded", "merlin.server.lifecycle",
-    "merlin.shards.describe", "merlin.shards.proving.verify", "merlin.spec.load", "merlin.spec.validation",
+    "merlin.shards.describe", "merlin.shards.proving.verify", "merlin.spec.load", "merlin.base.document.validation",
     "merlin.status.snapshot", "merlin.status.sql", "merlin.study.checking", "merlin.study.prepare",
 )  # fmt: skip
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from merlin.base.document.findings import Findings
 from merlin.shards.importing.run import import_data
-from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema
 
 INPUTS = ("a", "b", "c", "d")

@@ -188,7 +188,7 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
 
 def parse_failure_limit(text: str) -> float:
     """A count, or a share of the tasks as a fraction; infinite for none. Raises UsageError."""
-    from merlin.spec.scalars import Problem, to_failure_limit
+    from merlin.base.document.scalars import Problem, to_failure_limit
 
     try:
         limit = to_failure_limit(text)

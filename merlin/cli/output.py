@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.base.files import write_text
 from merlin.errors import UsageError
 
 MAX_WIDTH = 10_000
@@ -124,12 +124,7 @@ def dump_file(path: Path, rows: Sequence[dict[str, Any]], document: Any) -> None
         content = text.getvalue()
     else:
         content = to_json(document) + "\n"
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    write_text(path, content)
 
 
 def warn(warnings: Iterable[Diagnostic]) -> None:

@@ -59,7 +59,7 @@ def workers_here(registry: RedisRegistry) -> list[WorkerInfo]:
     """The live workers of this host; one that was killed a moment ago is not among them."""
     import socket
 
-    from merlin.execution.sessions import read_process
+    from merlin.base.processes import read_process
 
     host = socket.gethostname()
     return [w for w in registry.workers() if w.host == host and read_process(w.pid) is not None]

@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from merlin.base.document.findings import Findings, Source, allowed, did_you_mean
+from merlin.base.document.scalars import Problem, typed
+from merlin.base.document.tree import Entry, parse, to_data
 from merlin.config.block import Block, Surroundings
 from merlin.config.celery_settings import SETTINGS, new_name
 from merlin.config.model import DEFAULT_PORTS, Config, Endpoint, Kind, Tls
 from merlin.config.places import absolute, default_key_path
 from merlin.config.url import make_tls, parse_url
 from merlin.errors import ConfigError
-from merlin.spec.findings import Findings, Source, allowed, did_you_mean
-from merlin.spec.scalars import Problem, typed
-from merlin.spec.tree import Entry, parse, to_data
 
 BLOCKS = ("broker", "results_backend", "celery")
 MAX_FILE_BYTES = 1 << 20

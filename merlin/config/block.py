@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from merlin.base.document.findings import NOWHERE, Findings, Place, allowed, did_you_mean
+from merlin.base.document.scalars import Problem, to_int
+from merlin.base.document.tree import Entry, to_data
 from merlin.config.model import NO_SECRET, Secret
 from merlin.config.places import absolute, merlin_home
-from merlin.spec.findings import NOWHERE, Findings, Place, allowed, did_you_mean
-from merlin.spec.scalars import Problem, to_int
-from merlin.spec.tree import Entry, to_data
 
 _PLACEHOLDER = re.compile(r"<[^<>]*>")
 _FILE_NAME = re.compile(r"^[~$]|/|\.(pass|passwd|password|pw|pwd|secret|key|txt)$")

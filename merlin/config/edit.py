@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from merlin.base.document.findings import Findings, Source
+from merlin.base.document.scalars import plain_scalar, typed
+from merlin.base.document.tree import Entry, parse
 from merlin.config.places import POINTER_FILE, pointer_path
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError, command_line
-from merlin.spec.findings import Findings, Source
-from merlin.spec.scalars import plain_scalar, typed
-from merlin.spec.tree import Entry, parse
 
 _PLAIN = re.compile(r"(~/|[A-Za-z0-9_./])[A-Za-z0-9_./+@-]*")
 

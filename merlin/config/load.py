@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from merlin.base.document.scalars import Problem
 from merlin.config.app_file import read_app_file
 from merlin.config.model import Config, Endpoint
 from merlin.config.places import (
@@ -19,7 +20,6 @@ from merlin.config.places import (
 from merlin.config.private_file import check_ours
 from merlin.config.url import parse_url
 from merlin.errors import ConfigError, command_line
-from merlin.spec.scalars import Problem
 
 _HOW_TO = (
     "no broker is configured\n"

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
+from merlin.base.files import write_text
 from merlin.errors import ConfigError
 
 
 def write_private(path: Path, text: str) -> None:
     """Write `text` to a file of mode 0600, atomically. Raises ConfigError if that is impossible."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        write_text(path, text, mode=0o600)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from merlin.base.document.findings import allowed
+from merlin.base.document.scalars import Problem
 from merlin.config.model import DEFAULT_PORTS, Endpoint, Kind, Secret, Tls
 from merlin.config.places import absolute
-from merlin.spec.findings import allowed
-from merlin.spec.scalars import Problem
 
 KINDS = ("redis", "rediss", "redis+socket", "amqp", "amqps")
 _CERT_REQS = ("required", "optional", "none")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from merlin.base.processes import Process, all_sessions, works_in
 from merlin.execution.conductor import CONTROLLER
-from merlin.execution.sessions import Process, all_sessions, kill_session
+from merlin.execution.sessions import kill_session
 from merlin.ledger.format import Writer
 from merlin.ledger.segments import segments
 from merlin.study.workspace import Workspace
@@ -38,11 +39,4 @@ def _is_ours(writer: Writer, members: list[Process], root: Path) -> bool:
     for member in members:
         if member.pid == writer.pid:
             return member.started <= writer.started + _CLOCK_SLACK_S
-    return any(_works_in(member.pid, root) for member in members)
-
-
-def _works_in(pid: int, root: Path) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(root)
-    except OSError:
-        return False
+    return any(works_in(member.pid, root) for member in members)

@@ -7,21 +7,11 @@ import signal
 import time
 from contextlib import suppress
 
-from merlin.execution.sessions import all_processes
+from merlin.base.processes import group_members
 from merlin.execution.waiting import is_readable
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
 _KILL_WAIT_S = 5.0
-
-
-def children(pid: int) -> list[int]:
-    """The live children of a process, zombies left out."""
-    return [process.pid for process in all_processes() if process.parent == pid]
-
-
-def group_members(group: int) -> list[int]:
-    """The live processes of a process group, zombies left out."""
-    return [process.pid for process in all_processes() if process.group == group]
 
 
 def kill_group(group: int) -> None:

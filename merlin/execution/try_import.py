@@ -157,7 +157,7 @@ def _place(error: BaseException) -> str:
 
 
 def _hint(name: str, spec_root: str, error: BaseException) -> str:
-    from merlin.spec.findings import did_you_mean
+    from merlin.base.document.findings import did_you_mean
 
     module, _, attribute = name.partition(":")
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):

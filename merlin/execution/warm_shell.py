@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from merlin.execution.processes import children, kill_group, kill_group_at_once
+from merlin.base.processes import children
+from merlin.execution.processes import kill_group, kill_group_at_once
 from merlin.execution.shell import (
     ShellExit,
     ShellTask,

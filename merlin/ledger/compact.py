@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from merlin.base.files import replacing
 from merlin.errors import LedgerError
 from merlin.ledger.format import (
     SUFFIX,
@@ -18,7 +18,6 @@ from merlin.ledger.format import (
     with_writer,
 )
 from merlin.ledger.segments import Segment, segment_paths
-from merlin.ledger.writer import sync_directory
 
 MAX_MERGED = 10_000  # a record names its writer by a 16-bit index
 
@@ -77,22 +76,17 @@ def _write(path: Path, merged: list[tuple[Segment, list[RecordHeader]]], replace
         firsts.append(len(writers))
         writers += segment.header.writers
     header = SegmentHeader(study_id="".join(study_ids), writers=tuple(writers), replaces=replaces)
-    temporary = path.with_suffix(".tmp")
     num_records = 0
     try:
-        with temporary.open("xb") as file:
-            file.write(header.to_bytes())
-            for (segment, records), first in zip(merged, firsts, strict=True):
-                for record, payload in segment.payloads(records):
-                    file.write(frame(with_writer(payload, first + record.writer)))
-                    num_records += 1
-            file.flush()
-            os.fsync(file.fileno())
-        _check(temporary, num_records)
-        temporary.replace(path)
-        sync_directory(path.parent)
+        with replacing(path) as temporary:
+            with temporary.open("xb") as file:
+                file.write(header.to_bytes())
+                for (segment, records), first in zip(merged, firsts, strict=True):
+                    for record, payload in segment.payloads(records):
+                        file.write(frame(with_writer(payload, first + record.writer)))
+                        num_records += 1
+            _check(temporary, num_records)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise LedgerError(f"cannot write the compacted ledger {path}: {e.strerror}") from e
     return num_records
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from merlin.base.files import sync_path
 from merlin.errors import LedgerError
 from merlin.ledger.encode import TailBudget, encode
 from merlin.ledger.format import SUFFIX, SegmentHeader, Writer, encode_payload, frame
@@ -66,7 +67,7 @@ class LedgerWriter:
             self.path.unlink(missing_ok=True)
             raise
         if sync:
-            sync_directory(self.path.parent)
+            sync_path(self.path.parent)
 
     def append(self, *records: Record) -> None:
         """Append the records, all or none. Raises LedgerError, having undone a partial write."""
@@ -123,11 +124,3 @@ class LedgerWriter:
 def prefix_of(host: str, pid: int) -> str:
     """How the names of a process's segments begin."""
     return f"{host}-{pid}-".replace("/", "_")
-
-
-def sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
-import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +15,6 @@ from merlin.errors import ConfigError
 from merlin.server.record import read_record
 from merlin.server.settings import Settings, read_settings, write_settings
 
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # a file system that does not know flock
 _WILDCARDS = ("0.0.0.0", "::")
 _MAX_PASSWORD_BYTES = 512
 
@@ -177,18 +171,3 @@ def _outgoing_address(wildcard: str) -> str:
             return str(end.getsockname()[0])
     except OSError:
         return ""
-
-
-@contextmanager
-def locked(folder: Folder) -> Iterator[None]:
-    """Keep other `merlin server` commands off this directory; they wait."""
-    descriptor = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-        yield
-    finally:
-        os.close(descriptor)

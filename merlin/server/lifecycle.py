@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from merlin.base.locks import locked
 from merlin.config.model import Endpoint
 from merlin.config.private_file import make_data_dir, make_private_dir, write_private
 from merlin.errors import ConfigError, ExecutionError
 from merlin.server.engine import Launch, launch
-from merlin.server.folder import Folder, locked, make_folder, make_password, write_app_file
+from merlin.server.folder import Folder, make_folder, make_password, write_app_file
 from merlin.server.record import (
     Record,
     is_alive,
@@ -57,7 +58,7 @@ def configure(folder: Folder, changes: Mapping[str, Any], *, password: str = "")
 
     `password` is written into the server's own file of it.
     """
-    with locked(_existing(folder)):
+    with locked(_existing(folder).path, wait=True):
         before = folder.settings()
         settings = before.with_changes(dict(changes))
         if settings.users != before.users:
@@ -81,7 +82,7 @@ def start(folder: Folder, changes: Mapping[str, Any], *, wait_s: float = START_S
     """
     if not folder.exists:
         init(folder, {})
-    with locked(folder):
+    with locked(folder.path, wait=True):
         before = status(folder)
         if before.state in ("running", "loading"):
             settings = folder.settings()
@@ -100,7 +101,7 @@ def stop(folder: Folder, *, wait_s: float = STOP_S) -> bool:
 
     Raises ExecutionError if it runs on another machine that does not answer, or outlives SIGKILL.
     """
-    with locked(_existing(folder)):
+    with locked(_existing(folder).path, wait=True):
         before = status(folder)
         record = read_record(folder.record_file)
         if before.state == "stopped":

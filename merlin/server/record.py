@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from merlin.base.processes import boot_id, start_ticks
 from merlin.config.private_file import write_private
 
 FORMAT = 1
@@ -143,20 +144,3 @@ def _container_runs(record: Record) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and done.stdout.strip() == "true"
-
-
-def boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started; None if it does not exist, or is dead and only not yet collected."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    after_name = text.rpartition(")")[2].split()  # the name may hold blanks and brackets
-    return None if after_name[0] in "ZX" else int(after_name[19])

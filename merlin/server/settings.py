@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from merlin.base.document.findings import Findings, Source, allowed
+from merlin.base.document.scalars import typed
+from merlin.base.document.tree import Entry, parse, to_data
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError
-from merlin.spec.findings import Findings, Source, allowed
-from merlin.spec.scalars import typed
-from merlin.spec.tree import Entry, parse, to_data
 
 FORMAT = 1
 Engine = Literal["auto", "system", "wheel", "docker", "podman", "singularity", "apptainer"]

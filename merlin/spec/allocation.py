@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from merlin.spec.scalars import Problem, shown
+from merlin.base.document.scalars import Problem, shown
 
 LAUNCHER = re.compile(r"\$\(LAUNCHER\)(?:\[(?P<allocation>[^\]\n]*)\])?")
 _NUMBER = r"(\d+|\$\([^()\s]+\))"  # or a token that stands for one

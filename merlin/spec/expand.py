@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import yaml
 
-from merlin.spec.findings import Findings, did_you_mean
-from merlin.spec.scalars import plain_scalar, typed
-from merlin.spec.tokens import substitute
-from merlin.spec.tree import SCRIPT_KEYS, Entry, compose, to_data
+from merlin.base.document.findings import Findings, did_you_mean
+from merlin.base.document.scalars import plain_scalar, typed
+from merlin.base.document.tokens import substitute
+from merlin.base.document.tree import SCRIPT_KEYS, Entry, compose, to_data
 from merlin.spec.variables import OUTPUT_PATH, RESERVED, expand_home, resolve_variables
 
 # `$` and `~` in these belong to the shell or to the regular expression.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from merlin.spec.findings import allowed
+from merlin.base.document.findings import allowed
 
 MAX_DEPTH = 50
 MAX_WORDS = 600

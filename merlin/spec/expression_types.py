@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from merlin.base.document.findings import allowed
 from merlin.spec.expression import (
     CONSTANTS,
     ELEMENTWISE,
@@ -23,7 +24,6 @@ from merlin.spec.expression import (
     Slice,
     Unary,
 )
-from merlin.spec.findings import allowed
 
 # any: known only when the samples are read
 Kind = Literal["bool", "int", "float", "complex", "text", "any"]

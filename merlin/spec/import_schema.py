@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, PlainValidator, PrivateAttr, WithJsonSchema
 
+from merlin.base.document.field_types import Block, Count, Flag, Name, Number, Positive, Text, TextList
+from merlin.base.document.findings import NOWHERE, Findings, Place, Source, allowed
+from merlin.base.document.scalars import Problem, shown, to_int
+from merlin.base.document.tree import MISSING, Entry, parse, to_data
+from merlin.base.document.validation import validate_as
 from merlin.errors import SpecError
 from merlin.spec.checks.fields import DTYPES, ROLES
-from merlin.spec.field_types import Count, Flag, Name, Number, Positive, Text
-from merlin.spec.findings import NOWHERE, Findings, Place, Source, allowed
-from merlin.spec.model import Block, Compression, TextList
-from merlin.spec.scalars import Problem, shown, to_int
-from merlin.spec.tree import MISSING, Entry, parse, to_data
-from merlin.spec.validation import validate_as
+from merlin.spec.model import Compression
 
 Kind = Literal["scalar", "series", "image", "volume", "text", "ragged", "graph"]
 
@@ -104,6 +104,8 @@ Fields = Annotated[dict[str, ImportField], BeforeValidator(_or_empty)]
 
 class ImportSchema(Block):
     """A data set made from files."""
+
+    document_name: ClassVar[str] = "the schema"
 
     name: Name = Field(
         default="imported", description="Name of the study that the data set will say it is of."

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from merlin.base.document.findings import NOWHERE, Findings, Source
+from merlin.base.document.tree import Entry, parse, to_data
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec import provenance
 from merlin.spec.checks import check
 from merlin.spec.defaults import fill
 from merlin.spec.expand import Expansion, expand, override
-from merlin.spec.findings import NOWHERE, Findings, Source
-from merlin.spec.tree import Entry, parse, to_data
 
 if TYPE_CHECKING:
     from merlin.spec.model import Dependencies, Document
@@ -117,7 +117,8 @@ def check_spec(
 ) -> tuple[Spec | None, list[Diagnostic]]:
     """The spec, or None if it has errors, with all findings; errors first, then by place. See `load_spec`."""
     # pydantic is only worth its start-up time once there is a spec
-    from merlin.spec.validation import validate
+    from merlin.base.document.validation import validate_as
+    from merlin.spec.model import Document
 
     findings = Findings(os.fspath(path))
     reading = _read_tree(Path(path), variables or {}, samples_file, findings)
@@ -126,7 +127,7 @@ def check_spec(
     text, tree, expansion = reading
     known = expansion if parameters is None else _with_parameters(expansion, parameters)
     check(Source(findings.file, text), tree, known, findings, allow_undefined=allow_undefined)
-    document = validate(fill(to_data(expansion.tree)), expansion.tree, findings)
+    document = validate_as(Document, fill(to_data(expansion.tree)), expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:
         return None, diagnostics

@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     WithJsonSchema,
 )
 
-from merlin.spec.field_types import (
+from merlin.base.document.field_types import (
     Base,
+    Block,
     Count,
     FailureLimit,
     Flag,
     Name,
     Number,
+    OpenBlock,
     Positive,
     ResourceCount,
     ResourceFlag,
@@ -34,10 +35,12 @@ from merlin.spec.field_types import (
     Seconds,
     Shape,
     Text,
+    TextList,
     Typed,
 )
-from merlin.spec.findings import allowed
-from merlin.spec.scalars import Problem, Scalar, shown, to_float, to_int, typed
+from merlin.base.document.findings import allowed
+from merlin.base.document.scalars import Problem, Scalar, shown, to_float, to_int, typed
+from merlin.base.document.validation import known_keys
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -47,23 +50,6 @@ Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "gri
 Compression = Literal["none", "gzip", "zstd", "blosc2"]
 FieldKind = Literal["scalar", "series", "image", "volume", "text", "ragged", "graph"]
 GraphRole = Literal["nodes", "positions", "edges", "edge_features", "node_targets", "targets"]
-
-
-class Block(BaseModel):
-    """A mapping of the spec whose keys are all known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class OpenBlock(BaseModel):
-    """A mapping that accepts keys of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
-
-
-def _as_list(value: Any) -> Any:
-    """A single entry may be written without brackets."""
-    return [value] if isinstance(value, str) else value
 
 
 def _as_function(value: Any) -> Any:
@@ -94,7 +80,6 @@ def _as_bounds(value: Any) -> tuple[float, float]:
     return to_float(value[0]), to_float(value[1])
 
 
-TextList = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 Bounds = Annotated[
     tuple[float, float],
     PlainValidator(_as_bounds),
@@ -515,6 +500,8 @@ class MerlinBlock(Block):
 class Document(Block):
     """A whole spec."""
 
+    document_name: ClassVar[str] = "the spec"
+
     description: Description = Field(description="Name and purpose.")
     env: Env = Field(default_factory=lambda: Env(), description="Variables, labels, sources, dependencies.")
     batch: Batch = Field(default_factory=lambda: Batch(), description="Scheduler settings.")
@@ -535,3 +522,20 @@ class Document(Block):
             if step.name == name:
                 return step
         raise KeyError(name)
+
+    @classmethod
+    def home_of_key(cls, key: str, block: tuple[str | int, ...]) -> str:
+        if len(block) == 2 and block[0] == "study" and key in known_keys(("study", 0, "run"), cls):
+            return "it belongs one level deeper, under run"
+        homes = [".".join(path) for path in _SINGLE_BLOCKS if key in known_keys(path, cls)]
+        return f"it belongs under {homes[0]}" if len(homes) == 1 else ""
+
+
+_SINGLE_BLOCKS = (
+    ("env",),
+    ("batch",),
+    ("merlin",),
+    ("merlin", "resources"),
+    ("merlin", "samples"),
+    ("merlin", "samples", "generate"),
+)

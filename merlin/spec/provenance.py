@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
+from merlin.base.document.scalars import Plain
+from merlin.base.document.tokens import substitute
+from merlin.base.document.tree import Entry, to_data
 from merlin.spec.defaults import fill
 from merlin.spec.expand import is_of_maestro
-from merlin.spec.scalars import Plain
-from merlin.spec.tokens import substitute
-from merlin.spec.tree import Entry, to_data
 
 _ORDER = ("description", "batch", "env", "study", "global.parameters", "merlin", "user")
 _CLOCK_KEYS = frozenset({"walltime", "timeout", "retry_delay", "name"})

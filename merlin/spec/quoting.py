@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from merlin.spec.tokens import TOKEN, Token, find_tokens
+from merlin.base.document.tokens import TOKEN, Token, find_tokens
 
 # "here": in a here-document whose delimiter is not quoted; "text": where nothing is expanded
 Quoting = Literal["plain", "double", "here", "single", "text", "comment"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from merlin.spec.tokens import find_tokens, substitute
+from merlin.base.document.tokens import find_tokens, substitute
 
 RETURN_CODE_VARIABLES: dict[str, int] = {
     "MERLIN_SUCCESS": 0,

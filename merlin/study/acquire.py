@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from merlin.base.document.scalars import Problem
+from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic, SpecError
-from merlin.spec.scalars import Problem
-from merlin.spec.tokens import substitute
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec

@@ -120,7 +120,7 @@ def sample_findings(
 
 def _existing_path(block: SamplesBlock) -> Path | None:
     """Where the file is; None if that is only known when the study runs, or if it is made then."""
-    from merlin.spec.tokens import find_tokens, substitute
+    from merlin.base.document.tokens import find_tokens, substitute
     from merlin.study.workspace import absolute_path
 
     root = str(block.spec_path.absolute().parent)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic, SamplesError, UsageError
-from merlin.spec.tokens import substitute
 from merlin.study.new_samples import TEXT_FORMATS, first_difference, kinds, rows_of, write_rows
 from merlin.study.samples import FORMATS, SamplesTable, open_samples
 from merlin.study.sampling import check_continuation, write_samples

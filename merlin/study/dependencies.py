@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from merlin.spec.tokens import find_tokens
+from merlin.base.document.tokens import find_tokens
 from merlin.spec.variables import SAMPLE_TOKENS, mentioned_values, value_variable
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from merlin.base.document.scalars import Problem
+from merlin.base.document.tokens import find_tokens, substitute
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec.expand import is_of_maestro
 from merlin.spec.expression import CONSTANTS, parse
-from merlin.spec.scalars import Problem
-from merlin.spec.tokens import find_tokens, substitute
 from merlin.study.cleanup import wait_before_cleanup
 from merlin.study.dependencies import Dependency, StepNeeds, analyse, sample_names
 from merlin.study.fields import plan_fields

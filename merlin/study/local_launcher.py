@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic
-from merlin.spec.tokens import substitute
 from merlin.study.launch import asked_processes, has_launcher
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.files import replacing
 from merlin.errors import Diagnostic
 from merlin.study.samples import Columns, SamplesTable
 
@@ -87,18 +87,11 @@ def first_difference(a: SamplesTable, b: SamplesTable, num: int, *, b_from: int 
 
 def write_rows(path: Path, table: SamplesTable, lo: int) -> None:
     """Write rows [lo, n) of a table atomically: text as it is written there for .csv and .tab, else .npy."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         if path.suffix.lower() in TEXT_FORMATS:
             _write_text(temporary, table, lo, TEXT_FORMATS[path.suffix.lower()])
         else:
             _write_npy(temporary, table, lo)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _write_text(path: Path, table: SamplesTable, lo: int, delimiter: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from merlin.base.files import write_text
 from merlin.errors import WorkspaceError
 from merlin.study.plan import (
     FORMAT,
@@ -147,21 +147,10 @@ def plan_digest(plan: Plan) -> str:
 
 
 def write_plan(path: Path, plan: Plan) -> None:
-    """Write atomically: the file is complete or absent."""
-    write_text_atomic(path, plan_to_json(plan))
-
-
-def write_text_atomic(path: Path, text: str) -> None:
-    """Write a temporary name, flush to disk, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write atomically: the file is complete or absent. Raises WorkspaceError if it cannot be written."""
     try:
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_text(path, plan_to_json(plan))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise WorkspaceError(f"cannot write {path}: {error.strerror}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 import uuid
@@ -13,14 +14,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.base.document.tokens import substitute
+from merlin.base.files import write_text
 from merlin.errors import MerlinError, UsageError, WorkspaceError
-from merlin.spec.tokens import substitute
 from merlin.study.acquire import acquire_dependencies
 from merlin.study.expand import make_plan, provenance_stem, runtime_variables
 from merlin.study.local_launcher import local_launcher
 from merlin.study.parameters import as_block, combinations
 from merlin.study.plan import Plan
-from merlin.study.plan_io import write_plan, write_text_atomic
+from merlin.study.plan_io import write_plan
 from merlin.study.same_samples import digest, stamp
 from merlin.study.samples import SamplesTable, holds_numbers_only, open_samples
 from merlin.study.sampling import write_samples
@@ -198,17 +200,18 @@ def write_provenance(
 ) -> None:
     """The spec as it is, with defaults, and with variables, and `parameters` of a generator, filled in."""
     stem = provenance_stem(spec)
-    write_text_atomic(info / f"{stem}.orig.yaml", spec.text)
-    write_text_atomic(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
-    write_text_atomic(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
+    try:
+        write_text(info / f"{stem}.orig.yaml", spec.text)
+        write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
+        write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
+    except OSError as error:
+        raise WorkspaceError(f"cannot write into {info}: {error.strerror}") from error
 
 
 def _keep_message(info: Path, message: str) -> None:
     if info.is_dir():
-        try:
-            write_text_atomic(info / "error.txt", message + "\n")
-        except WorkspaceError:
-            pass  # the first error is the one to report
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            write_text(info / "error.txt", message + "\n")
 
 
 # ----------------------------------------------------------------------------------------- samples

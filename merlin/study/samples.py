@@ -25,6 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from merlin.base.files import replacing
 from merlin.errors import Diagnostic, MissingExtraError, SamplesError
 from merlin.study.quoted_text import OpenQuoteError, join_quoted_lines, quoted_fields
 
@@ -135,21 +136,13 @@ def save_samples(path: str | os.PathLike[str], array: NDArray[Any], labels: Sequ
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise _error(path, "unknown kind of samples file", code="samples-format", hint=_formats_hint())
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            if suffix == ".npy":
-                np.save(file, array, allow_pickle=False)
-            elif suffix == ".parquet":
-                _write_parquet(file, array, labels)
-            else:
-                _write_text(file, array, labels, "," if suffix == ".csv" else "\t")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        if suffix == ".npy":
+            np.save(file, array, allow_pickle=False)
+        elif suffix == ".parquet":
+            _write_parquet(file, array, labels)
+        else:
+            _write_text(file, array, labels, "," if suffix == ".csv" else "\t")
 
 
 def _write_text(file: Any, array: NDArray[Any], labels: Sequence[str], delimiter: str) -> None:

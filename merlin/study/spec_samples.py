@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic, SamplesError, UsageError
-from merlin.spec.tokens import substitute
 from merlin.study.checking import located
 from merlin.study.samples import MAX_DIAGNOSTICS, SamplesTable, check_samples, open_samples
 from merlin.study.sampling import Design, check_design

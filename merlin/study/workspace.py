@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import socket
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from merlin.base.locks import LockTaken, locked
 from merlin.errors import ExecutionError, UsageError, WorkspaceError
 from merlin.study.layout import SampleLayout
 from merlin.study.plan import Plan, StepInstance
@@ -275,20 +274,11 @@ def lock(workspace: Workspace) -> Iterator[None]:
 @contextmanager
 def lock_file(path: Path, taken: str) -> Iterator[None]:
     """Hold a lock; WorkspaceError, which begins with `taken`, if another process holds it."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise WorkspaceError(f"cannot lock {path}: {error.strerror}") from error
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "another process"
-            raise WorkspaceError(f"{taken} ({owner}); stop that one first, or wait for it") from None
+            stack.enter_context(locked(path, required=True))
+        except LockTaken as holder:
+            raise WorkspaceError(f"{taken} ({holder}); stop that one first, or wait for it") from None
         except OSError as error:
             raise WorkspaceError(f"cannot lock {path}: {error.strerror}") from error
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
-    finally:
-        os.close(fd)

@@ -7,9 +7,7 @@ code. Every byte of content is covered by the checksums of the ZIP format.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,8 +16,8 @@ from typing import Any
 
 import torch
 
+from merlin.base.files import TEMPORARY_SUFFIX, link_or_copy, replacing
 from merlin.errors import CheckpointError
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX, replacing
 from merlin.shards.format.regular_file import require_regular
 
 FORMAT = "merlin-checkpoint"
@@ -44,7 +42,7 @@ class Checkpoints:
         try:
             with replacing(path) as temporary:
                 write_state(temporary, {"format": FORMAT, "version": VERSION, "step": step, **state})
-            _link(path, self.directory / LAST)
+            link_or_copy(path, self.directory / LAST)
             if best:
                 self.mark_best(step)
         except (OSError, CheckpointError) as error:
@@ -58,7 +56,7 @@ class Checkpoints:
     def mark_best(self, step: int) -> None:
         """Let the checkpoint of a step be the best."""
         if self.path(step).is_file() and not _same(self.path(step), self.directory / BEST):
-            _link(self.path(step), self.directory / BEST)
+            link_or_copy(self.path(step), self.directory / BEST)
 
     def path(self, step: int) -> Path:
         return self.directory / f"step_{step:08d}.pt"
@@ -161,17 +159,6 @@ def read_state(path: Path) -> State:
     ) as error:  # fmt: skip
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from error
     return state
-
-
-def _link(path: Path, name: Path) -> None:
-    """Let `name` be the same file as `path`, replacing what it was."""
-    temporary = name.with_name(f"{name.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(path, temporary)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(path, temporary)
-    temporary.replace(name)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from merlin.spec.field_types import Count, Flag, Name, Positive, Text
-from merlin.spec.model import Block, TextList
-from merlin.spec.scalars import Problem, shown, to_float, to_int, typed
+from merlin.base.document.field_types import Block, Count, Flag, Name, Positive, Text, TextList
+from merlin.base.document.scalars import Problem, shown, to_float, to_int, typed
 
 DEFAULT_EPOCHS = 10
 METHODS = ("standard", "minmax", "log", "scale", "none")

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from merlin.base.document.findings import allowed
+from merlin.base.document.tree import to_data
+from merlin.base.document.validation import validate_as
 from merlin.errors import UsageError
 from merlin.shards.reading.reader import Ensemble
-from merlin.spec.findings import allowed
-from merlin.spec.tree import to_data
-from merlin.spec.validation import validate_as
 from merlin.train.config_file import ConfigFile
 from merlin.train.data import Classes, Selection, class_values, find_bad_values
 from merlin.train.loading.columns import Column, Columns

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from merlin.base.document.findings import NOWHERE, Findings, Place, Source
+from merlin.base.document.tree import Entry, parse, to_data
+from merlin.base.document.validation import validate_as
 from merlin.errors import ConfigError, Diagnostic
 from merlin.shards.format.regular_file import read_bytes
-from merlin.spec.findings import NOWHERE, Findings, Place, Source
-from merlin.spec.tree import Entry, parse, to_data
-from merlin.spec.validation import validate_as
 from merlin.train.config import TrainConfig
 
 MAX_FILE_BYTES = 1 << 20

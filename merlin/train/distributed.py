@@ -21,8 +21,8 @@ from torch import Tensor
 from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from merlin.base.files import write_text
 from merlin.errors import TrainingError
-from merlin.shards.format.atomic import write_text
 
 JOIN_S = 300.0
 _LOOK_S = 0.05

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from merlin.base.files import write_text
 from merlin.errors import TrainingError
-from merlin.shards.format.atomic import write_text
 from merlin.shards.format.regular_file import require_regular
 
 NAME = "metrics.jsonl"

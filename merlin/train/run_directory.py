@@ -20,8 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from merlin.base.files import replacing, write_text
 from merlin.errors import TrainingError, WorkspaceError, command_line
-from merlin.shards.format.atomic import replacing, write_text
 from merlin.shards.format.regular_file import read_json
 from merlin.spec.provenance import dump_data
 from merlin.study.prepare import code_version

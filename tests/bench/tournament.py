@@ -30,8 +30,8 @@ from measure import MERLIN, fresh
 from report import Row
 from training import make_scalars
 
+from merlin.base.document.findings import Findings
 from merlin.shards.importing.run import import_data
-from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema
 from merlin.train.config_file import parse_config
 from merlin.train.distributed import Meeting, World

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measure import fresh, median, ratio
 from report import Row
 
+from merlin.base.document.findings import Findings
 from merlin.shards.importing.run import import_data
-from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema
 from merlin.train.config_file import parse_config
 from merlin.train.distributed import Meeting, World

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
 
 from study_on_disk import processes_of, workers_of
 
+from merlin.base.files import TEMPORARY_SUFFIX
 from merlin.errors import ShardError
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.proving.verify import verify

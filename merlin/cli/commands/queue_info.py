@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from merlin.base.files import write_text
 from merlin.cli.argv import ManyCommand, ManyOption
 from merlin.cli.options import json_option, parse_assignments, task_server_option, vars_option
 from merlin.errors import UsageError
@@ -111,7 +112,7 @@ def append_dump(path: Path, found: Mapping[str, QueueInfo], *, moment: str = "")
     if path.suffix == ".json":
         before: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
         before[moment] = {n: {"tasks": i.depth, "consumers": i.consumers} for n, i in found.items()}
-        _replace(path, json.dumps(before, indent=2) + "\n")
+        write_text(path, json.dumps(before, indent=2) + "\n")
         return
     row: dict[str, object] = {"time": moment}
     for name, info in found.items():
@@ -127,12 +128,4 @@ def append_dump(path: Path, found: Mapping[str, QueueInfo], *, moment: str = "")
     writer = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows([*rows, row])
-    _replace(path, text.getvalue())
-
-
-def _replace(path: Path, text: str) -> None:
-    import os
-
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    write_text(path, text.getvalue())

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from merlin.base.processes import read_process
 from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError, UsageError
 from merlin.execution.conductor import write_down
 from merlin.execution.distributed.contracts import Offer
@@ -17,7 +18,6 @@ from merlin.execution.distributed.open_study import make_tools
 from merlin.execution.distributed.ownership import Ownership, Tools
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Study
-from merlin.execution.sessions import read_process
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from merlin.base.processes import read_process
 from merlin.errors import ExecutionError
 from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.sessions import read_process
 from merlin.execution.waiting import is_readable
 from merlin.study.tasks import Chunk
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from merlin.base.files import remove_leftovers, replacing
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.view import Column, View
-from merlin.shards.format.atomic import remove_leftovers, replacing
 
 FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
 

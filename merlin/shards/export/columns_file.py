@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from merlin.base.files import replacing
 from merlin.errors import UsageError
 from merlin.shards.export.npz import write_member
 from merlin.shards.export.parquet import load_pyarrow, tensor_array, tensor_type
 from merlin.shards.export.view import Array
-from merlin.shards.format.atomic import replacing
 from merlin.shards.format.hdf5_file import NewFile
 
 SUFFIXES = (".npz", ".csv", ".parquet", ".h5", ".hdf5")

@@ -15,9 +15,9 @@ from typing import IO
 
 import numpy as np
 
+from merlin.base.files import replacing
 from merlin.shards.export.base import Part
 from merlin.shards.export.view import Array, View
-from merlin.shards.format.atomic import replacing
 from merlin.shards.format.splits import split_indices
 from merlin.shards.proving.expected import sample_ids
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.files import write_text
 from merlin.shards.export.view import Array, Column, View
-from merlin.shards.format.atomic import write_text
 from merlin.shards.format.statistics import Statistics, channel_axis
 
 Linear = Callable[[Column], Sequence[tuple[float, float]]]  # (scale, bias) of each channel

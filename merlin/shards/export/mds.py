@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.files import write_text
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards.export.base import Exporter as Base
 from merlin.shards.export.base import Part, file_digest
 from merlin.shards.export.view import Array, Block, Column, sample
-from merlin.shards.format.atomic import write_text
 
 _VERSION = 2
 _SHARD_BYTES = 1 << 26  # what MDS writers aim at

@@ -11,14 +11,15 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from merlin.base.files import TEMPORARY_SUFFIX, write_text
+from merlin.base.locks import LockTaken, locked
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import Part
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX, write_text
-from merlin.shards.writing.claim import claim_directory
 
 FORMAT = "merlin-export"
 VERSION = 1
@@ -35,7 +36,7 @@ class State:
         self.directory = directory
         self._request = json.loads(json.dumps(request))
         self._log: IO[str] | None = None
-        self._lock: int | None = None
+        self._lock = ExitStack()
 
     def begin(self, is_present: Callable[[Part], bool], *, overwrite: bool) -> tuple[list[Part], bool]:
         """Claim the directory: the files that are done already, and whether nothing at all is left to do.
@@ -43,7 +44,10 @@ class State:
         Raises UsageError if it holds anything else.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = claim_directory(self.directory, "export")
+        try:
+            self._lock.enter_context(locked(self.directory))
+        except LockTaken:
+            raise UsageError(f"another export is being written to {self.directory}; wait for it") from None
         replaced = overwrite and remove_export(self.directory)
         finished = read_export(self.directory)
         if finished is not None:
@@ -116,9 +120,7 @@ class State:
         if self._log is not None:
             self._log.close()
             self._log = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
 
 def read_export(directory: Path) -> dict[str, Any] | None:

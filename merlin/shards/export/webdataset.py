@@ -16,10 +16,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from merlin.base.files import write_text
 from merlin.shards.export.base import Exporter as Base
 from merlin.shards.export.base import Part
 from merlin.shards.export.view import Block, Column, sample
-from merlin.shards.format.atomic import write_text
 
 _BLOCK = 512
 _RECORD = 20 * _BLOCK  # a tar file's length is a multiple of this

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.files import TEMPORARY_SUFFIX, sync_path
 from merlin.errors import MissingExtraError
 from merlin.shards.export.base import Exporter as Base
 from merlin.shards.export.base import Part, file_digest, require_count
 from merlin.shards.export.view import Array, Column
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX, fsync_path
 from merlin.shards.format.segments import Ragged
 
 NAME = "data.zarr"
@@ -126,7 +126,7 @@ class Exporter(Base):
         require_count(root, hi - lo, int((found == rows).sum()))
         files = sorted(self._files(root, lo, hi))
         for path in files:
-            fsync_path(path)
+            sync_path(path)
         digest = hashlib.sha256()
         for path in files:
             digest.update(f"{path.relative_to(root)} {file_digest(path)}\n".encode())
@@ -187,9 +187,9 @@ class Exporter(Base):
     def finish(self, directory: Path, parts: list[Part]) -> list[str]:
         for folder, _, names in os.walk(self._root(directory)):
             if "zarr.json" in names:
-                fsync_path(Path(folder, "zarr.json"))
+                sync_path(Path(folder, "zarr.json"))
         (directory / f"{NAME}{TEMPORARY_SUFFIX}").rename(directory / NAME)
-        fsync_path(directory)
+        sync_path(directory)
         return [NAME]
 
     @staticmethod

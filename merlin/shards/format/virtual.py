@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.files import replacing
 from merlin.errors import ShardError
-from merlin.shards.format.atomic import replacing
 from merlin.shards.format.hdf5_file import NewFile
 
 Array = np.ndarray[Any, Any]

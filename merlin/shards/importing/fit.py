@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from merlin.base.document.findings import NOWHERE, Findings
+from merlin.base.document.tree import Entry
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec.checks.fields import FieldChecker
-from merlin.spec.findings import NOWHERE, Findings
 from merlin.spec.import_schema import ImportSchema
-from merlin.spec.tree import Entry
 from merlin.study.plan import Field
 
 

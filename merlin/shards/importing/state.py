@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from merlin.base.files import TEMPORARY_SUFFIX, write_text
+from merlin.base.locks import LockTaken, locked
 from merlin.errors import ShardError, UsageError
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX, write_text
 from merlin.shards.format.manifest_file import NAME, read_manifest
 from merlin.shards.format.shard_info import info_name, read_info, shard_name
-from merlin.shards.writing.claim import claim_directory
 
 STATE = ".import"
 _REQUEST = "request.json"
@@ -37,7 +37,7 @@ class State:
         self.directory = directory
         self._identity = identity
         self._log: IO[str] | None = None
-        self._lock: int | None = None
+        self._lock = ExitStack()
         self._is_new = False  # the directory
 
     def begin(self, *, overwrite: bool) -> dict[int, Done]:
@@ -47,7 +47,10 @@ class State:
         """
         self._is_new = not self.directory.exists()
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = claim_directory(self.directory, "import")
+        try:
+            self._lock.enter_context(locked(self.directory))
+        except LockTaken:
+            raise UsageError(f"another import is being written to {self.directory}; wait for it") from None
         state = self.directory / STATE
         if (self.directory / NAME).is_file():
             if not overwrite and read_manifest(self.directory).study["study_id"] == study_id(self._identity):
@@ -106,9 +109,7 @@ class State:
         if self._log is not None:
             self._log.close()
             self._log = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
 
 def study_id(identity: str) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.base.files import replacing
 from merlin.errors import UsageError
 from merlin.shards.describe import describe_data_set
-from merlin.shards.format.atomic import replacing
 from merlin.shards.plot.canvas import require_matplotlib
 from merlin.shards.plot.choice import CHART_KINDS
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.base.files import write_text
 from merlin.errors import ShardError
-from merlin.shards.format.atomic import write_text
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import NAME, DataSet, ShardEntry, read_manifest_json
 from merlin.shards.format.row_check import FIELDS, decode

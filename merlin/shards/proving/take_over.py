@@ -6,7 +6,7 @@ import filecmp
 import shutil
 from pathlib import Path
 
-from merlin.shards.format.atomic import replacing
+from merlin.base.files import replacing
 from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME, read_manifest
 from merlin.shards.format.shard_info import info_name
 

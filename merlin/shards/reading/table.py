@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from merlin.base.files import replacing
 from merlin.errors import MissingExtraError, UsageError
-from merlin.shards.format.atomic import replacing
 from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.splits import split_indices
 

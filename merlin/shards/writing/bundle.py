@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.files import replacing
 from merlin.ledger.session import session_start
-from merlin.shards.format.atomic import replacing
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.segments import Column, Ragged
 from merlin.shards.writing.check import block_rows

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from merlin.shards.format.atomic import fsync_path, remove_leftovers, replacing, write_text
+from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
 from merlin.shards.format.codecs import NONE, Codec
 from merlin.shards.format.row_check import RowChecks, encode
 from merlin.shards.format.rows import RowMap, row_map, to_ranges
@@ -165,7 +165,7 @@ def store_shard(
         write_text(following, info.to_json())
         sidecar.unlink(missing_ok=True)
     following.replace(sidecar)
-    fsync_path(directory)
+    sync_path(directory)
     return info
 
 

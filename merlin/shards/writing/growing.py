@@ -8,16 +8,15 @@ rows follow each other: while a study is not finished, the parts behind it wait.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.base.files import remove_leftovers, replace_link, replacing, write_text
+from merlin.base.locks import locked
 from merlin.errors import NotADataSetError, ShardError
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX, remove_leftovers, replacing, write_text
 from merlin.shards.format.digest import combine, digest_bytes
 from merlin.shards.format.manifest_file import (
     NAME,
@@ -279,13 +278,8 @@ def _alone(workspace: Workspace) -> Iterator[None]:
     """One study at a time changes the data sets of a workspace; others wait. The kernel forgets killed ones."""
     from merlin.study.workspace import INFO_DIR
 
-    fd = os.open(workspace.root / INFO_DIR / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(fd, fcntl.LOCK_EX)
+    with locked(workspace.root / INFO_DIR / LOCK_NAME, wait=True):
         yield
-    finally:
-        os.close(fd)
 
 
 def write_manifest_file(directory: Path, data: Part, write_virtual: WriteVirtual) -> None:
@@ -339,12 +333,8 @@ def _free_name(directory: Path) -> str:
 
 def _lead(link: Path, target: Path) -> None:
     """Make `link` stand for `target` in one rename: a symbolic link, or a copy where there are none."""
-    temporary = link.with_name(f"{link.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    temporary.unlink(missing_ok=True)
     try:
-        temporary.symlink_to(target.name)
+        replace_link(link, target.name)
     except OSError:
         with replacing(link) as copy:
             copy.write_bytes(target.read_bytes())
-        return
-    temporary.replace(link)

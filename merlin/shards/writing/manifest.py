@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from merlin.base.files import TEMPORARY_SUFFIX
 from merlin.errors import ShardError
 from merlin.shards.format import splits
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX
 from merlin.shards.format.counts import OUTCOMES, Counts
 from merlin.shards.format.digest import ALGORITHM, TEXT_DTYPE, block_rows, combine, digest_array
 from merlin.shards.format.rows import RowMap, row_map, to_ranges

@@ -5,6 +5,8 @@ They read the tree, not the model, so that they still speak when other parts of 
 
 from __future__ import annotations
 
+from merlin.base.document.findings import Findings, Source
+from merlin.base.document.tree import Entry
 from merlin.spec.checks.aggregates import check_aggregates
 from merlin.spec.checks.parameters import check_parameters
 from merlin.spec.checks.samples import check_samples
@@ -12,8 +14,6 @@ from merlin.spec.checks.steps import StepGraph, check_steps
 from merlin.spec.checks.surroundings import check_surroundings
 from merlin.spec.checks.tokens import check_tokens
 from merlin.spec.expand import Expansion
-from merlin.spec.findings import Findings, Source
-from merlin.spec.tree import Entry
 
 
 def check(

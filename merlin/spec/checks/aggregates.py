@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from merlin.base.document.findings import Findings, Source, allowed
+from merlin.base.document.scalars import Problem, to_float
+from merlin.base.document.tokens import find_tokens
+from merlin.base.document.tree import Entry, to_data
 from merlin.spec.checks.expressions import ExpressionChecker
 from merlin.spec.checks.fields import DTYPES, FieldChecker, check_compression, check_level, is_true
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import funnel_base
-from merlin.spec.findings import Findings, Source, allowed
-from merlin.spec.scalars import Problem, to_float
-from merlin.spec.tokens import find_tokens
-from merlin.spec.tree import Entry, to_data
 
 __all__ = ["DTYPES", "check_aggregates"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from merlin.base.document.findings import Findings, Place, Source
+from merlin.base.document.tokens import TOKEN
+from merlin.base.document.tree import Entry
 from merlin.spec.checks.fields import shape_of
 from merlin.spec.expression import Expression, ExpressionError, parse
 from merlin.spec.expression_types import Kind, ValueType, expect_condition, type_of
-from merlin.spec.findings import Findings, Place, Source
-from merlin.spec.tokens import TOKEN
-from merlin.spec.tree import Entry
 
 _ANY = ValueType("any")
 _NODES = ("nodes", "positions", "node_targets")

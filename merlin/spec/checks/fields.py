@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from merlin.spec.findings import Findings, allowed
+from merlin.base.document.findings import Findings, allowed
+from merlin.base.document.scalars import Problem, to_bool, to_int
+from merlin.base.document.tree import MISSING, Entry, to_data
 from merlin.spec.layouts import SPATIAL
-from merlin.spec.scalars import Problem, to_bool, to_int
-from merlin.spec.tree import MISSING, Entry, to_data
 
 DTYPES = (
     *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from merlin.base.document.findings import Findings
+from merlin.base.document.tokens import TOKEN
+from merlin.base.document.tree import Entry
 from merlin.spec.expand import Expansion
-from merlin.spec.findings import Findings
-from merlin.spec.tokens import TOKEN
-from merlin.spec.tree import Entry
 from merlin.spec.variables import RESERVED
 
 

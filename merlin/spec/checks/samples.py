@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from merlin.base.document.findings import Findings, allowed
+from merlin.base.document.scalars import Problem, shown, to_float
+from merlin.base.document.tree import Entry, to_data
 from merlin.spec.checks.parameters import check_token_name
 from merlin.spec.expand import Expansion
-from merlin.spec.findings import Findings, allowed
-from merlin.spec.scalars import Problem, shown, to_float
-from merlin.spec.tree import Entry, to_data
 
 
 def check_samples(expansion: Expansion, findings: Findings) -> None:

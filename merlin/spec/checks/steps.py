@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from merlin.base.document.findings import Findings, allowed
+from merlin.base.document.scalars import Problem, shown
+from merlin.base.document.tokens import find_tokens
+from merlin.base.document.tree import MISSING, Entry
 from merlin.spec.allocation import allocated_procs, allocations
 from merlin.spec.defaults import BATCH, funnel_base
-from merlin.spec.findings import Findings, allowed
-from merlin.spec.scalars import Problem, shown
-from merlin.spec.tokens import find_tokens
-from merlin.spec.tree import MISSING, Entry
 
 KINDS = ("cmd", "function", "aggregate")
 _TAKEN_NAMES = frozenset({".", "..", "merlin_info"})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from merlin.base.document.findings import Findings, allowed, did_you_mean
+from merlin.base.document.scalars import shown
+from merlin.base.document.tree import Entry
 from merlin.spec.checks.steps import StepGraph
-from merlin.spec.findings import Findings, allowed, did_you_mean
-from merlin.spec.scalars import shown
-from merlin.spec.tree import Entry
 
 # minutes or seconds, [[D-]HH:]MM:SS, D-HH:MM, a number with a unit, or none at all: what one scheduler or another takes
 _WALLTIME = re.compile(

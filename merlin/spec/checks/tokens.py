@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from merlin.base.document.findings import Findings, Place, Source, did_you_mean
+from merlin.base.document.tokens import Token, find_tokens, is_shell_substitution
+from merlin.base.document.tree import SCRIPT_KEYS, Entry, Path, token_place
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import BATCH
 from merlin.spec.expand import Expansion, dependency_entries
-from merlin.spec.findings import Findings, Place, Source, did_you_mean
 from merlin.spec.quoting import Quoting, Use, is_shell, uses
-from merlin.spec.tokens import Token, find_tokens, is_shell_substitution
-from merlin.spec.tree import SCRIPT_KEYS, Entry, Path, token_place
 from merlin.spec.variables import OUTPUT_PATH, RESERVED, SAMPLE_TOKENS, mentioned_values, value_variable
 
 _WORD = re.compile(r"\w+")

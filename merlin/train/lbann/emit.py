@@ -18,12 +18,12 @@ from typing import Any, cast
 import numpy as np
 from torch import nn
 
+from merlin.base.files import replacing, write_text
 from merlin.errors import UsageError
 from merlin.shards.export.base import Options
 from merlin.shards.export.lbann_schemas import write_schemas
 from merlin.shards.export.run import export
 from merlin.shards.export.view import Column, View
-from merlin.shards.format.atomic import replacing, write_text
 from merlin.shards.reading.reader import open_shards
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
 from merlin.train.data import SCALARS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.base.files import write_text
 from merlin.errors import UsageError
-from merlin.shards.format.atomic import write_text
 from merlin.shards.format.digest import combine
 from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.segments import Ragged

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from merlin.base.files import write_text
 from merlin.errors import ShardError, UsageError
-from merlin.shards.format.atomic import write_text
 from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.statistics import Statistics
 from merlin.train.loading.columns import Column, Columns, refuse_text

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn import functional as F
 
+from merlin.base.document.field_types import Block, Positive
 from merlin.errors import UsageError
-from merlin.spec.field_types import Positive
-from merlin.spec.model import Block
 from merlin.train.config import Above0, AtLeast0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
 from merlin.train.models.inputs import refuse_classes

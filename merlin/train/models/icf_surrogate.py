@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn import functional as F
 
+from merlin.base.document.field_types import Block, Name, Positive
 from merlin.errors import UsageError
-from merlin.spec.field_types import Name, Positive
-from merlin.spec.model import Block
 from merlin.train.config import Above0, AtLeast0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
 from merlin.train.models.icf_autoencoder import Coder, CoderOptions, Variant, judge

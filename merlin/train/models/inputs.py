@@ -10,9 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from merlin.base.document.field_types import Block, Positive
 from merlin.errors import UsageError
-from merlin.spec.field_types import Positive
-from merlin.spec.model import Block
 from merlin.train.config import Above0
 from merlin.train.models.base import Batch, Shapes
 from merlin.train.models.layers import Pictures, conv_encoder

@@ -10,10 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
+from merlin.base.document.field_types import Block
+from merlin.base.document.findings import allowed
 from merlin.errors import TrainingError, UsageError
-from merlin.spec.findings import allowed
 from merlin.train.models.base import Shapes, Trainee
 
 # name -> "module:class"; the class has an `Options` and is called with (shapes, options)
@@ -31,7 +30,7 @@ class Model:
 
     name: str
     make: Callable[..., Trainee]
-    options: type[BaseModel] | None
+    options: type[Block] | None
 
     def keywords(self) -> set[str] | None:
         """The options that a user's callable knows; None if it takes any."""

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from merlin.base.files import write_text
 from merlin.errors import UsageError
-from merlin.shards.format.atomic import write_text
 from merlin.train.config import TrainConfig
 from merlin.train.config_file import load_config
 from merlin.train.data import TrainingData, with_channels

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from merlin.base.files import replacing
 from merlin.errors import MissingExtraError, TrainingError
-from merlin.shards.format.atomic import replacing
 from merlin.train.results.surrogate import Surrogate
 
 Predict = Callable[..., dict[str, Tensor]]  # of the model's inputs, in their order

@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from merlin.base.files import TEMPORARY_SUFFIX, replacing
 from merlin.errors import CheckpointError
-from merlin.shards.format.atomic import TEMPORARY_SUFFIX, replacing
 from merlin.shards.format.regular_file import read_json
 from merlin.train.checkpoint import read_state, write_state
 from merlin.train.tournament.exchange import Offer, Standing, State, Waiting

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from merlin.server.record import boot_id, start_ticks
-from merlin.shards.format.atomic import replacing
+from merlin.base.files import replacing
+from merlin.base.processes import boot_id, start_ticks
 from merlin.shards.format.regular_file import read_json
 
 FORMAT = "merlin-presence"

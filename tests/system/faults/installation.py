@@ -22,9 +22,9 @@ from live_processes import live_processes
 from servers import RabbitServer, RedisServer, die_with_us
 from waiting import wait_until
 
+from merlin.base.processes import all_sessions
 from merlin.config.load import require_config
 from merlin.config.model import Config
-from merlin.execution.sessions import all_sessions
 
 LEASE_S = 3.0  # instead of a minute, so that a test sees many of them
 STOP_S = 90.0

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from merlin.base.document.findings import Findings, Source
+from merlin.base.document.tree import parse, to_data
 from merlin.config.edit import _set, template, update_block
 from merlin.config.load import load_config
 from merlin.errors import ConfigError
-from merlin.spec.findings import Findings, Source
-from merlin.spec.tree import parse, to_data
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from merlin.base.document.scalars import Problem
 from merlin.config.model import NO_SECRET, Endpoint, Secret, Tls
 from merlin.config.url import parse_url
-from merlin.spec.scalars import Problem
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from study_on_disk import step
 from waiting import wait_until
 
+from merlin.base.processes import group_members
 from merlin.errors import ExecutionError
-from merlin.execution.processes import group_members
 from merlin.study.plan import Aggregate, Field, StepInstance, StepKind
 from merlin.study.tasks import Outcome
 

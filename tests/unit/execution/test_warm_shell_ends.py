@@ -11,7 +11,7 @@ import pytest
 from study_on_disk import make_workspace, processes_of, step
 from waiting import wait_until
 
-from merlin.execution.processes import children
+from merlin.base.processes import children
 from merlin.execution.runner import ChunkRunner
 from merlin.ledger.writer import LedgerWriter
 from merlin.study.tasks import Chunk, ChunkResult, Outcome

@@ -359,8 +359,8 @@ def test_blocks_hold_all_rows_in_order_and_no_more_bytes_than_they_may(numbers, 
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_data_set_without_samples_is_an_export_without_samples(tmp_path, to):
+    from merlin.base.document.findings import Findings
     from merlin.shards.importing.run import import_data
-    from merlin.spec.findings import Findings
     from merlin.spec.import_schema import parse_import_schema
 
     np.savez(tmp_path / "a.npz", x=np.zeros(0), y=np.zeros(0), image=np.zeros((0, 4, 4), "f4"))

@@ -18,13 +18,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from merlin.base.document.findings import Findings
 from merlin.errors import MerlinError, ShardError
 from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.run import import_data
 from merlin.shards.importing.sources import open_source
 from merlin.shards.writing.check import BadOutput
 from merlin.shards.writing.extract import TaskFiles
-from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema
 from merlin.study.plan import Field
 

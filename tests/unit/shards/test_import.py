@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from export_data import BAD, GAPS, NUM, RAGGED, Made, assert_same, make_kinds, make_values, save_npz
 
+from merlin.base.document.findings import Findings
 from merlin.errors import ShardError, SpecError, UsageError
 from merlin.shards.export.base import Options
 from merlin.shards.export.run import export
@@ -20,7 +21,6 @@ from merlin.shards.proving.verify import verify
 from merlin.shards.reading.absent import absent_values
 from merlin.shards.reading.fates import fates_of
 from merlin.shards.reading.reader import open_shards
-from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from merlin.base.document.findings import Findings
 from merlin.errors import SpecError
-from merlin.spec.findings import Findings
 from merlin.spec.import_schema import parse_import_schema, read_import_schema
 
 

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from merlin.base.document.tree import Entry
 from merlin.spec.load import Spec, load_spec
 from merlin.spec.provenance import dump
-from merlin.spec.tree import Entry
 
 TEXT = """\
 description: {name: $(NAME)_study, description: "two: words"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.spec.tokens import find_tokens, is_shell_substitution, substitute, uses
+from merlin.base.document.tokens import find_tokens, is_shell_substitution, substitute, uses
 from merlin.spec.variables import resolve_variables
 
 NAMES = st.sampled_from(["A", "B", "C", "D"])

@@ -57,7 +57,7 @@ def import_(
 
 
 def _schema(sources: tuple[Path, ...], path: Path | None, *, shown: bool) -> ImportSchema:
-    from merlin.spec.findings import Findings
+    from merlin.base.document.findings import Findings
     from merlin.spec.import_schema import parse_import_schema, read_import_schema
 
     if path is not None:

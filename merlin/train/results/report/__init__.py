@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from merlin.shards.format.atomic import replacing, write_text
+from merlin.base.files import replacing, write_text
 from merlin.shards.plot.canvas import require_matplotlib
 from merlin.train.results.evaluate import Evaluation
 

@@ -7,14 +7,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, WithJsonSchema
 
-from merlin.spec.scalars import Plain, Problem, to_bool, to_failure_limit, to_float, to_int, to_seconds, typed
+from merlin.base.document.scalars import (
+    Plain,
+    Problem,
+    to_bool,
+    to_failure_limit,
+    to_float,
+    to_int,
+    to_seconds,
+    typed,
+)
 
 TOKEN_PATTERN = r"^\$\(.+\)$"
 _LONE_TOKEN = re.compile(r"\$\([^()\s]+\)")
+
+
+class Block(BaseModel):
+    """A mapping of a document whose keys are all known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    document_name: ClassVar[str] = (
+        "the configuration"  # what messages call a document of which this is the top
+    )
+
+    @classmethod
+    def home_of_key(cls, key: str, block: tuple[str | int, ...]) -> str:
+        """Where a key belongs that stands in `block` and is unknown there, as a hint; "" if nobody can say."""
+        return ""
+
+
+class OpenBlock(BaseModel):
+    """A mapping that accepts keys of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
 
 def _as_text(value: Any) -> Any:
@@ -27,6 +56,11 @@ def _as_text(value: Any) -> Any:
     if not isinstance(value, str):
         raise Problem("must be text, not a list or a mapping")
     return value
+
+
+def _as_list(value: Any) -> Any:
+    """A single entry may be written without brackets."""
+    return [value] if isinstance(value, str) else value
 
 
 def _as_nonempty_text(value: Any) -> Any:
@@ -84,6 +118,7 @@ ResourceCount = Annotated[
 ResourcePositive = Annotated[
     int | str, _reader(lambda v: to_int(v, 1), tokens=True), _schema(type="integer", minimum=1)
 ]
+TextList = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 ResourceFlag = Annotated[bool | str, _reader(to_bool, tokens=True), _schema(type="boolean")]
 Typed = Annotated[Any, BeforeValidator(typed)]
 

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from merlin.spec.findings import NOWHERE, Findings, Place, Source
-from merlin.spec.scalars import plain_scalar
-from merlin.spec.tokens import TOKEN
+from merlin.base.document.findings import NOWHERE, Findings, Place, Source
+from merlin.base.document.scalars import plain_scalar
+from merlin.base.document.tokens import TOKEN
 
 Path: TypeAlias = tuple[str | int, ...]
 

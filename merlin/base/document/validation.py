@@ -6,21 +6,16 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from merlin.spec.findings import NOWHERE, Findings, Place, allowed, did_you_mean
-from merlin.spec.model import Document, Run
-from merlin.spec.scalars import Problem, shown
-from merlin.spec.tree import MISSING, Entry, Path
+from merlin.base.document.field_types import Block
+from merlin.base.document.findings import NOWHERE, Findings, Place, allowed, did_you_mean
+from merlin.base.document.scalars import Problem, shown
+from merlin.base.document.tree import MISSING, Entry, Path
 
-M = TypeVar("M", bound=BaseModel)
-
-
-def validate(data: dict[str, Any], tree: Entry, findings: Findings) -> Document | None:
-    """The typed document; None (with findings) where the data does not fit."""
-    return validate_as(Document, data, tree, findings)
+M = TypeVar("M", bound=Block)
 
 
 def validate_as(root: type[M], data: dict[str, Any], tree: Entry, findings: Findings) -> M | None:
-    """The same for a document of another kind."""
+    """The typed document; None (with findings) where the data does not fit."""
     try:
         return root.model_validate(data)
     except ValidationError as error:
@@ -45,7 +40,7 @@ def _dotted(path: Path) -> str:
     return out
 
 
-def known_keys(path: Path, root: type[BaseModel] = Document) -> dict[str, str]:
+def known_keys(path: Path, root: type[BaseModel]) -> dict[str, str]:
     """The keys allowed in the block at a path, with their descriptions."""
     model: type[BaseModel] | None = root
     inside_container = False
@@ -92,7 +87,7 @@ def _block_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     return None, False
 
 
-def _report(item: Any, tree: Entry, findings: Findings, root: type[BaseModel]) -> None:
+def _report(item: Any, tree: Entry, findings: Findings, root: type[Block]) -> None:
     path: Path = tuple(key for key in item["loc"] if key != "[key]")
     kind: str = item["type"]
     entry = tree.get(*path)
@@ -132,47 +127,23 @@ def _message(item: Any) -> tuple[str, str]:
     return str(item["msg"]), ""
 
 
-def _report_unknown_key(
-    path: Path, entry: Entry, tree: Entry, findings: Findings, root: type[BaseModel]
-) -> None:
+def _report_unknown_key(path: Path, entry: Entry, tree: Entry, findings: Findings, root: type[Block]) -> None:
     key, block = str(path[-1]), path[:-1]
     known = known_keys(block, root)
     hint = did_you_mean(key, known)
-    if not hint and len(block) == 2 and block[0] == "study" and key in _fields(Run):
-        hint = "it belongs one level deeper, under run"
-    elsewhere = "" if hint or root is not Document else _home_of(key)
-    where = describe_path(block, tree) or _name(root)
+    where = describe_path(block, tree) or root.document_name
     findings.error(
         entry.key_place if entry is not MISSING else NOWHERE,
         f"unknown key {key!r} in {where}",
         text=key,
-        hint=hint or elsewhere or f"allowed here: {', '.join(sorted(known))}",
+        hint=hint or root.home_of_key(key, block) or f"allowed here: {', '.join(sorted(known))}",
         code="unknown-key",
     )
 
 
-_BLOCKS: tuple[Path, ...] = (
-    ("env",),
-    ("batch",),
-    ("merlin",),
-    ("merlin", "resources"),
-    ("merlin", "samples"),
-    ("merlin", "samples", "generate"),
-)
-
-
-def _home_of(key: str) -> str:
-    homes = [_dotted(path) for path in _BLOCKS if key in known_keys(path)]
-    return f"it belongs under {homes[0]}" if len(homes) == 1 else ""
-
-
-def _name(root: type[BaseModel]) -> str:
-    return {"Document": "the spec", "ImportSchema": "the schema"}.get(root.__name__, "the configuration")
-
-
-def _report_missing(path: Path, tree: Entry, findings: Findings, root: type[BaseModel]) -> None:
+def _report_missing(path: Path, tree: Entry, findings: Findings, root: type[Block]) -> None:
     key, block = str(path[-1]), path[:-1]
-    where = describe_path(block, tree) or _name(root)
+    where = describe_path(block, tree) or root.document_name
     entry = tree.get(*path)
     if entry is not MISSING:
         findings.error(entry.key_place, f"{key} in {where} is empty", text=key, code="missing")

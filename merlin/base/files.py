@@ -1,0 +1,94 @@
+"""Files appear whole or not at all: temporary name, flush to the disk, rename, flush of the directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TEMPORARY_SUFFIX = ".tmp"
+_CANNOT_SYNC = {
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.EACCES,
+}  # some network file systems refuse it for directories
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int | None = None, durable_name: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it is flushed and renamed to `path`, else removed.
+
+    A process that is killed leaves only the temporary file, which every reader ignores. With `mode` the temporary
+    file is there, empty and with these permissions, when the path is yielded. Without `durable_name` the directory
+    is not flushed: after a crash of the machine the old file may be back.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(path)
+    try:
+        if mode is not None:
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+        yield temporary
+        sync_path(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable_name:
+        sync_path(path.parent)
+
+
+def write_text(path: Path, text: str, *, mode: int | None = None, durable_name: bool = True) -> None:
+    """Write `text` whole, as UTF-8 with line ends as they are; bytes that were no UTF-8 when read are kept.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with replacing(path, mode=mode, durable_name=durable_name) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+
+
+def replace_link(link: Path, target: str) -> None:
+    """Let the symbolic link `link` lead to `target`, in one step."""
+    temporary = temporary_name(link)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def link_or_copy(path: Path, name: Path) -> None:
+    """Let `name` be the same file as `path`, or a copy where the file system has no hard links."""
+    temporary = temporary_name(name)
+    try:
+        os.link(path, temporary)
+    except OSError:
+        shutil.copyfile(path, temporary)
+    temporary.replace(name)
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that nobody else uses, and that readers ignore."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+
+
+def sync_path(path: Path) -> None:
+    """Flush a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(directory: Path, name: str) -> None:
+    """Remove what killed writers of `name` left behind."""
+    for leftover in directory.glob(f"{name}.*{TEMPORARY_SUFFIX}"):
+        leftover.unlink(missing_ok=True)

@@ -1,0 +1,48 @@
+"""Locks between processes, on a file or a directory; the kernel releases those of a process that ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # a file system that does not know flock
+
+
+class LockTaken(Exception):
+    """Another process holds the lock; the text names it where it is known."""
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False, required: bool = False) -> Iterator[None]:
+    """Hold the lock on `path`: a directory, or a file that is made if it is missing.
+
+    A lock file gets the process id and host of its holder. Where the file system knows no locks everybody gets in,
+    unless the lock is `required`.
+
+    Raises:
+        LockTaken: another process holds it, and this one does not wait.
+        OSError: the path cannot be opened or locked.
+    """
+    is_file = not path.is_dir()
+    flags = os.O_RDWR | os.O_CREAT if is_file else os.O_RDONLY | os.O_DIRECTORY
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() if is_file else ""
+            raise LockTaken(holder or "another process") from None
+        except OSError as error:
+            if required or error.errno not in _NO_LOCKS:
+                raise
+        if is_file:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
