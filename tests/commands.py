@@ -33,7 +33,7 @@ PRELOADED = (
     "merlin.cli.progress", "merlin.cli.publishing", "merlin.execution.distributed.control",
     "merlin.execution.distributed.open_study", "merlin.execution.embedded", "merlin.server.lifecycle",
     "merlin.shards.describe", "merlin.shards.proving.verify", "merlin.spec.load", "merlin.base.document.validation",
-    "merlin.status.snapshot", "merlin.status.sql", "merlin.study.checking", "merlin.study.prepare",
+    "merlin.status.snapshot", "merlin.status.sql", "merlin.workspace.checking", "merlin.workspace.prepare",
 )  # fmt: skip
 
 

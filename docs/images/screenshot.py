@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from merlin.shards.format.atomic import replacing
+from merlin.base.files import replacing
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 MAX_BYTES = 300_000

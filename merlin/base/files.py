@@ -71,6 +71,11 @@ def link_or_copy(path: Path, name: Path) -> None:
     temporary.replace(name)
 
 
+def absolute_path(path: str | os.PathLike[str]) -> Path:
+    """The path from the root, ``~`` and ``..`` resolved, symbolic links kept as the user wrote them."""
+    return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
+
+
 def temporary_name(path: Path) -> Path:
     """A name beside `path` that nobody else uses, and that readers ignore."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")

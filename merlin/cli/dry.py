@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from merlin.cli.output import count, print_json
 
 if TYPE_CHECKING:
-    from merlin.study.plan import StepInstance
-    from merlin.study.workspace import Workspace
+    from merlin.plan.plan import StepInstance
+    from merlin.workspace.directory import Workspace
 
 
 def write_scripts(workspace: Workspace, *, as_json: bool) -> int:
     """Write all scripts, say where they are, and return the exit code."""
-    from merlin.study.plan import StepKind
+    from merlin.plan.plan import StepKind
 
     written = {
         instance.id: _write(workspace, instance)

@@ -14,7 +14,7 @@ from merlin.errors import ExecutionError, command_line
 if TYPE_CHECKING:
     from merlin.execution.events import RunSummary
     from merlin.status.snapshot import Snapshot
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 MAX_GROUPS = 3  # of failures shown at the end
 MAX_TAIL_LINES = 3  # of their logs

@@ -12,10 +12,10 @@ from merlin.errors import UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
+    from merlin.plan.plan import Plan
     from merlin.spec.load import Spec
-    from merlin.study.plan import Plan
-    from merlin.study.prepare import StudyOptions
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
+    from merlin.workspace.prepare import StudyOptions
 
 
 def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_json: bool) -> Workspace:
@@ -26,8 +26,8 @@ def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_
         SpecError: the spec does not describe the study, or its samples do not continue the study's.
     """
     from merlin.shards.writing.growing import require_members
-    from merlin.study.extend import prepare_extension
-    from merlin.study.workspace import members
+    from merlin.workspace.directory import members
+    from merlin.workspace.extend import prepare_extension
 
     study = _open_study(path)
     studies = members(study)
@@ -53,8 +53,8 @@ def preview(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as
     Raises:
         SpecError: the spec does not describe the study, or its samples do not continue the study's.
     """
-    from merlin.study.extend import plan_extension
-    from merlin.study.workspace import members
+    from merlin.workspace.directory import members
+    from merlin.workspace.extend import plan_extension
 
     study = _open_study(path)
     plan = plan_extension(spec, options, study, only_new=only_new)
@@ -64,7 +64,7 @@ def preview(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as
 
 
 def _open_study(path: Path) -> Workspace:
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     study = open_workspace(path)
     if study.plan.extension:
@@ -84,8 +84,8 @@ def _refuse_running(member: Workspace) -> None:
 def _require_settled(study: Workspace) -> None:
     """What the study did once for all samples is not done again, so it has to be there."""
     from merlin.ledger.replay import replay
-    from merlin.study.growing import relied_on
-    from merlin.study.tasks import Outcome
+    from merlin.plan.growing import relied_on
+    from merlin.plan.tasks import Outcome
 
     outcomes = replay(study.ledger_dir, study.plan).outcomes
     wanted = [study.instance(id) for id in relied_on(study.plan)]
@@ -105,8 +105,8 @@ def _require_settled(study: Workspace) -> None:
 def _require_data_sets(studies: Sequence[Workspace]) -> None:
     """Steps of the extension that work on a data set must find all rows before their own in it."""
     from merlin.ledger.replay import replay
-    from merlin.study.growing import users_of_data_sets
-    from merlin.study.tasks import Outcome
+    from merlin.plan.growing import users_of_data_sets
+    from merlin.plan.tasks import Outcome
 
     users = users_of_data_sets(studies[0].plan)
     for study in studies:
@@ -165,7 +165,7 @@ def _announce(studies: Sequence[Workspace], made: Workspace) -> None:
 def to_restart(opened: Workspace, *, failed: bool) -> list[Workspace]:
     """The study and those of its extensions that a restart has to do with; at least the one that was named."""
     from merlin.status.snapshot import take_snapshot
-    from merlin.study.workspace import shown_together
+    from merlin.workspace.directory import shown_together
 
     studies = shown_together(opened)
     if len(studies) == 1:

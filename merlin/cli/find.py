@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from merlin.errors import WorkspaceError, command_line
 
 if TYPE_CHECKING:
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 
 def find_workspace(
@@ -29,7 +29,7 @@ def find_workspace(
     Raises:
         WorkspaceError: there is none.
     """
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     if path.is_dir():
         return open_workspace(path)
@@ -47,7 +47,7 @@ def _of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[
 
     from merlin.config.study_places import remembered
     from merlin.spec.load import load_spec
-    from merlin.study.workspace import find_workspaces, output_path
+    from merlin.workspace.directory import find_workspaces, output_path
 
     variables = dict(given) if output is None else {**given, "OUTPUT_PATH": str(output.absolute())}
     spec = load_spec(path, variables=variables, allow_undefined=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from merlin.study.layout import SampleLayout
-from merlin.study.plan import Plan, StepInstance, StepKind
+from merlin.plan.layout import SampleLayout
+from merlin.plan.plan import Plan, StepInstance, StepKind
 
 FILES_PER_SHELL_TASK = 4  # script, .out, .err, MERLIN_FINISHED
 FILES_OF_MANIFEST = 2  # manifest.json, ensemble.h5

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from merlin.cli.forecast import UNKNOWN, tasks_of, total
-from merlin.study.plan import Plan, StepKind
+from merlin.plan.plan import Plan, StepKind
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from merlin.errors import ConfigError, ExecutionError
 if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.status.snapshot import Crew, Snapshot
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def spec_options(command: F) -> F:
         allow_undefined: bool,
         **given: Any,
     ) -> Any:
-        from merlin.study.prepare import StudyOptions
+        from merlin.workspace.prepare import StudyOptions
 
         check_pgen(pgen, pargs)
         options = StudyOptions(

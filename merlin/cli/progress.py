@@ -15,8 +15,8 @@ from merlin.cli.output import count, duration, rate
 
 if TYPE_CHECKING:
     from merlin.execution.events import Progress, RunSummary
-    from merlin.study.plan import Plan
-    from merlin.study.schedule import Counts
+    from merlin.plan.plan import Plan
+    from merlin.plan.schedule import Counts
 
 LINE_EVERY_S = 5.0
 RATE_WINDOW_S = 10.0

@@ -13,7 +13,7 @@ from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceErro
 if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.execution.distributed.open_study import Opened
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 
 def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config | None:

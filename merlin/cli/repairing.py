@@ -13,7 +13,7 @@ from merlin.errors import ShardError, WorkspaceError, command_line
 if TYPE_CHECKING:
     from merlin.execution.repair import Repaired
     from merlin.shards.proving.verify import Report
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Verify = Callable[[Path], "Report"]
 
@@ -34,7 +34,7 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
     """
     from merlin.shards.format.manifest_file import read_manifest
     from merlin.shards.proving.whereabouts import find_aggregate
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     found = find_aggregate(directory)
     if found is not None and workspace is None:
@@ -88,7 +88,7 @@ def repair(
     from merlin.cli.publishing import refuse_published
     from merlin.execution.repair import Repair
     from merlin.shards.proving.take_over import lend, take_over
-    from merlin.study.workspace import members
+    from merlin.workspace.directory import members
 
     home = find_home(directory, workspace)
     for member in [] if home.study is None else members(home.study):

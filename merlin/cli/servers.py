@@ -102,7 +102,7 @@ def load_workers(path: Path, variables: dict[str, str]) -> tuple[Document, Queue
         return _of_workspace(path, variables)
     spec = load_spec(path, variables=variables, allow_undefined=True)
     if any("$(" in step.run.task_queue for step in spec.document.study):
-        from merlin.study.prepare import plan_only
+        from merlin.workspace.prepare import plan_only
 
         return spec.document, _of_plan([(i.step, i.queue) for i in plan_only(spec).instances])
     return spec.document, queues_by_step(spec.document)
@@ -110,7 +110,7 @@ def load_workers(path: Path, variables: dict[str, str]) -> tuple[Document, Queue
 
 def _of_workspace(path: Path, variables: dict[str, str]) -> tuple[Document, Queues]:
     from merlin.spec.load import load_spec
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     if variables:
         raise UsageError(f"--vars changes a spec, and {path} is a workspace; its variables are settled")

@@ -16,9 +16,9 @@ from merlin.errors import ExecutionError, MerlinError
 if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.execution.distributed.registry import WorkerInfo
+    from merlin.plan.schedule import Counts
     from merlin.status.snapshot import Snapshot
-    from merlin.study.schedule import Counts
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 SETTLE_S = 6.0  # for the end of a study to be written down; an owner that was killed is replaced after 4
 POLL_S = 0.1
@@ -114,7 +114,7 @@ def next_on_queues(config: Config, queues: Collection[str], seen: set[str]) -> O
 
 
 def _with_work_left(path: Path, config: Config, queues: Collection[str]) -> OnQueues | None:
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     workspace = open_workspace(path)
     source = RedisSource(workspace, config)
@@ -152,7 +152,7 @@ class LedgerSource:
 
 def counts_of(snapshot: Snapshot) -> dict[str, Counts]:
     """What the ledger says, as if it were the progress."""
-    from merlin.study import schedule
+    from merlin.plan import schedule
 
     return {
         s.step: schedule.Counts(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from merlin.status.snapshot import Snapshot
     from merlin.status.studies import StudyLine
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 _COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 
 
 def holds_studies(path: Path) -> bool:
     """Whether this is a directory of workspaces, and none itself."""
-    from merlin.study.workspace import INFO_DIR, workspaces_in
+    from merlin.workspace.directory import INFO_DIR, workspaces_in
 
     return not (path / INFO_DIR).is_dir() and bool(workspaces_in(path))
 

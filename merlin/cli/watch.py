@@ -15,8 +15,8 @@ from merlin.errors import ExecutionError, WorkspaceError
 
 if TYPE_CHECKING:
     from merlin.execution.events import Observer
-    from merlin.study.plan import Plan
-    from merlin.study.schedule import Counts
+    from merlin.plan.plan import Plan
+    from merlin.plan.schedule import Counts
 
 State = Literal["running", "stopped", "complete", "gone", "dropped", "unreachable"]
 
@@ -166,7 +166,7 @@ def sum_by_step(plan: Plan, counts: Mapping[str, Counts]) -> dict[str, Counts]:
     """Counts per step over its instances, in the order of the plan."""
     from dataclasses import asdict
 
-    from merlin.study.schedule import Counts as Sum
+    from merlin.plan.schedule import Counts as Sum
 
     sums: dict[str, dict[str, int]] = {}
     for instance in plan.instances:

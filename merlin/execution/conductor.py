@@ -16,12 +16,12 @@ from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan import Plan
-from merlin.study.reopen import reopen, reopen_failed
-from merlin.study.restrict import restrict
-from merlin.study.schedule import Counts, Death, Deferral, Scheduler
-from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
-from merlin.study.workspace import Workspace
+from merlin.plan.plan import Plan
+from merlin.plan.reopen import reopen, reopen_failed
+from merlin.plan.restrict import restrict
+from merlin.plan.schedule import Counts, Death, Deferral, Scheduler
+from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
+from merlin.workspace.directory import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
 MEMORY = "memory"  # the event with what outcomes do not tell

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from merlin.study.plan import Scalar
+from merlin.plan.plan import Scalar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

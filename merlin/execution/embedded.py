@@ -18,8 +18,8 @@ from merlin.execution.events import Observer, Progress, RunSummary, SilentObserv
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, from_json
-from merlin.study.tasks import Chunk, ChunkResult, ReturnCode
-from merlin.study.workspace import Workspace, lock
+from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
+from merlin.workspace.directory import Workspace, lock
 
 INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
 PROGRESS_S = 0.2

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from merlin.study.plan import Plan
-from merlin.study.schedule import Counts
+from merlin.plan.plan import Plan
+from merlin.plan.schedule import Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ from merlin.execution.journal import ChunkJournal, Outputs
 from merlin.execution.shell import machine_error
 from merlin.execution.waiting import Waiter
 from merlin.ledger.records import Failure
-from merlin.study.layout import LOGS
-from merlin.study.plan import StepInstance
-from merlin.study.tasks import Chunk
-from merlin.study.workspace import Workspace
+from merlin.plan.layout import LOGS
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import Chunk
+from merlin.workspace.directory import Workspace
 
 TAIL_CHARS = 2048
 Function = Callable[[Inputs, FunctionContext], dict[str, Any]]

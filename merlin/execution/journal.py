@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from merlin.execution.task_files import unmark_finished
 from merlin.ledger.records import ChunkRecord, Failure
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan import StepInstance, StepKind
-from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome, ReturnCode
-from merlin.study.workspace import Workspace
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome, ReturnCode
+from merlin.workspace.directory import Workspace
 
 FLUSH_S = 1.0  # a kill loses at most this much finished work,
 FLUSH_TASKS = 5000  # or this many tasks

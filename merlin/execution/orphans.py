@@ -10,7 +10,7 @@ from merlin.execution.conductor import CONTROLLER
 from merlin.execution.sessions import kill_session
 from merlin.ledger.format import Writer
 from merlin.ledger.segments import segments
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 _CLOCK_SLACK_S = 2.0  # between the clocks of the header and of the kernel
 

@@ -11,8 +11,8 @@ from merlin.errors import ExecutionError
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
 from merlin.execution.wire import Channel, to_json
-from merlin.study.tasks import Chunk
-from merlin.study.workspace import Workspace
+from merlin.plan.tasks import Chunk
+from merlin.workspace.directory import Workspace
 
 LOGS_DIR = "logs"  # in merlin_info
 

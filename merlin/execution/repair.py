@@ -24,6 +24,9 @@ from merlin.execution.events import Observer
 from merlin.execution.task_files import is_finished
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.restrict import with_upstream
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.shards.format.manifest_file import DataSet, read_manifest
 from merlin.shards.format.rows import row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
@@ -37,10 +40,7 @@ from merlin.shards.proving.whereabouts import has_manifest_outcome, manifest_ins
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.manifest import write_manifest
-from merlin.study.plan import StepInstance, StepKind
-from merlin.study.restrict import with_upstream
-from merlin.study.tasks import NO_OUTCOME, Outcome
-from merlin.study.workspace import Workspace, lock, members
+from merlin.workspace.directory import Workspace, lock, members
 
 Array = np.ndarray[Any, Any]
 Range = tuple[int, int]

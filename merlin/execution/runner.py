@@ -45,9 +45,9 @@ from merlin.execution.warm_rules import (
 from merlin.execution.warm_shell import WarmShell
 from merlin.ledger.records import Failure
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan import StepInstance, StepKind
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
-from merlin.study.workspace import Workspace
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.workspace.directory import Workspace
 
 _FIRST_BATCH, _LARGEST_BATCH = 8, 256
 _LONGEST_WARM_VALUE = 10_000  # characters; in quotes they become up to 16 times as many bytes

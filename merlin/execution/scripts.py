@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
 
+from merlin.plan.plan import StepInstance
 from merlin.spec.variables import value_variable
-from merlin.study.plan import StepInstance
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 _TOKEN = re.compile(r"\$\(([^()\s]+)\)")
 _BLOCK = 1024  # samples read at once

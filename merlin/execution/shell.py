@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from merlin.errors import ExecutionError
-from merlin.study.tasks import ReturnCode
+from merlin.plan.tasks import ReturnCode
 
 TAIL_BYTES = 2048
 NOT_EXECUTABLE = 126

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from merlin.execution.scripts import Script
 from merlin.execution.shell import machine_error
-from merlin.study.layout import FINISHED, TRY, is_set_aside
+from merlin.plan.layout import FINISHED, TRY, is_set_aside
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _MARK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

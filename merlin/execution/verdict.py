@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from merlin.execution.shell import signal_name
-from merlin.study.plan import StepInstance
-from merlin.study.tasks import Chunk, Outcome, ReturnCode
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import Chunk, Outcome, ReturnCode
 
 _NAMED: dict[int, str] = {
     ReturnCode.SOFT_FAIL: "soft failure",

@@ -28,7 +28,7 @@ from merlin.execution.shell import (
     timeout_cause,
 )
 from merlin.execution.waiting import Waiter, is_readable
-from merlin.study.tasks import ReturnCode
+from merlin.plan.tasks import ReturnCode
 
 _PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
 _STOP_CODE = int(ReturnCode.HARD_FAIL)

@@ -19,7 +19,7 @@ import traceback
 
 from merlin.errors import LeaseLostError, MerlinError
 from merlin.execution.wire import Channel, from_json, to_json
-from merlin.study.tasks import Chunk
+from merlin.plan.tasks import Chunk
 
 PROGRESS_S = 0.2  # between two progress messages
 ORPHAN_GRACE_S = 5.0  # for a function call to return after the command is gone
@@ -87,8 +87,8 @@ class _Worker:
     def __init__(self, args: argparse.Namespace, channel: Channel) -> None:
         from merlin.execution.runner import ChunkRunner
         from merlin.ledger.writer import LedgerWriter
-        from merlin.study.plan import StepKind
-        from merlin.study.workspace import open_same
+        from merlin.plan.plan import StepKind
+        from merlin.workspace.directory import open_same
 
         self._channel = channel
         self._last_progress = 0.0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from merlin.ledger.encode import array_block, outcomes_of, read_blocks
 from merlin.ledger.format import Block, Kind, Writer
 from merlin.ledger.replay import Entry, Replay
-from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from merlin.ledger.records import (
     Record,
 )
 from merlin.ledger.signature import signature_of
-from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 TAILS_PER_CAUSE = 3  # in one record
 TAILS_PER_WRITER = 20  # of one cause of one step instance, over all records of a writer

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from merlin.ledger.format import MIXED, Block, Encoding, Kind, RecordHeader, iter_blocks, iter_runs
-from merlin.study.pieces import Range, Run
-from merlin.study.tasks import Outcome, ReturnCode
+from merlin.plan.pieces import Range, Run
+from merlin.plan.tasks import Outcome, ReturnCode
 
 _CHOSEN = struct.pack("<h", ReturnCode.SOFT_FAIL)
 

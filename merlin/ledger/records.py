@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from merlin.study.tasks import Outcome
+from merlin.plan.tasks import Outcome
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,11 +15,11 @@ from merlin.ledger.records import EventRecord, Failure, Record
 from merlin.ledger.resolve import Run, apply_run, clusters, effective
 from merlin.ledger.segments import Damage, Segment, segment_paths
 from merlin.ledger.session import session_start
-from merlin.study.runs import RunMap
-from merlin.study.tasks import FAILURES, NO_OUTCOME, Outcome
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
 
 if TYPE_CHECKING:
-    from merlin.study.plan import Plan
+    from merlin.plan.plan import Plan
 
 
 class Entry(NamedTuple):

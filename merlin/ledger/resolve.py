@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from merlin.study.runs import RunMap
-from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 Run = tuple[int, int, int]
 _WEAK = frozenset((int(Outcome.SKIPPED), int(Outcome.INTERRUPTED)))

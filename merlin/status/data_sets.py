@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from merlin.plan.plan import StepKind
+from merlin.plan.tasks import Outcome
 from merlin.shards.format.counts import Counts, counts_of
-from merlin.study.plan import StepKind
-from merlin.study.tasks import Outcome
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from merlin.errors import SamplesError, WorkspaceError, command_line
 from merlin.ledger.encode import FailureTable, failure_table
 from merlin.ledger.replay import Entry, Ranges, Replay, replay
 from merlin.ledger.signature import normalise
-from merlin.study.layout import LOGS
-from merlin.study.plan import StepInstance
-from merlin.study.tasks import ReturnCode
-from merlin.study.workspace import Workspace
+from merlin.plan.layout import LOGS
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import ReturnCode
+from merlin.workspace.directory import Workspace
 
 NUM_EXAMPLES = 3
 TAIL_LINES = 20

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 _OWNER = re.compile(r"pid (\d+) on (\S+)")
 

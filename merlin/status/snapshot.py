@@ -9,12 +9,12 @@ from typing import Literal
 
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Counts, Entry, Replay, replay
+from merlin.plan.failed_input import num_on_failed_input
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import Outcome
 from merlin.status.data_sets import DataSetStatus, data_sets_of
 from merlin.status.live import is_live
-from merlin.study.failed_input import num_on_failed_input
-from merlin.study.plan import StepInstance
-from merlin.study.tasks import Outcome
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 State = Literal["new", "running", "finished", "stopped", "failed"]
 

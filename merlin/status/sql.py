@@ -14,10 +14,10 @@ from merlin.errors import MissingExtraError, SamplesError, UsageError, Workspace
 from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.format import Kind
 from merlin.ledger.replay import Replay, replay
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.failures import exit_class
-from merlin.study.plan import StepInstance
-from merlin.study.tasks import NO_OUTCOME, Outcome
-from merlin.study.workspace import Workspace, shown_together
+from merlin.workspace.directory import Workspace, shown_together
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

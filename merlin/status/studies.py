@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from merlin.base.files import absolute_path
 from merlin.errors import MerlinError
 from merlin.status.snapshot import Snapshot, take_snapshot
-from merlin.study.workspace import Workspace, absolute_path, open_workspace, workspaces_in
+from merlin.workspace.directory import Workspace, open_workspace, workspaces_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ import numpy as np
 from merlin.errors import UsageError
 from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.replay import Replay, replay
-from merlin.study.plan import Scalar, StepInstance
-from merlin.study.tasks import NO_OUTCOME, Outcome, ReturnCode
-from merlin.study.workspace import Workspace, shown_together
+from merlin.plan.plan import Scalar, StepInstance
+from merlin.plan.tasks import NO_OUTCOME, Outcome, ReturnCode
+from merlin.workspace.directory import Workspace, shown_together
 
 TASK_STATUSES = ("INITIALIZED", "RUNNING", "FINISHED", "FAILED", "CANCELLED", "DRY_RUN", "UNKNOWN")
 RETURN_CODES = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from merlin.study.pieces import Run
-from merlin.study.plan import Aggregate, Edge, Plan, StepInstance, StepKind
-from merlin.study.runs import RunMap
+from merlin.plan.pieces import Run
+from merlin.plan.plan import Aggregate, Edge, Plan, StepInstance, StepKind
+from merlin.plan.runs import RunMap
 
 
 def step(id: str, n: int, *edges: Edge, **more: Any) -> StepInstance:

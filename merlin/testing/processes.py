@@ -24,9 +24,9 @@ from merlin.execution.pool import LOGS_DIR, WorkerProcess
 from merlin.execution.wire import Channel, from_json, to_json
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.pieces import pieces_of
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
-from merlin.study.workspace import Workspace
+from merlin.plan.pieces import pieces_of
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.workspace.directory import Workspace
 
 
 class Work:

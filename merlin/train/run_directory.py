@@ -24,12 +24,12 @@ from merlin.base.files import replacing, write_text
 from merlin.errors import TrainingError, WorkspaceError, command_line
 from merlin.shards.format.regular_file import read_json
 from merlin.spec.provenance import dump_data
-from merlin.study.prepare import code_version
-from merlin.study.workspace import lock_file
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.quantities import Quantities
+from merlin.workspace.directory import lock_file
+from merlin.workspace.prepare import code_version
 
 FORMAT = "merlin-run"
 VERSION = 1

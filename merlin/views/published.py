@@ -9,12 +9,12 @@ from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.ledger.replay import Replay, replay
+from merlin.plan.schedule import Counts, Scheduler
 from merlin.status.snapshot import CANCELLED, end_of_run, is_published
-from merlin.study.schedule import Counts, Scheduler
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 State = Literal["running", "stopped", "complete", "gone", "dropped"]
 

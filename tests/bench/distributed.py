@@ -17,7 +17,7 @@ from deployment import Deployment, deployment, wait_for
 from measure import SPECS, fresh, median, only_workspace, ratio
 from report import Row
 
-from merlin.study.layout import SampleLayout
+from merlin.plan.layout import SampleLayout
 
 LEASE_S = 10.0  # of the workers that are killed
 Victim = Literal["", "owner", "other"]

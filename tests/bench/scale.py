@@ -26,9 +26,9 @@ def finished_study(folder: Path, num: int, num_missing: int) -> Path:
     """A workspace whose ledger says that all but `num_missing` random tasks ended ok; the tasks never ran."""
     from merlin.ledger.records import ChunkRecord
     from merlin.ledger.writer import LedgerWriter
+    from merlin.plan.tasks import NO_OUTCOME, Outcome
     from merlin.spec.load import load_spec
-    from merlin.study.prepare import StudyOptions, prepare_study
-    from merlin.study.tasks import NO_OUTCOME, Outcome
+    from merlin.workspace.prepare import StudyOptions, prepare_study
 
     folder = fresh(folder)
     variables = {"N_SAMPLES": str(num), "OUTPUT_PATH": str(folder)}

@@ -35,9 +35,9 @@ from merlin.execution.distributed.registry import BEAT_S, WorkerInfo
 from merlin.execution.distributed.scripts import Scripts, _text
 from merlin.execution.distributed.upkeep import TICK_S
 from merlin.execution.wire import from_json
-from merlin.study.owner import Report
-from merlin.study.pieces import num_tasks
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
+from merlin.plan.owner import Report
+from merlin.plan.pieces import num_tasks
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 
 SLOTS_PER_WORKER = 32
 PAUSE_S = 0.002  # between two looks, when there is nothing to do

@@ -274,7 +274,7 @@ def test_cancel_of_a_step_kills_its_process_trees_and_fails_its_tasks(home):
 
 def test_what_a_stopped_worker_holds_survives_a_cancel(home):
     from merlin.execution.distributed.control import cancel
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     home.write("sleep 600 & sleep 601")
     workspace = home.publish()

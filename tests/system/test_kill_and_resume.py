@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
 from study_on_disk import end_of, make_workspace, processes_of, same, start_run, step, workers_of
 
 from merlin.ledger.replay import replay
-from merlin.study.tasks import Outcome
-from merlin.study.workspace import Workspace
+from merlin.plan.tasks import Outcome
+from merlin.workspace.directory import Workspace
 
 NUM = 150
 

@@ -28,11 +28,11 @@ from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import make_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.owner import Report
-from merlin.study.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
-from merlin.study.plan_io import plan_digest, write_plan
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
-from merlin.study.workspace import Workspace, lock, open_workspace
+from merlin.plan.owner import Report
+from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan_io import plan_digest, write_plan
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.workspace.directory import Workspace, lock, open_workspace
 
 FAILED = int(Outcome.FAILED)
 

@@ -30,7 +30,7 @@ from merlin.errors import ShardError
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.proving.verify import verify
-from merlin.study.workspace import open_workspace
+from merlin.workspace.directory import open_workspace
 
 NUM, PER_SHARD = 240, 12
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "shards"))
 from damage_tools import extents_of, flip, numbers
 
 from merlin.shards.format.manifest_file import read_manifest
-from merlin.study.workspace import open_workspace
+from merlin.workspace.directory import open_workspace
 
 SPEC = """
 description: {name: damage, description: none}
@@ -452,7 +452,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next_one(workspace: Path, se
 
 
 def test_a_study_that_runs_is_not_repaired(workspace: Path) -> None:
-    from merlin.study.workspace import lock
+    from merlin.workspace.directory import lock
 
     flip_image(workspace / "collect")
     with lock(open_workspace(workspace)):

@@ -15,7 +15,7 @@ from merlin.errors import UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.execution.distributed.control import Alive
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 
 @click.command(cls=ManyCommand)
@@ -35,7 +35,7 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
     from merlin.config.load import require_config
     from merlin.execution.distributed.control import cancel as cancel_study
     from merlin.status.snapshot import take_snapshot
-    from merlin.study.workspace import shown_together
+    from merlin.workspace.directory import shown_together
 
     opened = _open(workspace)
     studies = _published(shown_together(opened))
@@ -75,7 +75,7 @@ def _published(studies: Sequence[Workspace]) -> Sequence[Workspace]:
 def _open(path: Path) -> Workspace:
     """The workspace; a spec will not do, because it may have many."""
     from merlin.cli.find import find_workspace
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     if path.is_dir():
         return open_workspace(path)

@@ -27,7 +27,7 @@ def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> 
     from merlin.cli.find import find_workspace
     from merlin.cli.output import count, print_json
     from merlin.status.failures import group_failures
-    from merlin.study.workspace import shown_together
+    from merlin.workspace.directory import shown_together
 
     workspace = find_workspace(spec_or_workspace)
     known = {i.step: None for i in workspace.plan.instances}

@@ -21,7 +21,7 @@ from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.cli.watch import Source, Watch
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 LIVE_S, LINES_S = 0.5, 2.0  # between two looks, for bars and for lines
 NOTICE_S = 5.0  # beyond a beat of the workers: by then they have seen that Redis lost the study
@@ -121,7 +121,7 @@ def watch_to_end(
 def newest(workspace: Workspace) -> Workspace:
     """The last extension with anything to do, else the study itself."""
     from merlin.status.snapshot import take_snapshot
-    from merlin.study.workspace import shown_together
+    from merlin.workspace.directory import shown_together
 
     _, *extensions = shown_together(workspace)
     for extension in reversed(extensions):

@@ -21,8 +21,8 @@ from merlin.errors import UsageError
 
 if TYPE_CHECKING:
     from merlin.cli.forecast import Forecast
-    from merlin.study.plan import Plan
-    from merlin.study.prepare import StudyOptions
+    from merlin.plan.plan import Plan
+    from merlin.workspace.prepare import StudyOptions
 
 MAX_ROWS = 40  # of the table of step instances
 
@@ -53,9 +53,9 @@ def plan(
     from merlin.cli.forecast import forecast
     from merlin.cli.graph import graph_of, mermaid
     from merlin.cli.output import print_json, warn
-    from merlin.study.checking import load_checked
-    from merlin.study.local_launcher import launch_warnings
-    from merlin.study.prepare import plan_only
+    from merlin.workspace.checking import load_checked
+    from merlin.workspace.local_launcher import launch_warnings
+    from merlin.workspace.prepare import plan_only
 
     if as_json and as_mermaid:
         raise UsageError("--json and --mermaid exclude each other; choose one")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from merlin.base.files import absolute_path
 from merlin.cli.argv import ManyCommand, ManyOption
 from merlin.cli.options import (
     json_option,
@@ -84,7 +85,6 @@ def choose_studies(
 ) -> list[StudyInfo]:
     """The open studies that a purge stops: of this name, or in this workspace, with its extensions; with one of
     the queues."""
-    from merlin.study.workspace import absolute_path
 
     if path.is_dir():
         root = absolute_path(path)
@@ -115,7 +115,7 @@ def _stop(study: StudyInfo, registry: RedisRegistry, config: Config) -> dict[str
     """Nothing of the study starts any more; what runs may end. Written down in its ledger."""
     from merlin.errors import StudyGoneError, WorkspaceError
     from merlin.execution.distributed.control import stop
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     try:
         running = stop(open_workspace(study.workspace), config, PURGED)

@@ -48,7 +48,7 @@ def restart(
     """
     from merlin.cli.extending import restart_all, to_restart
     from merlin.cli.publishing import broker_for
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     if steps and not failed:
         raise UsageError("--step narrows --failed; give both: merlin restart WORKSPACE --failed --step NAME")

@@ -23,8 +23,8 @@ from merlin.errors import command_line
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-    from merlin.study.prepare import StudyOptions
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
+    from merlin.workspace.prepare import StudyOptions
 
 
 @click.command(cls=ManyCommand)
@@ -67,8 +67,8 @@ def run(
     from merlin.cli.publishing import broker_for, publish
     from merlin.config.study_places import remember
     from merlin.execution.try_import import import_warnings
-    from merlin.study.checking import load_checked
-    from merlin.study.local_launcher import launch_warnings
+    from merlin.workspace.checking import load_checked
+    from merlin.workspace.local_launcher import launch_warnings
 
     check_new_rows(study, only_new)
     variables = parse_assignments(assignments)
@@ -101,8 +101,8 @@ def run(
 def _new_study(spec: Spec, options: StudyOptions) -> Workspace:
     """Prepare the study; the lines about it are upstream's, for scripts that look for them."""
     from merlin.cli.output import count, warn
-    from merlin.study.prepare import prepare_study
-    from merlin.study.spec_samples import unused_generate
+    from merlin.workspace.prepare import prepare_study
+    from merlin.workspace.spec_samples import unused_generate
 
     if "OUTPUT_PATH" in spec.variables:
         print(f"OUTPUT_PATH: {spec.variables['OUTPUT_PATH']}", file=sys.stderr)

@@ -12,7 +12,7 @@ from merlin.cli.options import json_option, parse_assignments
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
-    from merlin.study.sampling import Design
+    from merlin.workspace.sampling import Design
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
 
@@ -63,7 +63,7 @@ def samples(
     merlin samples study.yaml --out samples.csv
     """
     from merlin.cli.output import count, print_json
-    from merlin.study.sampling import write_samples
+    from merlin.workspace.sampling import write_samples
 
     if spec is not None:
         design, labels = _from_spec(spec, parse_assignments(assignments), method, num, bounds, seed)
@@ -79,7 +79,7 @@ def samples(
 def _from_options(
     method: str, num: str | None, bounds: tuple[str, ...], seed: int
 ) -> tuple[Design, tuple[str, ...]]:
-    from merlin.study.sampling import Design
+    from merlin.workspace.sampling import Design
 
     if num is None or not bounds:
         raise UsageError(
@@ -124,7 +124,7 @@ def _from_spec(
     seed: int | None,
 ) -> tuple[Design, tuple[str, ...]]:
     from merlin.spec.load import load_spec
-    from merlin.study.sampling import Design
+    from merlin.workspace.sampling import Design
 
     if method or num or bounds:
         raise UsageError("SPEC already says method, num and bounds; give either SPEC or those options")

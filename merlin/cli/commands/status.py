@@ -44,7 +44,7 @@ def status(
     from merlin.cli.live import live_snapshot
     from merlin.cli.output import check_dump, dump_file, jsonable, print_json
     from merlin.cli.studies import holds_studies, list_studies
-    from merlin.study.workspace import shown_together
+    from merlin.workspace.directory import shown_together
 
     check_dump(dump)
     if holds_studies(spec_or_workspace):

@@ -12,7 +12,7 @@ from merlin.cli.argv import ManyCommand
 from merlin.cli.options import json_option, parse_assignments, spec_argument, spec_options
 
 if TYPE_CHECKING:
-    from merlin.study.prepare import StudyOptions
+    from merlin.workspace.prepare import StudyOptions
 
 
 @click.command(cls=ManyCommand)
@@ -32,7 +32,7 @@ def validate(
     from merlin.cli.forecast import UNKNOWN, forecast
     from merlin.cli.output import count, print_json
     from merlin.execution.try_import import import_findings
-    from merlin.study.checking import check_study
+    from merlin.workspace.checking import check_study
 
     plan, diagnostics = check_study(spec, parse_assignments(assignments), options, import_findings)
     num_errors = sum(d.severity == "error" for d in diagnostics)

@@ -19,9 +19,9 @@ from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, from_json
 from merlin.ledger.replay import Replay
 from merlin.ledger.writer import prefix_of
-from merlin.study.owner import Report
-from merlin.study.pieces import clip, pieces_of
-from merlin.study.tasks import NO_OUTCOME, Chunk, ChunkResult
+from merlin.plan.owner import Report
+from merlin.plan.pieces import clip, pieces_of
+from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
 
 log = logging.getLogger("merlin.worker")
 

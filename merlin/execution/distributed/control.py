@@ -21,9 +21,9 @@ from merlin.execution.distributed.study import Study
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
+from merlin.plan.tasks import Chunk
 from merlin.status.snapshot import CANCELLED, is_published
-from merlin.study.tasks import Chunk
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 if TYPE_CHECKING:
     from merlin.config.model import Config

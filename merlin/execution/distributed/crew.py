@@ -18,7 +18,7 @@ from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.waiting import is_readable
-from merlin.study.tasks import Chunk
+from merlin.plan.tasks import Chunk
 
 LEAVE_S = 2.0  # for idle processes to exit when they are told to; then they are killed
 REAP_S = 10.0  # for what was killed to be gone; a process that hangs in the kernel is left alone

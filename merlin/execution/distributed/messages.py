@@ -16,8 +16,8 @@ from typing import TypeVar
 from merlin.config.seal import seal, unseal
 from merlin.errors import ExecutionError, ForgedMessageError
 from merlin.execution.wire import from_json, to_json
-from merlin.study.owner import Report
-from merlin.study.tasks import Chunk
+from merlin.plan.owner import Report
+from merlin.plan.tasks import Chunk
 
 VERSION = 2
 MAX_NOTICE_CHARS = 32 * 1024  # in its wrapping twice as long, and workers refuse what is longer than that

@@ -23,9 +23,9 @@ from merlin.execution.distributed.study import Study
 from merlin.ledger.records import EventRecord, Record
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
+from merlin.plan.reopen import reopen_failed
 from merlin.status.snapshot import is_published
-from merlin.study.reopen import reopen_failed
-from merlin.study.workspace import Workspace, lock
+from merlin.workspace.directory import Workspace, lock
 
 if TYPE_CHECKING:
     from merlin.config.model import Config

@@ -32,9 +32,9 @@ from merlin.execution.conductor import Conductor, memories_of, next_attempt
 from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
-from merlin.study.owner import Handout, Legacy, Report, take_over
-from merlin.study.pieces import Run
-from merlin.study.tasks import Chunk
+from merlin.plan.owner import Handout, Legacy, Report, take_over
+from merlin.plan.pieces import Run
+from merlin.plan.tasks import Chunk
 
 log = logging.getLogger("merlin.worker")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.distributed.registry import StudyInfo
-from merlin.study.workspace import Workspace, open_same
+from merlin.workspace.directory import Workspace, open_same
 
 if TYPE_CHECKING:
     from merlin.config.model import Config

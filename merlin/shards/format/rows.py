@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from merlin.errors import ShardError
-from merlin.study.plan import Aggregate, StepInstance
+from merlin.plan.plan import Aggregate, StepInstance
 
 if TYPE_CHECKING:
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Ranges = tuple[tuple[int, int], ...]
 

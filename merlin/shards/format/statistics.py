@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from merlin.study.plan import Field
+from merlin.plan.plan import Field
 
 if TYPE_CHECKING:
     from merlin.shards.format.manifest_file import FieldInfo

@@ -8,9 +8,9 @@ from dataclasses import replace
 from merlin.base.document.findings import NOWHERE, Findings
 from merlin.base.document.tree import Entry
 from merlin.errors import Diagnostic, SpecError
+from merlin.plan.plan import Field
 from merlin.spec.checks.fields import FieldChecker
 from merlin.spec.import_schema import ImportSchema
-from merlin.study.plan import Field
 
 
 def check_fit(schema: ImportSchema, fields: Iterable[Field]) -> None:

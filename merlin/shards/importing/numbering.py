@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
+from merlin.plan.plan import Field
 from merlin.shards.export.view import Array
 from merlin.shards.importing.resolve import find_parts
 from merlin.shards.importing.sources import SourceFile
 from merlin.shards.importing.streams import Stream
 from merlin.spec.import_schema import ImportColumn, ImportSchema
-from merlin.study.plan import Field
 
 _SPARSE = 8  # shards without any sample, for each one with some, that are taken for a mistake
 

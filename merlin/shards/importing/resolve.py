@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
+from merlin.plan.plan import Field
 from merlin.shards.importing.fit import check_fit
 from merlin.shards.importing.matrix import MAX_COLUMNS, MatrixFile, column_names
 from merlin.shards.importing.sources import Facts, SourceFile, list_some
@@ -20,7 +21,6 @@ from merlin.shards.writing import check
 from merlin.spec.checks.fields import AXES
 from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema
 from merlin.spec.layouts import SPATIAL
-from merlin.study.plan import Field
 
 _SMALL = 4  # a first or last axis up to here is taken for channels
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
+from merlin.plan.plan import Aggregate
 from merlin.shards.export.view import Array
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import NAME, DataSet, read_manifest
@@ -26,7 +27,6 @@ from merlin.shards.importing.streams import Stream
 from merlin.shards.writing.graph_check import refuse_bad_graphs
 from merlin.shards.writing.piece import Piece
 from merlin.spec.import_schema import ImportSchema
-from merlin.study.plan import Aggregate
 
 Progress = Callable[[int, int], None]  # samples done, samples in all
 

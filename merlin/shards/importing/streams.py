@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from merlin.plan.plan import Field
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
 from merlin.shards.importing.sources import Facts, SourceFile
 from merlin.shards.writing import check
-from merlin.study.plan import Field
 
 BLOCK_BYTES = 8 << 20
 _ITEMS = 1024  # what a sample of a ragged field is taken to have

@@ -12,7 +12,7 @@ from merlin.shards.writing.growing import source_workspace
 
 if TYPE_CHECKING:
     from merlin.shards.format.manifest_file import DataSet, Ranges, SourceInfo
-    from merlin.study.samples import SamplesTable
+    from merlin.workspace.samples import SamplesTable
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +44,7 @@ def lost_inputs(data: DataSet, labels: tuple[str, ...], parameters: tuple[str, .
 
 
 def _samples(data: DataSet, source: SourceInfo) -> SamplesTable | None:
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     try:
         workspace = open_workspace(source_workspace(data, source))

@@ -19,8 +19,8 @@ from merlin.shards.writing.growing import merge, rows_of
 from merlin.shards.writing.manifest import make_part
 
 if TYPE_CHECKING:
-    from merlin.study.plan import StepInstance
-    from merlin.study.workspace import Workspace
+    from merlin.plan.plan import StepInstance
+    from merlin.workspace.directory import Workspace
 
 
 def promised(directory: Path) -> DataSet | None:
@@ -28,7 +28,7 @@ def promised(directory: Path) -> DataSet | None:
 
     A shard whose sidecar does not vouch for it has a content digest that no shard has.
     """
-    from merlin.study.workspace import members
+    from merlin.workspace.directory import members
 
     try:
         found = find_aggregate(directory)

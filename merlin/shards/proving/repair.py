@@ -30,8 +30,8 @@ from merlin.shards.writing.growing import write_manifest_file
 from merlin.shards.writing.manifest import present_rows
 
 if TYPE_CHECKING:
-    from merlin.study.plan import StepInstance
-    from merlin.study.workspace import Workspace
+    from merlin.plan.plan import StepInstance
+    from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
 

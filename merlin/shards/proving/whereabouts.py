@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from merlin.base.files import absolute_path
 from merlin.errors import WorkspaceError
-from merlin.study.plan import StepInstance, StepKind
-from merlin.study.tasks import Outcome
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.tasks import Outcome
 
 if TYPE_CHECKING:
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 
 def find_aggregate(directory: Path) -> tuple[Workspace, StepInstance] | None:
     """The workspace above a data set's directory, and the aggregate that it belongs to; None if there is none."""
-    from merlin.study.workspace import INFO_DIR, PLAN_NAME, absolute_path, open_workspace
+    from merlin.workspace.directory import INFO_DIR, PLAN_NAME, open_workspace
 
     directory = absolute_path(directory)
     for parent in directory.parents:

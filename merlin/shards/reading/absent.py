@@ -63,7 +63,7 @@ def _inputs(data: DataSet, fates: Fates, where: Array, labels: Mapping[str, str]
 
 def _samples(data: DataSet, source: SourceInfo, tasks: Array) -> dict[str, Array] | None:
     """The inputs of a source's tasks, ascending, by label; None if its workspace is not to be had."""
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     try:
         workspace = open_workspace(source_workspace(data, source))

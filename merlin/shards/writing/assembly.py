@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from merlin.errors import ShardError
+from merlin.plan.plan import StepInstance, StepKind
 from merlin.shards.format.rows import format_ranges, row_map, to_ranges
 from merlin.shards.proving.previous import previous_rows
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
-from merlin.study.plan import StepInstance, StepKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from merlin.plan.plan import Field
 from merlin.shards.format.segments import Column, Ragged
-from merlin.study.plan import Field
 
 BLOCK_BYTES = 1 << 20
 

@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from merlin.errors import ShardError
+from merlin.plan.cleanup import needed_by
+from merlin.plan.layout import FINISHED
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.reopen import reopen_failed
+from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import TEXT_BLOCK_ROWS, TEXT_DTYPE, digest_text
 from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.format.shard_info import (
@@ -31,15 +36,10 @@ from merlin.shards.format.shard_info import (
 from merlin.shards.proving.scan import jobs_of
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.shards.writing.columns import skeleton_digest
-from merlin.study.cleanup import needed_by
-from merlin.study.layout import FINISHED
-from merlin.study.plan import StepInstance, StepKind
-from merlin.study.reopen import reopen_failed
-from merlin.study.tasks import Outcome
 
 if TYPE_CHECKING:
     from merlin.ledger.replay import Replay
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
 Allowed = Callable[

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.plan.plan import Field, StepInstance
 from merlin.shards.format.rows import row_map
 from merlin.shards.format.segments import Column
 from merlin.shards.writing.bundle import (
@@ -28,10 +29,9 @@ from merlin.shards.writing.extract import TaskFiles
 from merlin.shards.writing.graph_check import refuse_bad_graphs
 from merlin.shards.writing.outputs import Outputs, output_rows, take_output
 from merlin.shards.writing.piece import ColumnBuilder, Piece, convert_rows
-from merlin.study.plan import Field, StepInstance
 
 if TYPE_CHECKING:
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.plan.plan import Field, StepInstance
 from merlin.shards.format.segments import Column, Ragged
 from merlin.shards.writing.check import BadOutput, castable, field_dtype, shape_mismatch
 from merlin.shards.writing.expression import Result, evaluate, is_true
 from merlin.shards.writing.piece import Piece, as_stored
 from merlin.spec.expression import parse
-from merlin.study.plan import Field, StepInstance
 
 if TYPE_CHECKING:
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
 

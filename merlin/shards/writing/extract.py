@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from merlin.plan.layout import is_set_aside
+from merlin.plan.plan import Field
 from merlin.shards.format.foreign_hdf5 import ForeignFile
 from merlin.shards.format.stored import read_npy_header, require_unpackable
 from merlin.shards.writing.check import BadOutput, convert, is_text
-from merlin.study.layout import is_set_aside
-from merlin.study.plan import Field
 
 
 class Document(Protocol):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
+from merlin.plan.plan import Aggregate, Field, StepInstance
 from merlin.shards.format.codecs import NONE, Codec
 from merlin.shards.format.row_check import RowChecks, encode
 from merlin.shards.format.rows import RowMap, row_map, to_ranges
@@ -35,10 +36,9 @@ from merlin.shards.format.statistics import Accumulator, channel_axis
 from merlin.shards.writing.assembly import Assembly, RowSource
 from merlin.shards.writing.check import field_dtype, is_text
 from merlin.shards.writing.columns import Around, ColumnSpec, skeleton_digest, write_columns
-from merlin.study.plan import Aggregate, Field, StepInstance
 
 if TYPE_CHECKING:
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 FORMAT, VERSION = SHARD_FORMAT, SHARD_VERSION
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from merlin.plan.plan import Field
 from merlin.shards.format.segments import Ragged
 from merlin.shards.writing.piece import Piece
-from merlin.study.plan import Field
 
 Array = np.ndarray[Any, Any]
 

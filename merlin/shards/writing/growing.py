@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from merlin.base.files import remove_leftovers, replace_link, replacing, write_text
 from merlin.base.locks import locked
 from merlin.errors import NotADataSetError, ShardError
+from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine, digest_bytes
 from merlin.shards.format.manifest_file import (
     NAME,
@@ -27,12 +28,11 @@ from merlin.shards.format.manifest_file import (
 )
 from merlin.shards.format.statistics import Statistics
 from merlin.shards.format.statistics import merge as merge_statistics
-from merlin.study.tasks import Outcome
 
 if TYPE_CHECKING:
+    from merlin.plan.plan import StepInstance
     from merlin.shards.format.manifest_file import DataSet, SourceInfo
-    from merlin.study.plan import StepInstance
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Part = dict[str, Any]
 MakePart = Callable[["Workspace", "StepInstance"], Part]
@@ -245,7 +245,7 @@ def _others(
     workspace: Workspace, aggregate: StepInstance, part: Part, make_part: MakePart
 ) -> dict[str, Part]:
     """The parts of other studies: those in the manifest, and those that it does not have although they are done."""
-    from merlin.study.workspace import members
+    from merlin.workspace.directory import members
 
     try:
         known = split(read_manifest_json(workspace.data_set_dir(aggregate) / NAME))
@@ -264,7 +264,7 @@ def _others(
 def _finished_manifest(member: Workspace, aggregate_id: str) -> StepInstance | None:
     """The manifest instance of a study over this aggregate, if its task has ended ok."""
     from merlin.ledger.replay import replay
-    from merlin.study.plan import StepKind
+    from merlin.plan.plan import StepKind
 
     for instance in member.plan.instances:
         if instance.kind is StepKind.MANIFEST and instance.finishes == aggregate_id:
@@ -276,7 +276,7 @@ def _finished_manifest(member: Workspace, aggregate_id: str) -> StepInstance | N
 @contextmanager
 def _alone(workspace: Workspace) -> Iterator[None]:
     """One study at a time changes the data sets of a workspace; others wait. The kernel forgets killed ones."""
-    from merlin.study.workspace import INFO_DIR
+    from merlin.workspace.directory import INFO_DIR
 
     with locked(workspace.root / INFO_DIR / LOCK_NAME, wait=True):
         yield

@@ -13,6 +13,9 @@ import numpy as np
 
 from merlin.base.files import TEMPORARY_SUFFIX
 from merlin.errors import ShardError
+from merlin.plan.plan import Aggregate, Field, StepInstance
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
 from merlin.shards.format import splits
 from merlin.shards.format.counts import OUTCOMES, Counts
 from merlin.shards.format.digest import ALGORITHM, TEXT_DTYPE, block_rows, combine, digest_array
@@ -31,13 +34,10 @@ from merlin.shards.writing import bundle
 from merlin.shards.writing.cleanup import clean_data_set
 from merlin.shards.writing.gather import codec_of, write_shard
 from merlin.shards.writing.growing import publish
-from merlin.study.plan import Aggregate, Field, StepInstance
-from merlin.study.runs import RunMap
-from merlin.study.tasks import FAILURES, NO_OUTCOME, Outcome
 
 if TYPE_CHECKING:
     from merlin.ledger.replay import Replay
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 MAX_CAUSES = 1000  # groups of failed tasks that are listed with their cause; the rest share one entry
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.plan.plan import Field, StepInstance
 from merlin.shards.writing.check import castable, field_dtype, is_text, shape_mismatch
 from merlin.shards.writing.piece import Piece, convert_rows
-from merlin.study.plan import Field, StepInstance
 
 if TYPE_CHECKING:
-    from merlin.study.workspace import Workspace
+    from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
 Outputs = Mapping[str, Array]  # (n, …); a ragged one is (n,) of objects, which are the items of each sample

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from merlin.plan.plan import Field
 from merlin.shards.format.segments import Column, Ragged
 from merlin.shards.writing.check import (
     BadOutput,
@@ -19,7 +20,6 @@ from merlin.shards.writing.check import (
     is_text,
 )
 from merlin.shards.writing.rounding import round_mantissa
-from merlin.study.plan import Field
 
 Array = np.ndarray[Any, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from merlin.errors import CheckpointError
-from merlin.study.prepare import code_version
 from merlin.train.models.registry import MODELS, version_of
+from merlin.workspace.prepare import code_version
 
 
 def code_of(name: str) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from waiting import wait_until
 import merlin
 from merlin.ledger.records import ChunkRecord
 from merlin.ledger.replay import replay
-from merlin.study.tasks import NO_OUTCOME, Outcome
-from merlin.study.workspace import open_workspace
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.workspace.directory import open_workspace
 
 # every run of a task, finished or not, leaves a line in `started`, so that repetitions can be counted; while there is
 # a file `hold`, copies from sample HOLD on do not end, so that a fault finds the study running however late it comes

@@ -16,7 +16,7 @@ from lines_study import LinesStudy
 from servers import RedisServer
 from waiting import wait_until
 
-from merlin.study.plan_io import write_plan
+from merlin.plan.plan_io import write_plan
 
 pytestmark = pytest.mark.slow
 VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")

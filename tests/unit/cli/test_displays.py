@@ -5,8 +5,8 @@ import pytest
 from merlin.cli.output import count, duration, rate, size, to_json
 from merlin.cli.progress import LINE_EVERY_S, LineDisplay, LiveDisplay, Speed
 from merlin.execution.events import Progress
-from merlin.study.plan import Plan
-from merlin.study.schedule import Counts
+from merlin.plan.plan import Plan
+from merlin.plan.schedule import Counts
 
 
 class Clock:

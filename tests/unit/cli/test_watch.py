@@ -7,8 +7,8 @@ import pytest
 from merlin.cli.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
 from merlin.errors import ExecutionError
 from merlin.execution.events import RecordingObserver
-from merlin.study.plan import Plan, StepInstance, StepKind
-from merlin.study.schedule import Counts
+from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.schedule import Counts
 
 
 def counts(planned: int, ok: int, *, failed: int = 0, running: int = 0, waiting: int = 0) -> Counts:

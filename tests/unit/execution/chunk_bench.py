@@ -10,9 +10,9 @@ from study_on_disk import make_workspace
 from merlin.execution.runner import ChunkRunner
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan import StepInstance
-from merlin.study.tasks import Chunk, ChunkResult
-from merlin.study.workspace import Workspace
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import Chunk, ChunkResult
+from merlin.workspace.directory import Workspace
 
 
 class Bench:

@@ -25,8 +25,8 @@ from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan import StepInstance
-from merlin.study.tasks import ChunkResult, Outcome
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import ChunkResult, Outcome
 from merlin.testing.memory import MemoryBackend, MemoryCarrier, MemoryServer
 from merlin.testing.processes import ThreadProcess, Work
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chunk_bench import Bench
 
-from merlin.study.plan import StepInstance
+from merlin.plan.plan import StepInstance
 
 
 @pytest.fixture(params=["warm", "fresh"])

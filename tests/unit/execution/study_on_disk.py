@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from live_processes import live_processes
 
-from merlin.study.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
-from merlin.study.plan_io import write_plan
-from merlin.study.workspace import Workspace, open_workspace
+from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan_io import write_plan
+from merlin.workspace.directory import Workspace, open_workspace
 
 
 def step(id: str, n: int, *edges: Edge, **more: Any) -> StepInstance:
@@ -54,7 +54,7 @@ import json, sys
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
-from merlin.study.workspace import open_workspace
+from merlin.workspace.directory import open_workspace
 # a worker that a busy machine keeps from stopping is not killed, which would cost what it has not written down yet
 options = RunOptions(workers=int(sys.argv[2]), redo_failed=sys.argv[3] == "redo", grace_s=100.0)
 summary = run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())

@@ -15,8 +15,8 @@ from waiting import wait_until
 
 from merlin.base.processes import group_members
 from merlin.errors import ExecutionError
-from merlin.study.plan import Aggregate, Field, StepInstance, StepKind
-from merlin.study.tasks import Outcome
+from merlin.plan.plan import Aggregate, Field, StepInstance, StepKind
+from merlin.plan.tasks import Outcome
 
 OK, FAILED, INTERRUPTED = Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED
 

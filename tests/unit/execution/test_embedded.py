@@ -27,9 +27,9 @@ from merlin.execution.events import RecordingObserver, RunSummary
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import to_json
 from merlin.ledger.replay import replay
-from merlin.study.plan import Edge
-from merlin.study.tasks import Chunk, Outcome
-from merlin.study.workspace import Workspace
+from merlin.plan.plan import Edge
+from merlin.plan.tasks import Chunk, Outcome
+from merlin.workspace.directory import Workspace
 
 TWO = RunOptions(workers=2)
 SESSION = "$(cut -d' ' -f6 /proc/$$/stat)"  # in a task: its worker's process id

@@ -10,7 +10,7 @@ from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
 from merlin.ledger.replay import replay
-from merlin.study.plan import StepKind
+from merlin.plan.plan import StepKind
 
 MODULE = """
 import os, signal

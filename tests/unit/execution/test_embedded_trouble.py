@@ -21,7 +21,7 @@ from merlin.execution.events import RecordingObserver, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan_io import write_plan
+from merlin.plan.plan_io import write_plan
 
 
 def test_workers_that_cannot_start_end_the_run_with_their_last_words(

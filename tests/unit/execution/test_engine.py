@@ -25,7 +25,7 @@ from merlin.execution.distributed.chunk_runs import MAX_STILLBORN
 from merlin.execution.distributed.control import owning
 from merlin.execution.distributed.crew import Run
 from merlin.execution.distributed.leaving import lease_s
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.memory import MemoryCarrier
 from merlin.testing.processes import Work
 

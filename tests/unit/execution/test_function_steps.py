@@ -14,8 +14,8 @@ from study_on_disk import make_workspace, step
 from merlin.execution.runner import ChunkRunner
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan import Aggregate, Field, StepInstance, StepKind
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
+from merlin.plan.plan import Aggregate, Field, StepInstance, StepKind
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
 

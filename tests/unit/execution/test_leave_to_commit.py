@@ -13,8 +13,8 @@ from merlin.execution import journal as module
 from merlin.execution.journal import LEAVE_S, ChunkJournal
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.tasks import NO_OUTCOME, Chunk, Outcome
-from merlin.study.workspace import open_workspace
+from merlin.plan.tasks import NO_OUTCOME, Chunk, Outcome
+from merlin.workspace.directory import open_workspace
 
 
 class Stalling:

@@ -11,8 +11,8 @@ from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RecordingObserver, RunSummary
 from merlin.ledger.replay import replay
-from merlin.study.plan import StepKind
-from merlin.study.workspace import Workspace
+from merlin.plan.plan import StepKind
+from merlin.workspace.directory import Workspace
 
 FUNCTION = "def run(inputs, context):\n    return {'y': inputs['X']}\n"
 

@@ -29,10 +29,10 @@ from merlin.execution.distributed.messages import open_chunk, seal_report
 from merlin.execution.distributed.ownership import Ownership, Tools
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.owner import Report
+from merlin.plan.pieces import pieces_of
+from merlin.plan.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.status.snapshot import CANCELLED, is_published
-from merlin.study.owner import Report
-from merlin.study.pieces import pieces_of
-from merlin.study.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.testing.memory import MemoryBackend
 from merlin.testing.processes import Work
 

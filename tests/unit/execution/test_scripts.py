@@ -10,7 +10,7 @@ from study_on_disk import make_workspace, step
 
 from merlin.execution.scripts import ScriptTemplate
 from merlin.execution.shell import shell_argv, task_environment
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 
 def text(workspace: Workspace, command: str, task: int, instance: str = "b") -> str:

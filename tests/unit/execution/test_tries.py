@@ -15,9 +15,9 @@ from study_on_disk import step
 from waiting import wait_until
 
 from merlin.execution.task_files import set_aside
+from merlin.plan.plan import Aggregate, Field, StepInstance, StepKind
+from merlin.plan.tasks import Outcome
 from merlin.shards.reading.reader import open_shards
-from merlin.study.plan import Aggregate, Field, StepInstance, StepKind
-from merlin.study.tasks import Outcome
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
 PACK = StepInstance(

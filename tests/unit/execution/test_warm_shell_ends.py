@@ -14,8 +14,8 @@ from waiting import wait_until
 from merlin.base.processes import children
 from merlin.execution.runner import ChunkRunner
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.tasks import Chunk, ChunkResult, Outcome
-from merlin.study.workspace import Workspace
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.workspace.directory import Workspace
 
 TIMEOUT_S = 5.0  # of all tasks of a step, of which only one is meant to need it
 

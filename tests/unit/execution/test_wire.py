@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from merlin.errors import ExecutionError
 from merlin.execution.wire import Channel, from_json, to_json
-from merlin.study.tasks import Chunk, ChunkResult, Deferred
+from merlin.plan.tasks import Chunk, ChunkResult, Deferred
 
 ranges = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3).map(tuple)
 chunks = st.builds(

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from merlin.ledger.records import RESET, ChunkRecord, Failure, RangeRecord
-from merlin.study.plan import Plan, StepInstance, StepKind
-from merlin.study.tasks import NO_OUTCOME, Outcome, ReturnCode
+from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.tasks import NO_OUTCOME, Outcome, ReturnCode
 
 
 def plan_of(*, study_id: str = "s1", **sizes: int) -> Plan:

@@ -13,7 +13,7 @@ from merlin.ledger.replay import replay
 from merlin.ledger.segments import segments
 from merlin.ledger.session import make_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.tasks import NO_OUTCOME, Outcome
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 

@@ -26,7 +26,8 @@ LAYERS = (
     "status",
     "shards",
     "ledger",
-    "study",
+    "workspace",
+    "plan",
     "spec",
     "base",
     "errors",
@@ -40,15 +41,26 @@ FENCES = {
     "h5py": {"shards"},
     "hdf5plugin": {"shards"},
     "blake3": {"shards"},
-    "scipy": {"study"},
-    "maestrowf": {"study"},
-    "pyarrow": {"study", "shards"},
+    "scipy": {"workspace", "plan"},
+    "maestrowf": {"workspace", "plan"},
+    "pyarrow": {"workspace", "plan", "shards"},
     "zarr": {"shards"},
     "zstandard": {"shards"},
     "yaml": {"base", "spec"},
     "pydantic": {"base", "spec", "train"},
     "pydantic_core": {"base", "spec", "train"},
-    "numpy": {"train", "execution", "status", "shards", "ledger", "study", "cli", "testing", "common"},
+    "numpy": {
+        "train",
+        "execution",
+        "status",
+        "shards",
+        "ledger",
+        "workspace",
+        "plan",
+        "cli",
+        "testing",
+        "common",
+    },
     "torch": {"train"},
     "onnx": {"train"},
     "onnxscript": {"train"},
@@ -57,7 +69,7 @@ FENCES = {
     "pandas": {"status", "shards"},
     "celery": {"execution"},
     "amqp": {"execution"},
-    "msgspec": {"base", "ledger", "shards", "study", "execution", "train"},
+    "msgspec": {"base", "ledger", "shards", "workspace", "plan", "execution", "train"},
     "redis": {"views", "execution", "server", "config"},
     "kombu": {"execution", "config"},
 }
@@ -122,7 +134,7 @@ def test_imports_point_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("folder", ["base", "execution", "ledger", "config"])
+@pytest.mark.parametrize("folder", ["base", "plan", "execution", "ledger", "config"])
 def test_no_file_of_a_folder_imports_in_a_circle(folder: str) -> None:
     """Imports for type checkers and inside functions count, too."""
     graph: dict[str, set[str]] = {}

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from shard_study import ShardStudy, make_study
 
+from merlin.plan.plan import Field
 from merlin.shards.writing.outputs import item_rows
-from merlin.study.plan import Field
 
 NUM = 60
 FAILED, FILTERED, MISSING = (7, 8), (20,), (59,)

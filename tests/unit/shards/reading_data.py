@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from shard_study import FIELDS, ShardStudy, make_study, values_of
 
-from merlin.study.plan import Field
+from merlin.plan.plan import Field
 
 NUM = 50
 FAILED = (5, 30)

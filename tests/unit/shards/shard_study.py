@@ -10,14 +10,14 @@ import numpy as np
 
 from merlin.ledger.records import ChunkRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.plan import Aggregate, Edge, Field, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.tasks import Outcome
 from merlin.shards.format.rows import row_map, to_ranges
 from merlin.shards.writing.bundle import Origin
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.gather import write_shard
 from merlin.shards.writing.manifest import write_manifest
-from merlin.study.plan import Aggregate, Edge, Field, Plan, SamplesInfo, StepInstance, StepKind
-from merlin.study.tasks import Outcome
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 FIELDS = (
     Field(name="energy", units="J", description="total energy"),

@@ -12,13 +12,13 @@ from shard_study import make_cmd_study, make_study
 from merlin.errors import ShardError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.layout import FINISHED
+from merlin.plan.plan import Edge, Field, StepInstance, StepKind
+from merlin.plan.tasks import Outcome
 from merlin.shards.writing import cleanup
 from merlin.shards.writing.cleanup import clean_after_shard, clean_data_set, prove
 from merlin.shards.writing.manifest import write_manifest
-from merlin.study.layout import FINISHED
-from merlin.study.plan import Edge, Field, StepInstance, StepKind
-from merlin.study.tasks import Outcome
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 FIELDS = (Field(name="e", file="o.json", key="e"), Field(name="t", kind="text", file="note.txt"))
 

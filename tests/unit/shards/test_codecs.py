@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from shard_study import make_study
 
 from merlin.errors import ShardError
+from merlin.plan.plan import Field
 from merlin.shards.format.codecs import Codec, chunk_rows, filters
 from merlin.shards.format.manifest_file import read_manifest
-from merlin.study.plan import Field
 
 WAVE = Field(name="wave", kind="series", dtype="float32", shape=(512,))
 ITEMS = Field(name="items", kind="ragged", dtype="int32", shape=(2,), ragged=True, output="items")

@@ -10,9 +10,9 @@ import pytest
 from shard_study import FIELDS, make_cmd_study, make_study, values_of
 
 import merlin
+from merlin.plan.plan import Field
 from merlin.shards.writing.bundle import Origin
 from merlin.shards.writing.collect import save_outputs
-from merlin.study.plan import Field
 
 
 def npy(array) -> bytes:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from shard_study import make_cmd_study, make_study
 
 from merlin.errors import ShardError
+from merlin.plan.plan import Field
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.writing.bundle import list_bundles
 from merlin.shards.writing.manifest import write_manifest
-from merlin.study.plan import Field
 
 ENERGY = Field(name="energy")
 LOG = Field(name="log", expression="log10(energy)")

@@ -20,13 +20,13 @@ from pyarrow import parquet
 
 from merlin.base.document.findings import Findings
 from merlin.errors import MerlinError, ShardError
+from merlin.plan.plan import Field
 from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.run import import_data
 from merlin.shards.importing.sources import open_source
 from merlin.shards.writing.check import BadOutput
 from merlin.shards.writing.extract import TaskFiles
 from merlin.spec.import_schema import parse_import_schema
-from merlin.study.plan import Field
 
 SECRET = b"root:x:0:0"
 HUGE = 10**12

@@ -12,16 +12,16 @@ import merlin
 from merlin.errors import NotADataSetError, ShardError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.plan import Field
+from merlin.plan.plan_io import write_plan
+from merlin.plan.tasks import Outcome
 from merlin.shards.format.manifest_file import read_manifest, read_manifest_json
 from merlin.shards.format.rows import row_map
 from merlin.shards.proving.verify import verify
 from merlin.shards.writing import growing
 from merlin.shards.writing.gather import write_shard
 from merlin.shards.writing.manifest import make_part, write_manifest
-from merlin.study.plan import Field
-from merlin.study.plan_io import write_plan
-from merlin.study.tasks import Outcome
-from merlin.study.workspace import Workspace
+from merlin.workspace.directory import Workspace
 
 
 def make_extension(study, number, num, first_sample, first_row, first_shard):

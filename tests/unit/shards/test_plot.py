@@ -14,12 +14,12 @@ from shard_study import make_study
 
 import merlin
 from merlin.errors import MissingExtraError, UsageError
+from merlin.plan.plan import Field
+from merlin.plan.plan_io import write_plan
 from merlin.shards import plot as plots
 from merlin.shards.plot import request, write_plot
 from merlin.shards.plot.choice import choose
 from merlin.shards.plot.sections import Source, _scalar_quantities, make_sections
-from merlin.study.plan import Field
-from merlin.study.plan_io import write_plan
 
 pytest.importorskip("matplotlib")
 

@@ -14,10 +14,10 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import MissingExtraError, UsageError
+from merlin.plan.plan import Field
+from merlin.plan.plan_io import write_plan
 from merlin.shards.format.splits import split_indices
 from merlin.shards.reading.query import table_of
-from merlin.study.plan import Field
-from merlin.study.plan_io import write_plan
 
 IDS = np.array(PRESENT)
 ENERGY = values_of(IDS)["energy"]

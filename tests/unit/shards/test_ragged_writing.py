@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from shard_study import make_cmd_study, make_study
 
 from merlin.errors import ShardError
+from merlin.plan.plan import Field
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.segments import Ragged
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.writing.bundle import list_bundles
 from merlin.shards.writing.outputs import item_rows
-from merlin.study.plan import Field
 
 TRACK = Field(name="track", kind="ragged", dtype="float32", shape=(3,), ragged=True, output="track")
 MASS = Field(name="mass", kind="ragged", ragged=True, output="mass")

@@ -15,13 +15,13 @@ from shard_study import FIELDS, make_cmd_study, make_study, values_of
 import merlin
 from merlin.errors import ShardError
 from merlin.ledger.session import make_session
+from merlin.plan.plan import Field
 from merlin.shards.describe import describe
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.splits import split_indices
 from merlin.shards.format.statistics import Accumulator, merge
 from merlin.shards.proving.verify import verify
 from merlin.shards.writing.manifest import write_manifest
-from merlin.study.plan import Field
 
 
 def test_a_study_ends_in_a_data_set_that_verifies(tmp_path):

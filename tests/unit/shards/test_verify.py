@@ -16,11 +16,11 @@ from shard_study import FIELDS, make_study
 from merlin.errors import NotADataSetError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.plan_io import write_plan
+from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.proving.verify import verify
-from merlin.study.plan_io import write_plan
-from merlin.study.tasks import Outcome
 
 
 @pytest.fixture(scope="module")

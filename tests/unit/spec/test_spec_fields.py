@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from merlin.errors import Diagnostic
+from merlin.plan.fields import plan_fields
 from merlin.spec.layouts import axes_of, layout_of
 from merlin.spec.load import check_spec, load_spec
 from merlin.spec.schema import json_schema
-from merlin.study.fields import plan_fields
 
 MEMBERS = 'members: {nodes: {shape: ["*"]}'
 SPEC = """\

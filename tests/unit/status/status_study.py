@@ -8,10 +8,10 @@ import numpy as np
 
 from merlin.ledger.records import ChunkRecord, EventRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.study.plan import Plan, SamplesInfo, StepInstance, StepKind
-from merlin.study.plan_io import write_plan
-from merlin.study.tasks import NO_OUTCOME, Outcome
-from merlin.study.workspace import Workspace, open_workspace
+from merlin.plan.plan import Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan_io import write_plan
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.workspace.directory import Workspace, open_workspace
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 

@@ -6,7 +6,7 @@ from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
 from merlin.cli.commands.failures import shown_inputs
 from merlin.ledger.signature import normalise
 from merlin.status.failures import exit_class, group_failures
-from merlin.study.workspace import open_workspace
+from merlin.workspace.directory import open_workspace
 
 
 def test_failures_are_grouped_by_step_kind_and_normalised_last_line(tmp_path):

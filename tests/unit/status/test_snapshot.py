@@ -8,7 +8,7 @@ from status_study import OK, add, chunk, fill, make_workspace
 from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.status.live import is_live
 from merlin.status.snapshot import take_snapshot
-from merlin.study.workspace import lock
+from merlin.workspace.directory import lock
 
 
 def test_planned_is_the_sum_of_ok_failed_skipped_and_missing(tmp_path):
@@ -84,7 +84,7 @@ def test_the_snapshot_loads_neither_duckdb_nor_hdf5_nor_pydantic(tmp_path):
     workspace = make_workspace(tmp_path / "w")
     fill(workspace)
     code = (
-        "import sys; from merlin.study.workspace import open_workspace;"
+        "import sys; from merlin.workspace.directory import open_workspace;"
         "from merlin.status.snapshot import take_snapshot; take_snapshot(open_workspace(sys.argv[1]));"
         "print(*{'duckdb', 'h5py', 'scipy', 'pydantic', 'pandas'} & set(sys.modules))"
     )

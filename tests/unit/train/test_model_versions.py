@@ -13,7 +13,6 @@ from train_run import StopAt, prepare_run, train_run
 from trained import make_trained
 
 from merlin.errors import CheckpointError
-from merlin.study.prepare import code_version
 from merlin.train.checkpoint import read_checkpoint, read_state
 from merlin.train.models.pretrained import Pretrained
 from merlin.train.models.registry import MODELS, find
@@ -22,6 +21,7 @@ from merlin.train.models.version import code_of, require_code
 from merlin.train.results.export import model_facts
 from merlin.train.results.surrogate import load_best, load_surrogate
 from merlin.train.run_directory import RunDirectory
+from merlin.workspace.prepare import code_version
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shards"))
 
 from shard_study import make_study
 
-from merlin.study.plan import Field
+from merlin.plan.plan import Field
 
 NUM = 60
 GONE = (0, 21, 22)  # tasks that did not run: rows and sample ids differ

@@ -28,9 +28,9 @@ def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:
 
 
 def _in_workspace(path: Path, lost: bool) -> list[Path]:
+    from merlin.plan.plan import StepKind
     from merlin.shards.proving.whereabouts import has_manifest_outcome
-    from merlin.study.plan import StepKind
-    from merlin.study.workspace import open_workspace
+    from merlin.workspace.directory import open_workspace
 
     workspace = open_workspace(path)
     aggregates = [i for i in workspace.plan.instances if i.kind is StepKind.AGGREGATE]

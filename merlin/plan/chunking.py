@@ -1,0 +1,51 @@
+"""How many tasks the next chunk of a step instance gets: learned from the chunks that have ended."""
+
+from __future__ import annotations
+
+from merlin.plan.plan import StepInstance, StepKind
+
+GROWTH = 8  # a chunk is at most this many times as large as the largest that has ended
+MAX_CMD_TASKS = 5_000
+MAX_FUNCTION_TASKS = 200_000
+LEAST_S = 0.05  # of work per chunk, even when few tasks are left; more with many workers
+DECAY = 0.5  # weight of what was known before, per chunk
+
+
+class ChunkSizer:
+    """Aims at some seconds of work per chunk; starts small, and shrinks again when the tasks run out.
+
+    The estimate is busy seconds over tasks, both decayed per chunk, so that chunks with many tasks outweigh
+    the first small ones, which also pay for imports and shell starts.
+    """
+
+    __slots__ = ("_busy_s", "_num_tasks", "_per_task_s", "limit", "size")
+
+    def __init__(self, instance: StepInstance) -> None:
+        self._busy_s = 0.0
+        self._num_tasks = 0.0
+        self._per_task_s = 0.0  # unknown
+        first, self.limit = {
+            StepKind.CMD: (1, MAX_CMD_TASKS),
+            StepKind.FUNCTION: (64, MAX_FUNCTION_TASKS),
+        }.get(instance.kind, (1, 1))
+        self.size = first
+
+    def learn(self, num_tasks: int, busy_s: float, target_s: float) -> None:
+        """Take in a chunk that has ended; the next ones are to take `target_s`."""
+        if num_tasks <= 0:
+            return
+        self._busy_s = self._busy_s * DECAY + busy_s
+        self._num_tasks = self._num_tasks * DECAY + num_tasks
+        per_task_s = max(self._busy_s / self._num_tasks, 1e-9)
+        self._per_task_s = per_task_s
+        ideal = max(1, min(self.limit, int(target_s / per_task_s)))
+        self.size = ideal if ideal <= self.size else max(self.size, min(ideal, GROWTH * num_tasks))
+
+    def next_size(self, num_left: int, num_workers: int, least_s: float = LEAST_S) -> int:
+        """Tasks of the next chunk when `num_left` have not been handed out: guided at the tail."""
+        share = -(-num_left // (2 * num_workers))
+        least = int(least_s / self._per_task_s) if self._per_task_s else 1
+        least = min(
+            least, -(-num_left // num_workers)
+        )  # what is left may take longer: no worker goes without
+        return max(1, min(self.size, max(share, least)))

@@ -1,0 +1,95 @@
+"""Which steps need the files of a step's samples, so that clean-up keeps them; decided from the plan alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from merlin.plan.plan import Edge, StepInstance, StepKind
+
+
+def wait_before_cleanup(instances: Sequence[StepInstance], workspace: str) -> tuple[StepInstance, ...]:
+    """The instances, with manifests of data sets that clean up waiting for every step that needs the files.
+
+    A step that itself waits for the data set cannot be waited for; what it needs is never cleaned up.
+    """
+    made = {instance.id: instance for instance in instances}
+    for instance in instances:
+        if (
+            instance.kind is not StepKind.MANIFEST
+            or instance.aggregate is None
+            or not instance.aggregate.cleanup
+        ):
+            continue
+        needing = {id for ids in needed_by(made, instance.finishes, workspace).values() for id in ids}
+        later = _following(made, instance.id)
+        # of one group, so that the manifest is written if the shards are, whatever became of the others
+        group = instance.edges[0].group
+        more = [Edge(source=id, kind="all", group=group) for id in made if id in needing - later]
+        made[instance.id] = replace(instance, edges=(*instance.edges, *more))
+    return _in_order(made)
+
+
+def needed_by(
+    instances: Mapping[str, StepInstance], aggregate_id: str, workspace: str
+) -> dict[str, list[str]]:
+    """For each source of an aggregate, the ids of other instances that need the files of its tasks.
+
+    These are other aggregates of it, steps that depend on it, and steps whose script names its step's directory.
+    """
+    aggregate = instances[aggregate_id].aggregate
+    assert aggregate is not None
+    found: dict[str, list[str]] = {source: [] for source in aggregate.sources}
+    own_step = instances[aggregate.sources[0]].step
+    directory = f"{workspace.rstrip('/')}/{aggregate.sources[0].split('/')[0]}"
+    for instance in instances.values():
+        if instance.id == aggregate_id or instance.kind is StepKind.MANIFEST or instance.step == own_step:
+            continue
+        if instance.aggregate is not None:
+            needs = set(instance.aggregate.sources)
+        elif any(_names(text, directory) for text in (instance.command, instance.restart or "")):
+            needs = set(found)
+        else:
+            needs = {edge.source for edge in instance.edges}
+        for source in needs & found.keys():
+            found[source].append(instance.id)
+    return found
+
+
+def _names(text: str, directory: str) -> bool:
+    """Whether the text holds the path, and not only one that begins with it."""
+    at = text.find(directory)
+    while at >= 0:
+        follows = text[at + len(directory) : at + len(directory) + 1]
+        if not follows or not (follows.isalnum() or follows in "-_."):
+            return True
+        at = text.find(directory, at + 1)
+    return False
+
+
+def _following(instances: Mapping[str, StepInstance], first: str) -> set[str]:
+    """Every instance that waits for `first`, directly or not, and itself."""
+    found = {first}
+    grew = True
+    while grew:
+        more = {
+            instance.id
+            for instance in instances.values()
+            if instance.id not in found and any(edge.source in found for edge in instance.edges)
+        }
+        found |= more
+        grew = bool(more)
+    return found
+
+
+def _in_order(instances: Mapping[str, StepInstance]) -> tuple[StepInstance, ...]:
+    """Each after those it waits for, otherwise in the order given."""
+    ordered: dict[str, StepInstance] = {}
+    waiting: list[StepInstance] = []
+    for instance in instances.values():
+        waiting.append(instance)
+        while ready := [one for one in waiting if all(edge.source in ordered for edge in one.edges)]:
+            for one in ready:
+                ordered[one.id] = one
+                waiting.remove(one)
+    return (*ordered.values(), *waiting)

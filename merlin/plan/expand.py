@@ -1,0 +1,465 @@
+"""From a spec to its plan: pure, and independent of the number of samples."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from merlin.base.document.scalars import Problem
+from merlin.base.document.tokens import find_tokens, substitute
+from merlin.base.files import absolute_path
+from merlin.errors import Diagnostic, SpecError
+from merlin.plan.cleanup import wait_before_cleanup
+from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_names
+from merlin.plan.fields import plan_fields
+from merlin.plan.growing import Extends, continued, settled_steps
+from merlin.plan.launch import declare_vlauncher, fill_local_launchers
+from merlin.plan.layout import SampleLayout
+from merlin.plan.parameters import Combination, path_safe
+from merlin.plan.plan import (
+    Aggregate,
+    Edge,
+    Field,
+    Plan,
+    SamplesInfo,
+    Scalar,
+    StepInstance,
+    StepKind,
+)
+from merlin.plan.tasks import ReturnCode
+from merlin.spec.expand import is_of_maestro
+from merlin.spec.expression import CONSTANTS, parse
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.spec.model import AggregateBlock, Run
+
+MANIFEST_SUFFIX = ".manifest"
+_BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
+_NO_COMBINATION = Combination({}, {})
+
+
+def make_plan(
+    spec: Spec,
+    *,
+    workspace: Path,
+    num_samples: int | None,
+    samples_file: str | None,
+    combos: Sequence[Combination],
+    created: str,
+    study_id: str,
+    seed: int = 0,
+    launcher: str = "",
+    code_version: str = "",
+    extending: Extends | None = None,
+) -> Plan:
+    """Decide every step instance of a study.
+
+    Args:
+        spec: A checked spec.
+        workspace: Absolute path that the study lives in; its name ends in the timestamp.
+        num_samples: Rows of the samples file; None if there is none, or their number is not known yet, which
+            plans zero samples.
+        samples_file: Absolute, or relative to the workspace.
+        combos: From `merlin.plan.parameters.combinations`.
+        created: ISO 8601 with zone.
+        study_id: Unique name of the study.
+        seed: Of everything random in the study's functions.
+        launcher: What $(LAUNCHER) becomes, without the number of processes; "" starts one process each.
+        code_version: Version of this program.
+        extending: For an extension: the study that gets its samples. Steps that the new samples do not change are
+            left out; their directories, and those of the data sets, are the study's.
+    """
+    variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
+    samples = _samples_info(spec, num_samples, samples_file)
+    if samples is not None and extending is not None:
+        samples = replace(samples, first=extending.first_sample)
+    planner = _Planner(spec, workspace, variables, samples, tuple(combos), launcher, extending)
+    return Plan(
+        name=spec.document.description.name,
+        study_id=study_id,
+        workspace=str(workspace),
+        spec_path=str(spec.path),
+        spec_root=variables["SPECROOT"],
+        spec_digest=spec.digest,
+        created=created,
+        seed=seed,
+        samples=samples,
+        variables={
+            name: substitute(value, variables) if isinstance(value, str) else value
+            for name, value in spec.variables.items()
+        },
+        instances=planner.plan(),
+        code_version=code_version,
+        extension=0 if extending is None else extending.number,
+    )
+
+
+def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) -> dict[str, str]:
+    """What the reserved variables that are the same for all steps stand for.
+
+    `study` is the workspace of the study that an extension in `workspace` belongs to: they share the timestamp, the
+    output path and the dependencies.
+    """
+    info = workspace / "merlin_info"
+    stem = provenance_stem(spec)
+    root = Path(spec.path).absolute().parent
+    study = study or workspace
+    out = {
+        "SPECROOT": str(root),
+        "OUTPUT_PATH": str(study if is_of_maestro(spec.tree) else study.parent),
+        "MERLIN_TIMESTAMP": study.name[-15:],
+        "MERLIN_WORKSPACE": str(workspace),
+        "MERLIN_INFO": str(info),
+        "MERLIN_SPEC_ORIGINAL_TEMPLATE": str(info / f"{stem}.orig.yaml"),
+        "MERLIN_SPEC_EXECUTED_RUN": str(info / f"{stem}.partial.yaml"),
+        "MERLIN_SPEC_ARCHIVED_COPY": str(info / f"{stem}.expanded.yaml"),
+        **{f"MERLIN_{code.name}": str(int(code)) for code in ReturnCode},
+    }
+    dependencies = spec.document.env.dependencies
+    if study != workspace:
+        shared = runtime_variables(spec, study)
+        names = [path.name for path in dependencies.paths] + [checkout.name for checkout in dependencies.git]
+        out |= {name: shared[name] for name in names}
+    else:
+        for path in dependencies.paths:
+            out[path.name] = str(absolute_path(substitute(path.path, out)))
+        for checkout in dependencies.git:
+            out[checkout.name] = str(absolute_path(substitute(checkout.path, out)) / checkout.name)
+    samples = spec.document.merlin.samples
+    if samples is not None:
+        out["MERLIN_SAMPLE_NAMES"] = " ".join(samples.column_labels)
+        out["MERLIN_SAMPLE_VECTOR"] = " ".join(f"$({label})" for label in samples.column_labels)
+    return out
+
+
+def provenance_stem(spec: Spec) -> str:
+    """Stem of the provenance files; a spec that is itself one of these files gives back the first one's."""
+    name = Path(spec.path).name
+    for mark in (".orig", ".partial", ".expanded"):
+        name = name.replace(f"{mark}.", ".")
+    return Path(name).stem
+
+
+def _samples_info(spec: Spec, num: int | None, file: str | None) -> SamplesInfo | None:
+    samples = spec.document.merlin.samples
+    if samples is None:
+        return None
+    return SamplesInfo(
+        file=file or "",
+        num=num or 0,
+        labels=tuple(samples.column_labels),
+        level_max_dirs=samples.level_max_dirs,
+    )
+
+
+@dataclass
+class _Planner:
+    """Makes the instances of one step after the other, in topological order."""
+
+    spec: Spec
+    workspace: Path
+    variables: Mapping[str, str]
+    samples: SamplesInfo | None
+    combos: tuple[Combination, ...]
+    launcher: str
+    extending: Extends | None = None
+    settled: frozenset[str] = frozenset()  # steps that an extension leaves out
+    needs: dict[str, StepNeeds] = field(default_factory=dict)
+    made: dict[str, list[StepInstance]] = field(default_factory=dict)  # by step, without manifests
+    by_id: dict[str, StepInstance] = field(default_factory=dict)
+
+    def plan(self) -> tuple[StepInstance, ...]:
+        names = self.combos[0].values if self.combos else {}
+        for needs in analyse(self.spec.document, names):
+            self.needs[needs.name] = needs
+        if self.extending is not None:
+            self.settled = settled_steps(self.needs)
+        for needs in self.needs.values():
+            self.made[needs.name] = []
+            for combo in self._combinations_of(needs):
+                self._add(self._instance(needs, combo))
+        instances = tuple(self.by_id.values())
+        if self.extending is not None:
+            instances = continued(instances, self.extending, self.settled)
+        return wait_before_cleanup(instances, str(self.workspace))
+
+    def _combinations_of(self, needs: StepNeeds) -> list[Combination]:
+        """One combination per distinct label; a step without parameters has one instance."""
+        if not needs.parameters:
+            return [_NO_COMBINATION]
+        seen: dict[str, Combination] = {}
+        for combo in self.combos:
+            first = seen.setdefault(path_safe(combo.label(needs.parameters)), combo)
+            if any(first.values[name] != combo.values[name] for name in needs.parameters):
+                raise SpecError([self._same_directory(needs, first, combo)])
+        return list(seen.values())
+
+    def _same_directory(self, needs: StepNeeds, a: Combination, b: Combination) -> Diagnostic:
+        name = sorted(n for n in needs.parameters if a.values[n] != b.values[n])[0]
+        return self.spec.finding(
+            ("global.parameters", name),
+            f"the values {a.values[name]!r} and {b.values[name]!r} of {name} give step {needs.name} "
+            f"the same directory {instance_id(needs, b)!r}",
+            "duplicate-label",
+            "give them labels that differ in letters, digits or one of -_.()",
+        )
+
+    def _add(self, instance: StepInstance) -> None:
+        self.made[instance.step].append(instance)
+        self.by_id[instance.id] = instance
+        if instance.aggregate is None:
+            return
+        for source in instance.aggregate.sources:
+            fed = self.by_id[source]
+            self.by_id[source] = replace(fed, feeds=(*fed.feeds, instance.id))
+        manifest = replace(
+            instance,
+            id=instance.id + MANIFEST_SUFFIX,
+            kind=StepKind.MANIFEST,
+            num_tasks=1,
+            edges=(Edge(source=instance.id, kind="all", group=instance.step),),
+        )
+        self.by_id[manifest.id] = manifest
+
+    def _instance(self, needs: StepNeeds, combo: Combination) -> StepInstance:
+        run = needs.step.run
+        fill = self._filler(needs, combo)
+        edges = self._edges(needs, combo)
+        common = StepInstance(
+            id=instance_id(needs, combo),
+            step=needs.name,
+            kind=StepKind.CMD,
+            num_tasks=self.samples.num if needs.per_sample and self.samples is not None else 1,
+            per_sample=needs.per_sample,
+            params={name: combo.values[name] for name in sorted(needs.parameters)},
+            label=path_safe(combo.label(needs.parameters)),
+            description=fill(needs.step.description).strip(),
+            same_workspaces={self.by_id[e.source].step: e.source for e in edges if e.kind == "same"},
+            queue=_queue(fill(run.task_queue)),
+            max_retries=run.max_retries,
+            retry_delay_s=run.retry_delay,
+            timeout_s=run.timeout,
+            on_failure=self._on_failure(run),
+            max_failures=run.max_failures,
+            canary=run.canary,
+            crash_limit=run.crash_limit,
+            fresh_shell=run.fresh_shell,
+            resources=_resources(run.resources, fill),
+            edges=edges,
+        )
+        if run.aggregate is not None:
+            return self._aggregate(needs, combo, common, run.aggregate, fill)
+        if run.function is not None:
+            return replace(common, kind=StepKind.FUNCTION, function=fill(run.function))
+        return self._shell_step(needs, common, fill)
+
+    def _on_failure(self, run: Run) -> Literal["skip", "continue"]:
+        """The step's own key, else that of the block merlin, which is not for aggregates: a data set needs all its
+        shards."""
+        is_said = run.aggregate is not None or "on_failure" in run.model_fields_set
+        return run.on_failure if is_said else self.spec.document.merlin.on_failure
+
+    # ------------------------------------------------------------------ commands
+
+    def _shell_step(self, needs: StepNeeds, common: StepInstance, fill: Callable[[str], str]) -> StepInstance:
+        run = needs.step.run
+        shell = run.shell if "shell" in run.model_fields_set else self.spec.document.batch.shell
+        sources = [self._source_line(fill(entry)) for entry in self.spec.sources]
+        if not _BOURNE_SHELL.search(shell):
+            sources = []
+
+        def script(text: str) -> str:
+            text = declare_vlauncher(fill(text), common.resources, shell)
+            text = "\n".join([*sources, text])
+            try:
+                return fill_local_launchers(text, common.resources, launcher=self.launcher)
+            except Problem as problem:
+                message = f"step {needs.name!r}: {problem}"
+                where = self._in_run(needs, "cmd")
+                raise SpecError([self.spec.finding(where, message, "launcher", problem.hint)]) from problem
+
+        return replace(
+            common,
+            command=script(run.cmd or ""),
+            restart=script(run.restart) if run.restart and run.restart.strip() else None,
+            shell=fill(shell),
+        )
+
+    def _in_run(self, needs: StepNeeds, key: str) -> tuple[str | int, ...]:
+        """Where the spec has this key of the step."""
+        return ("study", list(self.spec.document.study).index(needs.step), "run", key)
+
+    def _source_line(self, entry: str) -> str:
+        """A script line for an entry of env.sources: a lone file name is sourced, the rest are commands."""
+        if len(entry.split()) != 1:
+            return entry
+        return f". {shlex.quote(str(Path(self.variables['SPECROOT']) / Path(entry).expanduser()))}"
+
+    def _filler(self, needs: StepNeeds, combo: Combination) -> Callable[[str], str]:
+        """A function that fills in all that is known now; tokens of the sample stay."""
+        known = {**self.variables, **combo.tokens(), **self._sample_tokens(needs)}
+
+        def fill(text: str) -> str:
+            mapping = known
+            refers = {t.name for t in find_tokens(text) if t.name.endswith(".workspace")} - known.keys()
+            if refers:
+                mapping = {**known, **{name: self._workspace_of(needs, combo, name) for name in refers}}
+            return substitute(text, mapping)
+
+        return fill
+
+    def _sample_tokens(self, needs: StepNeeds) -> dict[str, str]:
+        if self.samples is None:
+            return {}
+        out = {}
+        if self.samples.num:
+            layout = SampleLayout(self.samples.num, self.samples.level_max_dirs)
+            out["MERLIN_GLOB_PATH"] = "*/" * layout.depth
+        if needs.per_sample:
+            names = sample_names(self.samples.labels)
+            for text in (needs.step.run.cmd or "", needs.step.run.restart or ""):
+                for token in find_tokens(text):
+                    name = names.get(token.name)
+                    if name is not None and name != token.name:
+                        out[token.name] = self.variables.get(name, f"$({name})")
+        return out
+
+    def _workspace_of(self, needs: StepNeeds, combo: Combination, token: str) -> str:
+        """Directory that $(step.workspace) means: of a funnelled step the parent of its instances."""
+        name = token.removesuffix(".workspace")
+        other = self.needs.get(name)
+        if other is None:
+            return f"$({token})"
+        home = self._home(other)
+        if name in needs.funnels:
+            return str(home / path_safe(name))
+        return str(home / instance_id(other, combo))
+
+    def _home(self, needs: StepNeeds) -> Path:
+        """The workspace that a step's directory is in; an extension leaves some to the study that it extends."""
+        if self.extending is None:
+            return self.workspace
+        is_shared = needs.step.run.aggregate is not None or needs.name in self.settled
+        return self.extending.root if is_shared else self.workspace
+
+    # --------------------------------------------------------------------- edges
+
+    def _sources(self, needs: StepNeeds, combo: Combination, dependency: Dependency) -> list[StepInstance]:
+        """Instances that a dependency stands for."""
+        instances = self.made[dependency.step]
+        if dependency.funnel:
+            return instances
+        wanted = instance_id(self.needs[dependency.step], combo)
+        return [instance for instance in instances if instance.id == wanted]
+
+    def _edges(self, needs: StepNeeds, combo: Combination) -> tuple[Edge, ...]:
+        edges: dict[tuple[str, str], Edge] = {}
+        collected = self._collected(needs)
+        for dependency in needs.depends:
+            for source in self._sources(needs, combo, dependency):
+                kind: Literal["same", "all", "block"] = "all"
+                source_id = source.id
+                if dependency.step == collected:
+                    kind = "block"
+                elif source.kind is StepKind.AGGREGATE:
+                    source_id += MANIFEST_SUFFIX
+                elif needs.per_sample and source.per_sample and not dependency.funnel:
+                    kind = "same"
+                edges.setdefault((source_id, kind), Edge(source=source_id, kind=kind, group=dependency.entry))
+        return tuple(edges.values())
+
+    # ---------------------------------------------------------------- aggregates
+
+    def _collected(self, needs: StepNeeds) -> str | None:
+        """The step whose outputs an aggregate step collects."""
+        block = needs.step.run.aggregate
+        if block is None:
+            return None
+        if block.from_ is not None:
+            return Dependency.parse(block.from_).step
+        names = {dependency.step for dependency in needs.depends}
+        if len(names) != 1:
+            raise SpecError(
+                [self._aggregate_finding(needs, "does not say which step it collects", "from: STEP")]
+            )
+        return names.pop()
+
+    def _aggregate_finding(self, needs: StepNeeds, message: str, hint: str) -> Diagnostic:
+        message = f"aggregate step {needs.name} {message}"
+        return self.spec.finding(self._in_run(needs, "aggregate"), message, "aggregate-source", hint)
+
+    def _aggregate(
+        self,
+        needs: StepNeeds,
+        combo: Combination,
+        common: StepInstance,
+        block: AggregateBlock,
+        fill: Callable[[str], str],
+    ) -> StepInstance:
+        sources = [self.by_id[edge.source] for edge in common.edges if edge.kind == "block"]
+        if not sources or any(source.kind is StepKind.AGGREGATE for source in sources):
+            hint = "name a cmd or function step in depends, and in from if there are several"
+            raise SpecError([self._aggregate_finding(needs, "has no step to collect from", hint)])
+        rows = len(sources) * sources[0].num_tasks
+        fields = plan_fields(block.fields, fill)
+        self._check_names(needs, block, fields, sources[0])
+        return replace(
+            common,
+            kind=StepKind.AGGREGATE,
+            num_tasks=max(1, -(-rows // block.samples_per_shard)),
+            aggregate=Aggregate(
+                sources=tuple(source.id for source in sources),
+                fields=fields,
+                samples_per_shard=block.samples_per_shard,
+                compression=block.compression,
+                shuffle=block.shuffle,
+                level=block.level,
+                valid=tuple(fill(text) for text in block.valid),
+                cleanup=block.cleanup,
+                splits=tuple(block.splits.items()),
+                seed=block.seed,
+            ),
+        )
+
+    def _check_names(
+        self, needs: StepNeeds, block: AggregateBlock, fields: Sequence[Field], source: StepInstance
+    ) -> None:
+        """Expressions may name what each sample has: a parameter that its step does not use is not there."""
+        known = {one.name for one in fields} | source.params.keys()
+        if source.per_sample and self.samples is not None:
+            known |= set(self.samples.labels)
+        for text in (*block.valid, *(one.expression for one in fields if one.expression)):
+            for name in parse(text).names:
+                if name not in known and name not in CONSTANTS:
+                    message = (
+                        f"uses {name!r} in {text!r}, and the samples of {source.step} have no such value"
+                    )
+                    raise SpecError(
+                        [self._aggregate_finding(needs, message, f"let {source.step} use $({name})")]
+                    )
+
+
+def instance_id(needs: StepNeeds, combo: Combination) -> str:
+    """The instance's name and directory: "step", or "step/LABELS" with those of its parameters."""
+    step = path_safe(needs.name)
+    return f"{step}/{path_safe(combo.label(needs.parameters))}" if needs.parameters else step
+
+
+def _queue(name: str) -> str:
+    return "merlin" if name.strip().lower() in ("", "none") else name.strip()
+
+
+def _resources(resources: Mapping[str, Any], fill: Callable[[str], str]) -> dict[str, Scalar]:
+    return {
+        key: _number(fill(value)) if isinstance(value, str) else value for key, value in resources.items()
+    }
+
+
+def _number(text: str) -> Scalar:
+    """A resource that came out of a parameter is a number again."""
+    return int(text) if text.isdecimal() else text

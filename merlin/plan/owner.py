@@ -1,0 +1,273 @@
+"""Decides for a study on workers: what they report goes in, chunks to be offered to them come out.
+
+Pure, like the scheduler that it has: no clock, no server, no disk. An *offer* is a chunk that waits in a queue; the
+worker that takes it holds its lease. Whoever carries out what is decided here is the owner of the study (one process
+at a time), and whatever it learns comes in as one of these events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from merlin.plan.chunking import LEAST_S
+from merlin.plan.pieces import Run, clip, pieces_of
+from merlin.plan.plan import Plan
+from merlin.plan.runs import RunMap
+from merlin.plan.schedule import ENDED, Death, Deferral, Scheduler
+from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
+
+MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
+PATIENCE_S = 60.0  # for an offer in a queue in which other studies' messages wait, too
+SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handout:
+    """A chunk that was offered, and who holds its lease."""
+
+    chunk: Chunk
+    since: float  # when it was offered or taken
+    worker: str = ""  # "": it is an offer still
+
+    @property
+    def lease(self) -> str:
+        return self.chunk.lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a worker says about a chunk when it holds it no longer. With none of these, it was not started."""
+
+    chunk: Chunk
+    worker: str
+    result: ChunkResult | None = None  # it has ended
+    done: tuple[Run, ...] = ()  # without a result: what the ledger has; other machines may see that later
+    died: str = ""  # its process did not survive it: how that died
+    is_infrastructure: bool = False  # and its tasks are not to blame
+    is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
+    trouble: str = ""  # of the machine or the plan: nothing more may start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legacy:
+    """What an owner has left. To be read in this order: what a worker has done meanwhile is in what is read later."""
+
+    handouts: Collection[Handout]
+    outcomes: Mapping[str, RunMap]  # of the ledger
+    memories: Collection[Deferral | Death]  # of the ledger
+    taken: Mapping[str, str]  # by the letters: lease -> worker
+    dealt_with: Collection[Report]  # by that owner
+    unread: Collection[Report]
+
+
+@dataclass(slots=True)
+class _Line:
+    """The offers that wait in one queue."""
+
+    since: dict[str, float] = field(default_factory=dict)  # by lease
+    num_again: dict[str, int] = field(default_factory=dict)  # by lease: how often it was sent once more
+    _num_taken: float = 0.0  # lately; half of what was taken a second ago
+    _at: float = 0.0
+
+    def leave(self, lease: str) -> None:
+        self.num_again.pop(lease, None)
+        if self.since.pop(lease, None) is not None:
+            self._num_taken += 1
+
+    def demand(self, now: float) -> float:
+        """What workers may take before more can be offered; several studies share a queue."""
+        self._num_taken *= 0.5 ** max(0.0, now - self._at)
+        self._at = now
+        return MIN_WAITING + 2 * self._num_taken
+
+
+class Owner:
+    """What is offered, who runs what, and the scheduler that decides it."""
+
+    def __init__(self, scheduler: Scheduler, *, min_chunk_s: float) -> None:
+        """`min_chunk_s`: work per chunk, unless there are so many workers that it takes more."""
+        self.scheduler = scheduler
+        self._min_chunk_s = min_chunk_s
+        self._queues = {instance.id: instance.queue for instance in scheduler.plan.instances}
+        self._offered: dict[str, _Line] = {}  # by queue
+
+    # ------------------------------------------------------------------ events
+
+    def adopt(self, handouts: Iterable[Handout]) -> list[str]:
+        """Take over what an earlier owner has handed out; returns the leases that are void."""
+        void = []
+        for handout in handouts:
+            chunk = handout.chunk
+            if chunk.instance not in self._queues or not self.scheduler.adopt(chunk):
+                void.append(chunk.lease)
+            elif not handout.worker:
+                self._line_of(chunk).since[chunk.lease] = handout.since
+                if self.scheduler.held(chunk.lease) != chunk:  # what waits cannot have ended in part
+                    self._withdraw(chunk)
+                    void.append(chunk.lease)
+        return void
+
+    def taken(self, lease: str) -> None:
+        """A worker holds it now."""
+        if (chunk := self.scheduler.held(lease)) is not None:
+            self._line_of(chunk).leave(lease)
+
+    def reported(self, report: Report, done: Iterable[Run], now: float) -> bool:
+        """A worker holds a chunk no longer; `done`: what we see of it in the ledger, if its process did not tell.
+
+        False if the report is not about anything that is handed out.
+        """
+        scheduler, chunk = self.scheduler, report.chunk
+        self.taken(chunk.lease)
+        if report.trouble:
+            scheduler.stop(report.trouble, now=True)
+        if report.result is not None:
+            return scheduler.finished(report.result, now)
+        done = _together(chunk, done, report.done)
+        if report.trouble or report.is_interrupted:
+            return scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
+        if report.died:
+            return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
+        return scheduler.give_back(chunk)
+
+    def expired(self, lease: str, done: Iterable[Run]) -> Chunk | None:
+        """Its holder has not been heard of for too long; returns the chunk, None if it is not handed out."""
+        chunk = self.scheduler.held(lease)
+        if chunk is not None:
+            self.taken(lease)
+            self.scheduler.lost(chunk, done, signal="its worker was lost", infrastructure=True)
+        return chunk
+
+    # ----------------------------------------------------------------- answers
+
+    def offers(self, slots: Mapping[str, int], now: float, limit: int) -> list[Chunk]:
+        """At most `limit` chunks to be offered.
+
+        As many wait in each queue as its workers run at a time, or as many as they take within seconds.
+        """
+        num_slots = max(1, sum(slots.values()))
+        self.scheduler.num_workers = num_slots
+        round_s = SECONDS_PER_RESULT * num_slots  # in which this owner can deal with a result of each
+        self.scheduler.target_s = max(self._min_chunk_s, round_s)
+        self.scheduler.least_s = max(LEAST_S, round_s / 4)
+        out: list[Chunk] = []
+        queues = deque(dict.fromkeys(self._queues.values()))
+        while queues and len(out) < limit:
+            queue = queues.popleft()
+            line = self._offered.setdefault(queue, _Line())
+            if len(line.since) >= max(1, min(slots.get(queue, 0), line.demand(now))):
+                continue
+            if (chunk := self.scheduler.take(now, queue)) is not None:
+                line.since[chunk.lease] = now
+                out.append(chunk)
+                queues.append(queue)  # in turn: none waits for a queue that is never full
+        return out
+
+    def is_retry(self, chunk: Chunk) -> bool:
+        """It was handed out before, and is to run before others."""
+        return bool(chunk.retries) or chunk.attempt > self.scheduler.first_attempt
+
+    def withdraw(self) -> list[str]:
+        """Nothing that waits may be taken any more; returns its leases."""
+        leases = [lease for line in self._offered.values() for lease in line.since]
+        for lease in leases:
+            if (chunk := self.scheduler.held(lease)) is not None:
+                self._withdraw(chunk)
+        return leases
+
+    def _withdraw(self, chunk: Chunk) -> None:
+        self.taken(chunk.lease)
+        self.scheduler.give_back(chunk)
+
+    def fail(self, instances: Collection[str], cause: str) -> list[Chunk]:
+        """End every task of these step instances as failed that has not ended; returns what was handed out of them."""
+        chunks = self.scheduler.fail(instances, cause)
+        for chunk in chunks:
+            self._line_of(chunk).leave(chunk.lease)
+        return chunks
+
+    def overdue(self, now: float, wait_s: float) -> dict[str, list[Chunk]]:
+        """By queue, offers that nobody has taken for so long."""
+        out: dict[str, list[Chunk]] = {}
+        for queue, line in self._offered.items():
+            for lease, since in line.since.items():
+                if now - since >= wait_s and (chunk := self.scheduler.held(lease)) is not None:
+                    out.setdefault(queue, []).append(chunk)
+        return out
+
+    def offered_again(self, chunks: Iterable[Chunk], now: float) -> None:
+        """Their messages were sent once more."""
+        for chunk in chunks:
+            line = self._line_of(chunk)
+            line.since[chunk.lease] = now
+            line.num_again[chunk.lease] = line.num_again.get(chunk.lease, 0) + 1
+
+    def has_waited(self, chunk: Chunk, now: float) -> bool:
+        """So long that its message may be lost, though others wait in its queue; each time twice as long."""
+        line = self._line_of(chunk)
+        return now - line.since[chunk.lease] >= PATIENCE_S * 2.0 ** line.num_again.get(chunk.lease, 0)
+
+    def running(self) -> int:
+        """Chunks that workers hold."""
+        return self.scheduler.num_running - sum(len(line.since) for line in self._offered.values())
+
+    def _line_of(self, chunk: Chunk) -> _Line:
+        return self._offered.setdefault(self._queues[chunk.instance], _Line())
+
+    def check(self) -> None:
+        """Assert the invariants; every test calls it after every event."""
+        self.scheduler.check()
+        for queue, line in self._offered.items():
+            for lease in line.since:
+                chunk = self.scheduler.held(lease)
+                assert chunk is not None, f"an offer that is not handed out: {lease}"
+                assert self._queues[chunk.instance] == queue, f"{chunk} is offered in {queue}"
+
+
+def take_over(
+    plan: Plan, legacy: Legacy, *, first_attempt: int, name: str, min_chunk_s: float
+) -> tuple[Owner, list[str]]:
+    """The owner that goes on, to which all letters are new that the last one has not dealt with; the void leases."""
+    results = [r.result or ChunkResult(chunk=r.chunk, runs=r.done) for r in legacy.dealt_with]
+    scheduler = Scheduler(
+        plan,
+        outcomes_with(legacy.outcomes, results),
+        num_workers=1,
+        target_s=min_chunk_s,
+        first_attempt=first_attempt,
+        name=name,
+    )
+    owner = Owner(scheduler, min_chunk_s=min_chunk_s)
+    found = {h.lease: replace(h, worker=h.worker or legacy.taken.get(h.lease, "")) for h in legacy.handouts}
+    for report in legacy.unread:
+        found[report.chunk.lease] = Handout(chunk=report.chunk, since=0.0, worker=report.worker)
+    void = owner.adopt(found.values())
+    scheduler.remember(legacy.memories)
+    return owner, void
+
+
+def _together(chunk: Chunk, *several: Iterable[Run]) -> tuple[Run, ...]:
+    """What one or the other knows of a chunk."""
+    found = RunMap(chunk.hi - chunk.lo)
+    for runs in several:
+        for a, b, outcome in clip(runs, pieces_of(chunk)):
+            if outcome in ENDED:
+                found.set(a - chunk.lo, b - chunk.lo, outcome)
+    return tuple((chunk.lo + a, chunk.lo + b, value) for a, b, value in found.runs() if value != NO_OUTCOME)
+
+
+def outcomes_with(outcomes: Mapping[str, RunMap], results: Iterable[ChunkResult]) -> dict[str, RunMap]:
+    """What the ledger says, and what workers have reported lately: other machines may see their records later."""
+    out = dict(outcomes)
+    for result in results:
+        id = result.chunk.instance
+        before = out[id]
+        if before is outcomes[id]:  # it is the ledger's own
+            out[id] = before = RunMap.from_runs(before.size, before.runs())
+        for lo, hi, value in result.runs:
+            if value in ENDED:
+                for a, b in before.ranges((NO_OUTCOME, Outcome.INTERRUPTED), lo, hi):
+                    before.set(a, b, value)
+    return out

@@ -1,0 +1,71 @@
+"""Shapes of chunks: a chunk is a few sorted ranges of tasks, its pieces, between which are its holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from merlin.plan.tasks import Chunk
+
+Range = tuple[int, int]
+Run = tuple[int, int, int]
+
+
+def pieces_of(chunk: Chunk) -> list[Range]:
+    """The chunk without its holes."""
+    out: list[Range] = []
+    at = chunk.lo
+    for a, b in chunk.holes:
+        if a > at:
+            out.append((at, a))
+        at = b
+    if at < chunk.hi:
+        out.append((at, chunk.hi))
+    return out
+
+
+def num_tasks(chunk: Chunk) -> int:
+    return chunk.hi - chunk.lo - sum(b - a for a, b in chunk.holes)
+
+
+def chunk_of(pieces: list[Range], *, instance: str, attempt: int) -> Chunk:
+    joined = merged(pieces)
+    holes = tuple((a[1], b[0]) for a, b in pairwise(joined))
+    return Chunk(instance=instance, lo=joined[0][0], hi=joined[-1][1], attempt=attempt, holes=holes)
+
+
+def halves(chunk: Chunk) -> list[Chunk]:
+    """Two chunks of about half the tasks each."""
+    left, right = [], []
+    to_go = num_tasks(chunk) // 2
+    for a, b in pieces_of(chunk):
+        cut = min(b, a + to_go)
+        to_go -= cut - a
+        left += [(a, cut)] if cut > a else []
+        right += [(cut, b)] if b > cut else []
+    shapes = [chunk_of(part, instance=chunk.instance, attempt=chunk.attempt) for part in (left, right)]
+    return [replace(chunk, lo=s.lo, hi=s.hi, holes=s.holes, isolate=num_tasks(s) == 1) for s in shapes]
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same numbers as sorted ranges with gaps in between."""
+    out: list[Range] = []
+    for a, b in sorted(ranges):
+        if out and out[-1][1] >= a:
+            out[-1] = (out[-1][0], max(b, out[-1][1]))
+        else:
+            out.append((a, b))
+    return out
+
+
+def clip(runs: Iterable[Run], pieces: list[Range]) -> Iterator[Run]:
+    """The parts of sorted runs that lie inside sorted pieces."""
+    i = 0
+    for lo, hi, value in runs:
+        while i < len(pieces) and pieces[i][1] <= lo:
+            i += 1
+        j = i
+        while j < len(pieces) and pieces[j][0] < hi:
+            yield max(lo, pieces[j][0]), min(hi, pieces[j][1]), value
+            j += 1

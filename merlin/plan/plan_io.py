@@ -1,0 +1,163 @@
+"""The plan as a file: versioned JSON whose size does not depend on the number of samples."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from merlin.base.files import write_text
+from merlin.errors import WorkspaceError
+from merlin.plan.plan import (
+    FORMAT,
+    VERSION,
+    Aggregate,
+    Edge,
+    Field,
+    Plan,
+    SamplesInfo,
+    Scalar,
+    StepInstance,
+    StepKind,
+)
+
+
+def plan_to_json(plan: Plan) -> str:
+    return (
+        json.dumps({"format": FORMAT, "version": VERSION, **asdict(plan)}, indent=1, ensure_ascii=False)
+        + "\n"
+    )
+
+
+def plan_from_json(text: str, where: str = "plan") -> Plan:
+    """Read a plan; `where` names the file in messages.
+
+    Raises:
+        WorkspaceError: not a plan, damaged, or of a version that this code does not know.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise WorkspaceError(f"{where}: not JSON ({error}); the file is damaged") from error
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise WorkspaceError(f"{where}: not a plan (its format is not {FORMAT!r})")
+    version = data.pop("version", None)
+    if version != VERSION:
+        raise WorkspaceError(
+            f"{where}: plan version {version!r} is unknown, this Merlin reads version {VERSION}; "
+            "use the version that made the workspace"
+        )
+    try:
+        return _decode_plan(data)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise WorkspaceError(f"{where}: the plan does not have the expected content ({error})") from error
+
+
+def _decode_plan(data: dict[str, Any]) -> Plan:
+    samples = data.pop("samples")
+    return Plan(
+        **{**data, "instances": tuple(_decode_instance(item) for item in data["instances"])},
+        samples=None if samples is None else SamplesInfo(**{**samples, "labels": tuple(samples["labels"])}),
+    )
+
+
+def _decode_instance(data: dict[str, Any]) -> StepInstance:
+    aggregate = data["aggregate"]
+    return StepInstance(
+        **{
+            **data,
+            "kind": StepKind(data["kind"]),
+            "aggregate": None if aggregate is None else _decode_aggregate(aggregate),
+            "feeds": tuple(data["feeds"]),
+            "edges": tuple(Edge(**edge) for edge in data["edges"]),
+        }
+    )
+
+
+def _decode_aggregate(data: dict[str, Any]) -> Aggregate:
+    return Aggregate(
+        **{
+            **data,
+            "sources": tuple(data["sources"]),
+            "fields": tuple(_decode_field(item) for item in data["fields"]),
+            "splits": tuple((str(name), float(share)) for name, share in data["splits"]),
+            "valid": tuple(data.get("valid", ())),
+        }
+    )
+
+
+def _decode_field(data: dict[str, Any]) -> Field:
+    return Field(**{**data, **{name: tuple(data.get(name, ())) for name in ("shape", "axes", "channels")}})
+
+
+def relocate(plan: Plan, workspace: str) -> Plan:
+    """The plan for a workspace that was moved: absolute paths into the old one lead into the new one.
+
+    An extension moves with the study that it is part of, into whose directories its commands also lead.
+    """
+    if plan.workspace == workspace:
+        return plan
+    old, new = plan.workspace, workspace
+    if plan.extension:
+        old, new = (str(Path(path).parents[1]) if path != "." else "../.." for path in (old, new))
+
+    def text(value: str) -> str:
+        return _replace_prefix(value, old, new)
+
+    def scalars(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        return {name: text(value) if isinstance(value, str) else value for name, value in values.items()}
+
+    instances = tuple(
+        replace(
+            instance,
+            command=text(instance.command),
+            restart=None if instance.restart is None else text(instance.restart),
+        )
+        for instance in plan.instances
+    )
+    return replace(
+        plan,
+        workspace=workspace,
+        samples=None if plan.samples is None else replace(plan.samples, file=text(plan.samples.file)),
+        variables=scalars(plan.variables),
+        env={name: text(value) for name, value in plan.env.items()},
+        instances=instances,
+    )
+
+
+def _replace_prefix(value: str, old: str, new: str) -> str:
+    """Replace the path `old` where it ends at a path boundary, so /a/study_1 is not found in /a/study_10."""
+    if old not in value:
+        return value
+    head, *rest = value.split(old)
+    for part in rest:
+        follows_name = bool(part) and (part[0].isalnum() or part[0] in "-_.")
+        head += (old if follows_name else new) + part
+    return head
+
+
+def plan_digest(plan: Plan) -> str:
+    """sha256 over the plan's content; the same wherever the workspace lies."""
+    data = asdict(relocate(plan, "."))
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write atomically: the file is complete or absent. Raises WorkspaceError if it cannot be written."""
+    try:
+        write_text(path, plan_to_json(plan))
+    except OSError as error:
+        raise WorkspaceError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_plan(path: Path) -> Plan:
+    """Raises WorkspaceError if the file is missing or is not a plan."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise WorkspaceError(f"cannot read the plan {path}: {error.strerror}") from error
+    return plan_from_json(text, str(path))

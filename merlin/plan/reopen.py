@@ -1,0 +1,128 @@
+"""Which recorded outcomes must be forgotten so that failed tasks run again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from merlin.plan.failed_input import RAN, passing_failures
+from merlin.plan.pieces import Range, merged
+from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import FAILURES, Outcome
+
+_ENDED = (*RAN, Outcome.SKIPPED)
+
+
+def reopen_failed(
+    plan: Plan, outcomes: Mapping[str, RunMap], steps: Collection[str] | None = None
+) -> dict[str, list[Range]]:
+    """Tasks to run again so that the failed and skipped ones of `steps` (names or instance ids) get a chance.
+
+    That is these tasks, what was skipped because of them, what ran on the failed ones, the shards that hold their
+    rows, and the manifests over those shards. Other tasks that ended ok stay as they are, also where a failed one
+    was missing from what they saw.
+    """
+    chosen: dict[str, list[Range]] = {}
+    for instance in plan.instances:
+        if instance.id in outcomes and (steps is None or instance.step in steps or instance.id in steps):
+            chosen[instance.id] = outcomes[instance.id].ranges((*FAILURES, Outcome.SKIPPED))
+    return reopen(plan, outcomes, chosen)
+
+
+def reopen(
+    plan: Plan, outcomes: Mapping[str, RunMap], chosen: Mapping[str, list[Range]]
+) -> dict[str, list[Range]]:
+    """The chosen tasks and what follows from them: sorted ranges per instance, all with an outcome.
+
+    A chosen task that ended ok makes again what it made before, so what ran on it stays.
+    """
+    reopening = _Reopening({instance.id: instance for instance in plan.instances}, outcomes)
+    for instance in plan.instances:
+        if instance.id in outcomes:
+            stale = merged(reopening.stale_targets(instance))
+            follows = [*chosen.get(instance.id, ()), *reopening.other_targets(instance), *stale]
+            reopening.note(instance, merged(follows), stale)
+    return reopening.opened
+
+
+@dataclass(slots=True)
+class _Reopening:
+    """What is reopened so far; the instances come in the order of the plan."""
+
+    instances: Mapping[str, StepInstance]
+    outcomes: Mapping[str, RunMap]
+    opened: dict[str, list[Range]] = field(default_factory=dict)
+    # of these, the tasks that ended ok on input that will be another one
+    stale: dict[str, list[Range]] = field(default_factory=dict)
+    # these, and the failures on which something ran: what they leave will be another one
+    changing: dict[str, list[Range]] = field(default_factory=dict)
+
+    def note(self, instance: StepInstance, ranges: list[Range], stale: list[Range]) -> None:
+        """Reopen what has ended in these ranges."""
+        id, have = instance.id, self.outcomes[instance.id]
+        opened = _with_outcome(have, _ENDED, ranges)
+        if not opened:
+            return
+        self.opened[id] = opened
+        self.stale[id] = _with_outcome(have, (Outcome.OK,), stale)
+        passed_on = _with_outcome(have, passing_failures(instance), opened)
+        self.changing[id] = merged([*self.stale[id], *passed_on])
+
+    def stale_targets(self, target: StepInstance) -> list[Range]:
+        """Tasks that ran on what changes."""
+        have = self.outcomes[target.id]
+        out: list[Range] = []
+        for edge in target.edges:
+            if edge.kind == "block":
+                ranges = _shards(target, self.instances, edge.source, self.stale.get(edge.source, []))
+            elif target.kind is StepKind.MANIFEST:  # it waits for others, too, and reads this one
+                is_stale = edge.source == target.finishes and self.stale.get(edge.source)
+                ranges = [(0, target.num_tasks)] if is_stale else []
+            elif target.kind is StepKind.AGGREGATE:  # it only waits for this one
+                ranges = []
+            elif edge.kind == "same":
+                ranges = self.changing.get(edge.source, [])
+            else:
+                ranges = [(0, target.num_tasks)] if self.changing.get(edge.source) else []
+            out += _with_outcome(have, RAN, ranges)
+        return out
+
+    def other_targets(self, target: StepInstance) -> list[Range]:
+        """Tasks that were skipped, and the shards and the manifest over what is reopened."""
+        have = self.outcomes[target.id]
+        out: list[Range] = []
+        for edge in target.edges:
+            ranges = self.opened.get(edge.source, [])
+            if not ranges:
+                continue
+            if edge.kind == "same":
+                out += _with_outcome(have, (Outcome.SKIPPED,), ranges)
+            elif edge.kind == "block":
+                out += _shards(target, self.instances, edge.source, ranges)
+            elif target.kind is StepKind.MANIFEST:
+                out.append((0, target.num_tasks))
+            else:
+                out += have.ranges((Outcome.SKIPPED,))
+        return out
+
+
+def _with_outcome(have: RunMap, outcomes: Collection[int], ranges: list[Range]) -> list[Range]:
+    return [r for lo, hi in ranges for r in have.ranges(outcomes, lo, hi)]
+
+
+def _shards(
+    target: StepInstance, instances: Mapping[str, StepInstance], source: str, ranges: list[Range]
+) -> list[Range]:
+    aggregate = target.aggregate
+    if aggregate is None:
+        return []
+    size, offset = aggregate.samples_per_shard, 0
+    out: list[Range] = []
+    for id in aggregate.sources:
+        if id == source:
+            out += [
+                ((offset + a) // size, min(target.num_tasks, (offset + b - 1) // size + 1)) for a, b in ranges
+            ]
+        offset += instances[id].num_tasks
+    return out

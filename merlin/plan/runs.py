@@ -1,0 +1,114 @@
+"""A run-length map over a range of tasks: the size follows the number of changes, not the number of tasks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from merlin.plan.tasks import NO_OUTCOME
+
+
+class RunMap:
+    """Maps every integer in [0, size) to a small integer, `default` until it is set.
+
+    >>> m = RunMap(10); m.set(2, 5, 0); list(m.runs(0, 6))
+    [(0, 2, 255), (2, 5, 0), (5, 6, 255)]
+    """
+
+    __slots__ = ("_starts", "_values", "size")
+
+    def __init__(self, size: int, default: int = NO_OUTCOME) -> None:
+        self.size = size
+        self._starts: list[int] = [0] if size else []
+        self._values: list[int] = [default] if size else []
+
+    @classmethod
+    def from_runs(cls, size: int, runs: Iterable[tuple[int, int, int]], default: int = NO_OUTCOME) -> RunMap:
+        """Build a map from (lo, hi, value) runs that are sorted and disjoint; linear in their number."""
+        made = cls(size, default)
+        starts, values, at = [], [], 0
+        last: int | None = None
+        for lo, hi, value in runs:
+            if not at <= lo < hi <= size:
+                raise ValueError(f"[{lo}, {hi}) is not inside [{at}, {size}), or empty")
+            if at < lo and last != default:
+                starts.append(at)
+                values.append(default)
+                last = default
+            if value != last:
+                starts.append(lo)
+                values.append(value)
+                last = value
+            at = hi
+        if at < size and last != default:
+            starts.append(at)
+            values.append(default)
+        made._starts, made._values = starts, values
+        return made
+
+    def set(self, lo: int, hi: int, value: int) -> None:
+        """Set [lo, hi) to `value`; neighbours of equal value merge."""
+        if not 0 <= lo <= hi <= self.size:
+            raise ValueError(f"[{lo}, {hi}) is not inside [0, {self.size})")
+        if lo == hi:
+            return
+        starts, values = self._starts, self._values
+        first = bisect_left(starts, lo)  # first run that starts at or after lo
+        last = bisect_right(starts, hi) - 1  # the run that holds hi (or starts at it)
+        new_starts, new_values = [], []
+        before = values[first - 1] if first > 0 else None
+        if before != value:
+            new_starts.append(lo)
+            new_values.append(value)
+        if hi < self.size:
+            after = values[last]
+            if after != value:
+                new_starts.append(hi)
+                new_values.append(after)
+            end = last + 1
+        else:
+            end = len(starts)
+        starts[first:end] = new_starts
+        values[first:end] = new_values
+
+    def __getitem__(self, i: int) -> int:
+        if not 0 <= i < self.size:
+            raise IndexError(i)
+        return self._values[bisect_right(self._starts, i) - 1]
+
+    def runs(self, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, int, int]]:
+        """Yield (lo, hi, value) runs that cover [lo, hi) exactly, in order."""
+        hi = self.size if hi is None else hi
+        if lo >= hi:
+            return
+        i = bisect_right(self._starts, lo) - 1
+        at = lo
+        while at < hi:
+            end = self._starts[i + 1] if i + 1 < len(self._starts) else self.size
+            end = min(end, hi)
+            yield at, end, self._values[i]
+            at = end
+            i += 1
+
+    def ranges(self, values: Iterable[int], lo: int = 0, hi: int | None = None) -> list[tuple[int, int]]:
+        """Maximal ranges in [lo, hi) whose value is one of `values`."""
+        wanted = frozenset(values)
+        out: list[tuple[int, int]] = []
+        for a, b, value in self.runs(lo, hi):
+            if value in wanted:
+                if out and out[-1][1] == a:
+                    out[-1] = (out[-1][0], b)
+                else:
+                    out.append((a, b))
+        return out
+
+    def counts(self) -> dict[int, int]:
+        """Number of tasks per value."""
+        out: dict[int, int] = {}
+        for a, b, value in self.runs():
+            out[value] = out.get(value, 0) + b - a
+        return out
+
+    @property
+    def num_runs(self) -> int:
+        return len(self._starts)

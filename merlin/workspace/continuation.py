@@ -1,0 +1,184 @@
+"""Which samples a spec has beyond the old ones: of a built-in design, of a file, or of generate.cmd."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.base.document.tokens import substitute
+from merlin.errors import Diagnostic, SamplesError, UsageError
+from merlin.workspace.new_samples import TEXT_FORMATS, first_difference, kinds, rows_of, write_rows
+from merlin.workspace.samples import FORMATS, SamplesTable, open_samples
+from merlin.workspace.sampling import check_continuation, write_samples
+from merlin.workspace.spec_samples import (
+    checked_samples,
+    design_of,
+    located_samples,
+    run_generate,
+    samples_path,
+)
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.spec.model import Samples
+    from merlin.workspace.prepare import StudyOptions
+
+_GENERATE = ("merlin", "samples", "generate")
+
+
+@dataclass
+class Continuation:
+    """The samples that follow `old`, which are all samples so far.
+
+    `variables` are the runtime variables of the new workspace; `only_new` says that a file holds the new samples
+    alone.
+    """
+
+    spec: Spec
+    options: StudyOptions
+    samples: Samples
+    variables: Mapping[str, str]
+    old: SamplesTable
+    only_new: bool
+    _found: SamplesTable | None = None  # the new rows, once they are known from a file
+
+    def __post_init__(self) -> None:
+        self.path = samples_path(self.samples, self.options, self.variables)
+
+    def look(self) -> int | None:
+        """How many samples are new; None if only generate.cmd can tell. Writes nothing.
+
+        Raises:
+            SamplesError: the samples do not continue the old ones.
+        """
+        generate = self.samples.generate
+        if self.options.samples_file is not None or generate is None:
+            return self._look_at_file()
+        exists = self._exists()
+        if exists and (self.only_new or self._open().num > self.old.num):
+            return self._look_at_file()
+        if generate.method is not None:
+            return self._look_at_design()
+        if exists:
+            message = (
+                f"{self.path} exists and has no new samples; generate.cmd would overwrite those of the study"
+            )
+            hint = "let it write to $(MERLIN_INFO), where every extension has its own file"
+            raise SamplesError([self.spec.finding((*_GENERATE, "cmd"), message, "extend-samples", hint)])
+        return None
+
+    def write(self, info: Path, say: Callable[[str], None]) -> Path | None:
+        """Write the new samples alone to a file in merlin_info; None if there are none after all."""
+        target = self._target(info)
+        generate = self.samples.generate
+        if self._found is None and generate is not None and generate.method is not None:
+            say("generating samples")
+            labels = self.samples.column_labels
+            write_samples(target, design_of(self.spec, self.samples), labels, self.old.num)
+            return target
+        if self._found is None and generate is not None and generate.cmd is not None:
+            say("generating samples")
+            run_generate(self.spec, substitute(generate.cmd, self.variables), self.path, info)
+            self._look_at_file()
+        if self._found is None:
+            return None
+        target = self._target(info)
+        write_rows(target, self._found, 0)
+        return target
+
+    def _target(self, info: Path) -> Path:
+        name = (
+            self.path.name
+            if self.path.suffix.lower() in FORMATS and "*" not in self.path.name
+            else "samples.npy"
+        )
+        if self.path.parent == info and not self.path.exists():
+            return info / name
+        keeps_text = self.path.suffix.lower() in TEXT_FORMATS
+        return info / f"new_{name if keeps_text else Path(name).with_suffix('.npy').name}"
+
+    # ------------------------------------------------------------------ files
+
+    def _exists(self) -> bool:
+        return self.path.exists() or bool(glob.glob(str(self.path)))  # noqa: PTH207 - the pattern may be absolute
+
+    def _open(self) -> SamplesTable:
+        labels = self.samples.column_labels
+        return located_samples(self.spec, self.options, lambda: open_samples(self.path, labels))
+
+    def _look_at_file(self) -> int:
+        """Find the new rows of the file; 0 if it has the old ones alone."""
+        labels = self.samples.column_labels
+        table = located_samples(self.spec, self.options, lambda: checked_samples(self.path, labels))
+        self._check_kinds(table)
+        if self.only_new:
+            self._refuse_old_rows(table)
+            self._found = table
+            return table.num
+        num = self.old.num
+        if table.num < num:
+            raise self._error(
+                f"{table.num:,} samples, and the study has {num:,}",
+                "the file has to begin with the samples of the study; if it has new ones alone, add --new-rows",
+            )
+        row = first_difference(self.old, table, num)
+        if row is not None:
+            raise self._error(
+                f"row {row} is not sample {row} of the study: {self._shown(table, row)} in the file, "
+                f"{self._shown(self.old, row)} in the study",
+                "the file has to begin with the samples of the study; if it has new ones alone, add --new-rows",
+            )
+        if table.num > num:
+            self._found = rows_of(table, num, table.num)
+        return table.num - num
+
+    def _check_kinds(self, table: SamplesTable) -> None:
+        old, new = kinds(self.old), kinds(table)
+        for label, kind in old.items():
+            if new[label] != kind:
+                raise self._error(
+                    f"column {label} holds {new[label]}, that of the study {kind}",
+                    "text that looks like numbers stays text in a .npy file with a text dtype",
+                )
+
+    def _refuse_old_rows(self, table: SamplesTable) -> None:
+        """A file that was forgotten or given twice must not make the same samples again."""
+        num = min(table.num, self.old.num)
+        if first_difference(table, self.old, num) is None:
+            raise self._error(
+                f"its first {num:,} rows are samples 0-{num - 1} of the study, so they are not new",
+                "leave out --new-rows if the file begins with the old samples",
+            )
+        first = self.old.num - table.num
+        if first >= 0 and first_difference(table, self.old, table.num, b_from=first) is None:
+            raise self._error(f"its rows are samples {first}-{self.old.num - 1} of the study already", "")
+
+    def _shown(self, table: SamplesTable, row: int) -> str:
+        return ", ".join(table.text_rows(row, row + 1)[0])
+
+    def _error(self, message: str, hint: str) -> SamplesError:
+        return SamplesError([Diagnostic(str(self.path), 0, 0, message, hint=hint, code="extend-samples")])
+
+    # ------------------------------------------------------------------ designs
+
+    def _look_at_design(self) -> int:
+        """How many rows of the built-in design are new."""
+        design, num = design_of(self.spec, self.samples), self.old.num
+        try:
+            if self.only_new:
+                raise UsageError("--new-rows is about samples files; this spec's samples have a method")
+            check_continuation(design, num)
+            if design.num_samples < num:
+                raise UsageError(
+                    f"num is {design.num_samples:,}, and the study has {num:,} samples: it says how many there "
+                    "are to be in all"
+                )
+        except UsageError as error:
+            raise SamplesError([self.spec.finding(_GENERATE, str(error), "extend-samples")]) from error
+        if set(kinds(self.old).values()) != {"numbers"}:
+            message = "the study's samples have text, and a method makes numbers; use --samplesfile"
+            raise SamplesError([self.spec.finding(_GENERATE, message, "extend-samples")])
+        return design.num_samples - num

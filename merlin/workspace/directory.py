@@ -1,0 +1,280 @@
+"""A workspace: the directory one study lives in, and its plan."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.base.files import absolute_path
+from merlin.base.locks import LockTaken, locked
+from merlin.errors import ExecutionError, UsageError, WorkspaceError
+from merlin.plan.layout import SampleLayout
+from merlin.plan.plan import Plan, StepInstance
+from merlin.plan.plan_io import plan_digest, read_plan, relocate
+from merlin.workspace.same_samples import SameSamples
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.workspace.samples import SamplesTable
+
+INFO_DIR = "merlin_info"
+PLAN_NAME = "plan.json"
+EXTENSIONS_DIR = "extensions"
+_TIMESTAMP = re.compile(r"\d{8}-\d{6}")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A study's directory with its plan; cheap to make, safe to share between threads."""
+
+    path: Path
+    plan: Plan = field(repr=False)
+
+    @property
+    def info(self) -> Path:
+        return self.path / INFO_DIR
+
+    @property
+    def ledger_dir(self) -> Path:
+        return self.info / "ledger"
+
+    @property
+    def plan_path(self) -> Path:
+        return self.info / PLAN_NAME
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the plan, as it was when this was opened; the same wherever the workspace lies."""
+        return plan_digest(self.plan)
+
+    @cached_property
+    def layout(self) -> SampleLayout:
+        samples = self.plan.samples
+        return SampleLayout(0) if samples is None else SampleLayout(samples.num, samples.level_max_dirs)
+
+    @cached_property
+    def _instances(self) -> dict[str, StepInstance]:
+        return {instance.id: instance for instance in self.plan.instances}
+
+    @cached_property
+    def _table(self) -> SamplesTable:
+        from merlin.workspace.samples import open_samples  # NumPy, which `merlin status` starts without
+
+        info = self.plan.samples
+        if info is None:
+            raise WorkspaceError(f"the study in {self.path} has no samples")
+        table = open_samples(self.path / info.file, info.labels)
+        if table.num > info.num and (self.root / EXTENSIONS_DIR).is_dir():
+            from merlin.workspace.new_samples import rows_of
+
+            return rows_of(table, 0, info.num)  # a file of the user's that has grown with the study
+        if table.num != info.num:
+            raise WorkspaceError(
+                f"{self.path / info.file} has {table.num} samples, but the study was planned with {info.num}"
+            )
+        return table
+
+    @cached_property
+    def _same_samples(self) -> SameSamples:
+        info = self.plan.samples
+        assert info is not None
+        return SameSamples(self.path / info.file, info)
+
+    def instance(self, instance_id: str) -> StepInstance:
+        try:
+            return self._instances[instance_id]
+        except KeyError:
+            raise WorkspaceError(f"no step instance {instance_id!r} in the plan of {self.path}") from None
+
+    def instance_dir(self, instance: StepInstance) -> Path:
+        return self.path / instance.id
+
+    def task_dir(self, instance: StepInstance, task: int) -> Path:
+        """Directory of one task: the sample's, or the instance's if it does not run per sample."""
+        return self.path / instance.id / self.sample_path(instance, task)
+
+    @property
+    def root(self) -> Path:
+        """Of the study: of an extension, the workspace of the study that it extends."""
+        return self.path.parents[1] if self.plan.extension else self.path
+
+    @property
+    def member(self) -> str:
+        """Where this is below `root`: "extensions/001", "" for the study itself."""
+        return extension_name(self.plan.extension) if self.plan.extension else ""
+
+    def data_set_dir(self, aggregate: StepInstance) -> Path:
+        """Directory of the data set that an aggregate's shards are in; an extension's go to those before."""
+        return self.root / aggregate.id
+
+    @property
+    def first_sample(self) -> int:
+        """The id of this workspace's first sample."""
+        return 0 if self.plan.samples is None else self.plan.samples.first
+
+    def sample_id(self, instance: StepInstance, task: int) -> int | None:
+        """The sample of a task; None if its step does not run per sample."""
+        return self.first_sample + task if instance.per_sample else None
+
+    def sample_path(self, instance: StepInstance, task: int) -> str:
+        """The task's directory below its instance's: "00/01", "" if it does not run per sample."""
+        return self.layout.path(task) if instance.per_sample else ""
+
+    def samples(self) -> SamplesTable:
+        """The study's samples, opened once; WorkspaceError if it has none, or others than it was planned with."""
+        table = self._table
+        if self.samples_may_change:
+            self._same_samples.require(table)
+        return table
+
+    @property
+    def samples_may_change(self) -> bool:
+        """Whether the samples are in a file outside of the workspace, which may change."""
+        return self.plan.samples is not None and bool(self.plan.samples.digest)
+
+
+def open_workspace(path: str | os.PathLike[str]) -> Workspace:
+    """Open the workspace at `path`, which may have been moved since the study was planned.
+
+    Raises:
+        WorkspaceError: there is no plan at `path`, or it cannot be read.
+    """
+    root = absolute_path(path)
+    plan_path = root / INFO_DIR / PLAN_NAME
+    if not plan_path.is_file():
+        if not root.is_dir():
+            raise WorkspaceError(f"{root} is not a directory; give the workspace of a study")
+        if (root / INFO_DIR).is_dir():
+            raise WorkspaceError(
+                f"{root} has no {INFO_DIR}/{PLAN_NAME}: its preparation did not finish, "
+                "or another program made it; run the spec again"
+            )
+        raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}")
+    return Workspace(root, relocate(read_plan(plan_path), str(root)))
+
+
+def open_same(path: str | os.PathLike[str], digest: str) -> Workspace:
+    """Open a workspace whose plan somebody else has read before; `digest` is that of the plan.
+
+    Raises:
+        WorkspaceError: as `open_workspace`.
+        ExecutionError: the plan is another one now.
+    """
+    workspace = open_workspace(path)
+    if workspace.digest != digest:
+        raise ExecutionError(
+            f"the plan in {workspace.path} is not the one that was published: it was altered, and nothing of it is "
+            f"run; put {INFO_DIR}/{PLAN_NAME} back as it was, and restart the study"
+        )
+    return workspace
+
+
+def extension_name(number: int) -> str:
+    """Directory of a study's n-th extension, below its workspace."""
+    return f"{EXTENSIONS_DIR}/{number:03d}"
+
+
+def extensions(workspace: Workspace) -> list[Workspace]:
+    """The extensions of a study, oldest first; those whose preparation failed are left out."""
+    folder = workspace.root / EXTENSIONS_DIR
+    if not folder.is_dir():
+        return []
+    names = sorted((e.name for e in folder.iterdir() if e.name.isdecimal()), key=int)
+    return [open_workspace(folder / n) for n in names if (folder / n / INFO_DIR / PLAN_NAME).is_file()]
+
+
+def members(workspace: Workspace) -> list[Workspace]:
+    """The study that a workspace belongs to, and its extensions."""
+    study = open_workspace(workspace.root) if workspace.plan.extension else workspace
+    return [study, *extensions(study)]
+
+
+def shown_together(workspace: Workspace) -> list[Workspace]:
+    """What a workspace that was named stands for: a study and its extensions, or that extension alone."""
+    return [workspace] if workspace.plan.extension else members(workspace)
+
+
+def workspace_stem(name: str) -> str:
+    """What comes before the timestamp in the name of a study's workspace."""
+    stem = name.strip().replace(" ", "_")
+    if not stem or "/" in stem or stem in (".", ".."):
+        raise UsageError(
+            f"description.name {name!r} cannot name a directory; use letters, digits, '_', '-' and '.'"
+        )
+    return stem
+
+
+def output_path(spec: Spec) -> Path:
+    """Directory that holds the spec's workspaces: its OUTPUT_PATH, by default the current directory.
+
+    Variables in env blocks may refer to it, so it is read from the loaded spec's variables; ``~`` and
+    ``$HOME`` expand, a relative path counts from the current directory.
+    """
+    text = str(spec.variables.get("OUTPUT_PATH", "") or ".")
+    for dependency in spec.dependencies.paths:
+        text = text.replace(f"$({dependency.name})", dependency.path)
+    text = text.replace("$(SPECROOT)", str(Path(spec.path).absolute().parent))
+    return absolute_path(os.path.expandvars(text))
+
+
+def find_workspaces(spec: Spec, also_in: Iterable[Path] = ()) -> list[Workspace]:
+    """The workspaces of a spec's study, newest first; those whose preparation failed are left out.
+
+    They are looked for in the spec's OUTPUT_PATH, and in the directories `also_in`.
+    """
+    stem = workspace_stem(spec.document.description.name)
+    folders = dict.fromkeys([output_path(spec), *also_in])
+    paths = [path for folder in folders for path in workspaces_in(folder) if _stem_of(path) == stem]
+    return [open_workspace(path) for path in sorted(paths, key=_stamp_of, reverse=True)]
+
+
+def workspaces_in(folder: Path) -> list[Path]:
+    """The workspaces that lie in a directory, newest first; those whose preparation failed are left out."""
+    if not folder.is_dir():
+        return []
+    found = [
+        entry
+        for entry in folder.iterdir()
+        if _stem_of(entry)
+        and _TIMESTAMP.fullmatch(_stamp_of(entry))
+        and (entry / INFO_DIR / PLAN_NAME).is_file()
+    ]
+    return sorted(found, key=lambda path: (_stamp_of(path), path.name), reverse=True)
+
+
+def _stem_of(path: Path) -> str:
+    return path.name.rpartition("_")[0]
+
+
+def _stamp_of(path: Path) -> str:
+    return path.name.rpartition("_")[2]
+
+
+@contextmanager
+def lock(workspace: Workspace) -> Iterator[None]:
+    """Hold the workspace for one run; the kernel lets go of it when the process ends, however it ends.
+
+    Raises:
+        WorkspaceError: another run holds it; the message names its process.
+    """
+    with lock_file(workspace.info / "lock", f"{workspace.path} is in use by a live run"):
+        yield
+
+
+@contextmanager
+def lock_file(path: Path, taken: str) -> Iterator[None]:
+    """Hold a lock; WorkspaceError, which begins with `taken`, if another process holds it."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path, required=True))
+        except LockTaken as holder:
+            raise WorkspaceError(f"{taken} ({holder}); stop that one first, or wait for it") from None
+        except OSError as error:
+            raise WorkspaceError(f"cannot lock {path}: {error.strerror}") from error
+        yield

@@ -1,0 +1,230 @@
+"""More samples for a study that has run: a new workspace below its own, for the new samples alone."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import SpecError, UsageError, WorkspaceError
+from merlin.plan.differences import differences
+from merlin.plan.expand import make_plan, runtime_variables
+from merlin.plan.growing import Extends, extends
+from merlin.plan.parameters import Combination, as_block, combinations
+from merlin.plan.plan import Plan, SamplesInfo
+from merlin.plan.plan_io import write_plan
+from merlin.workspace.continuation import Continuation
+from merlin.workspace.directory import (
+    EXTENSIONS_DIR,
+    INFO_DIR,
+    PLAN_NAME,
+    Workspace,
+    extension_name,
+    lock_file,
+    members,
+)
+from merlin.workspace.local_launcher import LAUNCHERS, local_launcher
+from merlin.workspace.new_samples import JoinedRows
+from merlin.workspace.prepare import StudyOptions, code_version, preparing, write_provenance
+from merlin.workspace.same_samples import digest
+from merlin.workspace.samples import SamplesTable, open_samples
+from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.spec.model import Samples
+
+LOCK_NAME = "extend.lock"
+MAX_DIFFERENCES = 20  # that are shown
+
+
+def prepare_extension(
+    spec: Spec,
+    options: StudyOptions,
+    study: Workspace,
+    *,
+    only_new: bool = False,
+    note: Callable[[str], None] | None = None,
+) -> Workspace | None:
+    """Plan the samples that the spec has beyond those of a study; None if there are none.
+
+    Args:
+        spec: A checked spec: that of the study, but for the samples. Its number of samples is the one to reach.
+        options: Of the command line.
+        study: The study, not one of its extensions. Nothing of it runs now.
+        only_new: The samples file has the new samples alone; else it begins with the old ones.
+        note: Receives one line for what takes long.
+
+    Raises:
+        SpecError: the spec does not describe the study, or its samples do not continue the study's.
+        WorkspaceError: somebody else is extending the study, or it cannot be written to.
+    """
+    with lock_file(study.info / LOCK_NAME, f"{study.path} is being extended by another command"):
+        extension = _Extension(spec, options, study, only_new)
+        extension.check_spec()
+        return extension.prepare(note or (lambda _: None))
+
+
+def plan_extension(
+    spec: Spec, options: StudyOptions, study: Workspace, *, only_new: bool = False
+) -> Plan | None:
+    """The plan that `prepare_extension` would make now, and raises as it does; writes nothing and runs nothing.
+
+    Where only a command could tell the number of new samples, the plan has none.
+    """
+    extension = _Extension(spec, options, study, only_new)
+    extension.check_spec()
+    return extension.preview()
+
+
+@dataclass
+class _Extension:
+    """The next extension of a study."""
+
+    spec: Spec
+    options: StudyOptions
+    study: Workspace
+    only_new: bool
+    path: Path = field(init=False)
+    extending: Extends = field(init=False)
+    combos: tuple[Combination, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.members = members(self.study)
+        number = _next_number(self.study)
+        self.path = self.study.path / extension_name(number)
+        self.extending = extends(number, self.study.path, [member.plan for member in self.members])
+        spec, options = self.spec, self.options
+        self.combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+
+    def preview(self) -> Plan | None:
+        num = self._continuation(runtime_variables(self.spec, self.path, self.study.path)).look()
+        return None if num == 0 else self._plan(self.path / INFO_DIR / "samples.npy", num or 0)
+
+    def _continuation(self, variables: Mapping[str, str]) -> Continuation:
+        samples, _ = self._samples()
+        old = _old_rows(self.members)
+        return Continuation(self.spec, self.options, samples, variables, old, self.only_new)
+
+    def prepare(self, say: Callable[[str], None]) -> Workspace | None:
+        variables = runtime_variables(self.spec, self.path, self.study.path)
+        new = self._continuation(variables)
+        if new.look() == 0:
+            return None
+        _make_directory(self.path)
+        with preparing(self.path):
+            info = self.path / INFO_DIR
+            parameters = as_block(self.combos) if self.options.pgen else None
+            write_provenance(self.spec, info, variables, parameters)
+            file = new.write(info, say)
+            if file is not None:
+                table = open_samples(file, new.samples.column_labels)
+                plan = self._plan(file, table.num)
+                refuse_unsafe_text(self.spec, self.options, plan, table)
+                write_plan(info / PLAN_NAME, plan)
+                return Workspace(self.path, plan)
+        shutil.rmtree(self.path)  # generate.cmd has made as many samples as there were
+        return None
+
+    def _plan(self, file: Path, num: int) -> Plan:
+        return make_plan(
+            self.spec,
+            workspace=self.path,
+            num_samples=num,
+            samples_file=stored_path(file, self.path),
+            combos=self.combos,
+            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+            study_id=uuid.uuid4().hex,
+            seed=self.study.plan.seed,
+            launcher=local_launcher(self.spec).command,
+            code_version=code_version(),
+            extending=self.extending,
+        )
+
+    # ------------------------------------------------------------------ is it the same study
+
+    def check_spec(self) -> None:
+        """Compare what the spec would have planned at the time with what was planned."""
+        _, old = self._samples()
+        tried = [self._plan_again(old, launcher) for launcher in LAUNCHERS]
+        found = min((differences(self.study.plan, plan) for plan in tried), key=len)
+        if found:
+            names = [step.name for step in self.spec.document.study]
+            hint = "an extension may differ from its study in the samples alone; give the same --vars, too"
+            raise SpecError(
+                [
+                    self.spec.finding(
+                        ("study", names.index(each.step)) if each.step in names else ("study",),
+                        f"not as in {self.study.path}: {each.message}",
+                        "extend-differs",
+                        hint,
+                    )
+                    for each in found[:MAX_DIFFERENCES]
+                ]
+            )
+        if not any(instance.per_sample for instance in self.study.plan.instances):
+            raise UsageError(f"no step of the study in {self.study.path} runs per sample")
+
+    def _samples(self) -> tuple[Samples, SamplesInfo]:
+        """The spec's samples block, and what the study's plan says of them."""
+        samples, old = self.spec.document.merlin.samples, self.study.plan.samples
+        if samples is None or old is None:
+            whose = "the spec" if samples is None else f"the study in {self.study.path}"
+            raise UsageError(f"{whose} has no samples, so there is nothing to add to (merlin.samples)")
+        if tuple(samples.column_labels) != old.labels:
+            message = (
+                f"the columns are {', '.join(samples.column_labels)}, the study's {', '.join(old.labels)}"
+            )
+            where = ("merlin", "samples", "column_labels")
+            raise SpecError([self.spec.finding(where, message, "extend-differs")])
+        return samples, old
+
+    def _plan_again(self, old: SamplesInfo, launcher: str) -> Plan:
+        plan = self.study.plan
+        return make_plan(
+            self.spec,
+            workspace=self.study.path,
+            num_samples=old.num,
+            samples_file=old.file,
+            combos=self.combos,
+            created=plan.created,
+            study_id=plan.study_id,
+            seed=plan.seed,
+            launcher=launcher,
+            code_version=plan.code_version,
+        )
+
+
+def _next_number(study: Workspace) -> int:
+    """One more than the last; a number whose preparation failed is not used again."""
+    folder = study.path / EXTENSIONS_DIR
+    used = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
+    return max(used, default=0) + 1
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise WorkspaceError(f"cannot create {path}: {error.strerror}") from error
+
+
+def _old_rows(studies: list[Workspace]) -> SamplesTable:
+    """All samples so far; WorkspaceError if their files have changed."""
+    parts = []
+    for member in studies:
+        info = member.plan.samples
+        assert info is not None
+        file = member.path / info.file
+        table = open_samples(file, info.labels)
+        if table.num < info.num or (info.digest and digest(table, info.num) != info.digest):
+            raise WorkspaceError(
+                f"{file}: its first {info.num:,} rows are not those that {member.path} was planned with; "
+                "put them back, or the samples there could not be told from the new ones"
+            )
+        parts.append((table, 0, info.num))
+    return JoinedRows(parts)

@@ -1,0 +1,262 @@
+"""From a spec to a workspace that is ready to run: directories, provenance, samples, plan."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.base.document.tokens import substitute
+from merlin.base.files import write_text
+from merlin.errors import MerlinError, UsageError, WorkspaceError
+from merlin.plan.expand import make_plan, provenance_stem, runtime_variables
+from merlin.plan.parameters import as_block, combinations
+from merlin.plan.plan import Plan
+from merlin.plan.plan_io import write_plan
+from merlin.workspace.acquire import acquire_dependencies
+from merlin.workspace.directory import (
+    INFO_DIR,
+    PLAN_NAME,
+    Workspace,
+    output_path,
+    workspace_stem,
+)
+from merlin.workspace.local_launcher import local_launcher
+from merlin.workspace.same_samples import digest, stamp
+from merlin.workspace.samples import SamplesTable, holds_numbers_only, open_samples
+from merlin.workspace.sampling import write_samples
+from merlin.workspace.spec_samples import (
+    checked_samples,
+    design_of,
+    expected_samples,
+    is_made,
+    located_samples,
+    refuse_unsafe_text,
+    run_generate,
+    samples_path,
+    stored_path,
+)
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """What the command line adds to a spec."""
+
+    samples_file: str | None = None  # --samplesfile: used instead of the spec's samples
+    pgen: str | None = None
+    pargs: tuple[str, ...] = ()
+    seed: int = 0
+    allow_undefined: bool = False  # $(NAME) that nothing defines is a warning
+
+
+def prepare_study(
+    spec: Spec, options: StudyOptions | None = None, note: Callable[[str], None] | None = None
+) -> Workspace:
+    """Create a new workspace with everything in it that a run needs; the plan is written last.
+
+    If anything fails, the workspace stays for diagnosis, with the message in ``merlin_info/error.txt`` and no
+    plan.
+
+    Args:
+        spec: A checked spec.
+        options: Of the command line.
+        note: Receives one line for what takes long.
+
+    Raises:
+        SamplesError: there are no usable samples, or the command that makes them failed.
+        WorkspaceError: the workspace cannot be created.
+    """
+    options = options or StudyOptions()
+    say = note or (lambda _: None)
+    combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+    stem = workspace_stem(spec.document.description.name)
+    are_given = _check_given_samples(spec, options, stem)
+    workspace = _new_directory(output_path(spec), stem)
+    info = workspace / INFO_DIR
+    with preparing(workspace):
+        variables = runtime_variables(spec, workspace)
+        write_provenance(spec, info, variables, as_block(combos) if options.pgen else None)
+        acquire_dependencies(spec, variables, say)
+        table, samples_file = _make_samples(spec, options, info, variables, say)
+        plan = make_plan(
+            spec,
+            workspace=workspace,
+            num_samples=None if table is None else table.num,
+            samples_file=samples_file,
+            combos=combos,
+            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+            study_id=uuid.uuid4().hex,
+            seed=options.seed,
+            launcher=local_launcher(spec).command,
+            code_version=code_version(),
+        )
+        if table is not None and not are_given:
+            refuse_unsafe_text(spec, options, plan, table)
+        plan = with_samples_digest(plan, table)
+        write_plan(info / PLAN_NAME, plan)
+    return Workspace(workspace, plan)
+
+
+@contextmanager
+def preparing(workspace: Path) -> Iterator[None]:
+    """Make merlin_info; whatever goes wrong later is written there, too.
+
+    Raises:
+        WorkspaceError: in place of OSError.
+    """
+    info = workspace / INFO_DIR
+    try:
+        info.mkdir()
+        (info / "ledger").mkdir()
+        yield
+    except MerlinError as error:
+        _keep_message(info, str(error))
+        raise
+    except OSError as error:
+        _keep_message(info, str(error))
+        raise WorkspaceError(f"cannot prepare {workspace}: {error}") from error
+
+
+def with_samples_digest(plan: Plan, table: SamplesTable | None) -> Plan:
+    """Of samples outside of the workspace the plan knows the digest: their file may get more rows later."""
+    if table is None or plan.samples is None or not Path(plan.samples.file).is_absolute():
+        return plan
+    seen = stamp(plan.samples.file)  # before the rows are read, so that a later change is not taken for them
+    return replace(plan, samples=replace(plan.samples, digest=digest(table, table.num), stamp=seen))
+
+
+def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
+    """The plan that `prepare_study` would make now; writes nothing and runs nothing.
+
+    The number of samples is known from a built-in method or an existing file. Where only a command could
+    tell, the plan has ``samples.num == 0`` and steps that run per sample have no tasks.
+    """
+    options = options or StudyOptions()
+    now = datetime.now(UTC).astimezone()
+    stem = workspace_stem(spec.document.description.name)
+    workspace = output_path(spec) / f"{stem}_{now:%Y%m%d-%H%M%S}"
+    variables = runtime_variables(spec, workspace)
+    samples = spec.document.merlin.samples
+    num, file = None, None
+    if samples is not None:
+        path = samples_path(samples, options, variables)
+        num, file = expected_samples(spec, samples, path, options), stored_path(path, workspace)
+    return make_plan(
+        spec,
+        workspace=workspace,
+        num_samples=num,
+        samples_file=file,
+        combos=combinations(spec.document, options.pgen, options.pargs, spec.variables),
+        created=now.isoformat(timespec="seconds"),
+        study_id="",
+        seed=options.seed,
+        launcher=local_launcher(spec).command,
+        code_version=code_version(),
+    )
+
+
+def code_version() -> str:
+    """Of this program, "" if it is not installed."""
+    try:
+        return metadata.version("merlin-ensembles")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+# --------------------------------------------------------------------------- directory, provenance
+
+
+def _new_directory(folder: Path, stem: str) -> Path:
+    """Make ``stem_TIMESTAMP``; where another study has taken this second, the next free one."""
+    moment = datetime.fromtimestamp(time.time())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = folder / f"{stem}_{moment:%Y%m%d-%H%M%S}"
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                moment += timedelta(seconds=1)
+    except OSError as error:
+        raise WorkspaceError(
+            f"cannot create a workspace in {folder}: {error.strerror}; name another place with --vars OUTPUT_PATH=DIR"
+        ) from error
+
+
+def write_provenance(
+    spec: Spec, info: Path, variables: Mapping[str, str], parameters: Mapping[str, Any] | None = None
+) -> None:
+    """The spec as it is, with defaults, and with variables, and `parameters` of a generator, filled in."""
+    stem = provenance_stem(spec)
+    try:
+        write_text(info / f"{stem}.orig.yaml", spec.text)
+        write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
+        write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
+    except OSError as error:
+        raise WorkspaceError(f"cannot write into {info}: {error.strerror}") from error
+
+
+def _keep_message(info: Path, message: str) -> None:
+    if info.is_dir():
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            write_text(info / "error.txt", message + "\n")
+
+
+# ----------------------------------------------------------------------------------------- samples
+
+
+def _make_samples(
+    spec: Spec, options: StudyOptions, info: Path, variables: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[SamplesTable | None, str | None]:
+    """Find, copy or make the samples and look at every row; returns them with their path for the plan."""
+    samples = spec.document.merlin.samples
+    if samples is None:
+        if options.samples_file is not None:
+            raise UsageError(
+                "--samplesfile was given, but the spec has no merlin.samples block with column_labels"
+            )
+        return None, None
+    path = samples_path(samples, options, variables)
+    if not is_made(samples, options, path):
+        if options.samples_file is not None and "*" not in path.name:
+            copy = info / path.name
+            shutil.copyfile(path, copy)
+            path = copy
+        return open_samples(path, samples.column_labels), stored_path(path, info.parent)
+    if samples.generate is not None:
+        say("generating samples")
+        if samples.generate.cmd is not None:
+            run_generate(spec, substitute(samples.generate.cmd, variables), path, info)
+        else:
+            write_samples(path, design_of(spec, samples), samples.column_labels)
+            # finite by construction, and reading them back would take longer than making them
+            return open_samples(path, samples.column_labels), stored_path(path, info.parent)
+    table = located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
+    return table, stored_path(path, info.parent)
+
+
+def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> bool:
+    """Look at every row of samples that exist already, before anything is written; whether there are any."""
+    samples = spec.document.merlin.samples
+    if samples is None:
+        return False
+    variables = runtime_variables(spec, output_path(spec) / f"{stem}_00000000-000000")
+    path = samples_path(samples, options, variables)
+    if is_made(samples, options, path):
+        return False
+    table = located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
+    if not holds_numbers_only(table):
+        refuse_unsafe_text(spec, options, plan_only(spec, options), table)
+    return True

@@ -1,0 +1,225 @@
+"""Built-in samples: designs of experiments from a method, a number, bounds and a seed.
+
+The values depend on nothing but these four. Every method but latin_hypercube is made block by block, so that
+a hundred million samples need no more memory than a block; a Latin hypercube permutes whole columns and is
+made at once.
+
+A design can be made from a row on (`first`), which is how a study gets more samples. The rows of sobol, halton,
+uniform and normal are the ones a larger design has there. A Latin hypercube cannot be continued: the new rows are
+one of their own, seeded by (seed, first). A grid has no more rows to give.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merlin.errors import UsageError
+from merlin.workspace.direct_file import PAGE, write_pages
+from merlin.workspace.samples import save_samples
+
+METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
+_BLOCK_ROWS = 1 << 18
+_SOBOL_SHORT = 1 << 30  # SciPy's direction numbers for longer sequences differ
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What to sample.
+
+    `bounds` gives (low, high) per label, for `normal` (mean, standard deviation). For `grid`, `num` is the
+    number of points along each axis, or the total, which must then be a power of the number of labels; the
+    grid includes both bounds, and its last label varies fastest.
+    """
+
+    method: str
+    num: int | tuple[int, ...]
+    bounds: Mapping[str, tuple[float, float]]
+    seed: int = 0
+
+    @property
+    def num_samples(self) -> int:
+        return math.prod(self.axes) if self.method == "grid" else self._single
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Points along each axis of a grid."""
+        if not isinstance(self.num, int):
+            return tuple(self.num)
+        side = round(self.num ** (1 / max(1, len(self.bounds))))
+        return (side,) * len(self.bounds)
+
+    @property
+    def _single(self) -> int:
+        if not isinstance(self.num, int):
+            raise UsageError(f"num is one number for the method {self.method}; a list is for grid")
+        return self.num
+
+
+def check_design(design: Design, labels: Sequence[str]) -> None:
+    """Raises UsageError with what to change."""
+    if design.method not in METHODS:
+        raise UsageError(f"unknown sampling method {design.method!r}; allowed: {', '.join(METHODS)}")
+    missing = [label for label in labels if label not in design.bounds]
+    extra = [label for label in design.bounds if label not in labels]
+    if missing or extra:
+        what = f"no bounds for {', '.join(missing)}" if missing else f"bounds for unknown {', '.join(extra)}"
+        raise UsageError(f"{what}; the columns are {', '.join(labels)}")
+    for label, (low, high) in design.bounds.items():
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UsageError(f"bounds of {label}: [{low}, {high}] are not finite")
+        if design.method == "normal" and high < 0:
+            raise UsageError(f"bounds of {label}: the standard deviation {high} is negative")
+        if design.method != "normal" and not low <= high:
+            raise UsageError(f"bounds of {label}: {low} is above {high}")
+    if design.method == "grid":
+        _check_grid(design, labels)
+    if design.num_samples < 1:
+        raise UsageError(f"num is {design.num}; at least one sample is needed")
+
+
+def _check_grid(design: Design, labels: Sequence[str]) -> None:
+    if not isinstance(design.num, int):
+        if len(design.num) != len(labels) or min(design.num) < 1:
+            raise UsageError(
+                f"num: {list(design.num)} needs one number of points for each of {', '.join(labels)}"
+            )
+    elif math.prod(design.axes) != design.num:
+        side = design.axes[0]
+        near = " or ".join(str(s ** len(labels)) for s in (side, side + 1) if s > 0)
+        raise UsageError(
+            f"a grid over {len(labels)} columns cannot have {design.num} points; "
+            f"take {near}, or give num as a list with one number per column"
+        )
+
+
+def check_continuation(design: Design, first: int) -> None:
+    """Raises UsageError if the design has no rows [first, num_samples) to give."""
+    if design.method == "grid" and first:
+        raise UsageError(
+            "a grid cannot get more points: with another number of points along an axis all of them move; "
+            "run a new study, or give the new points in a file (--samplesfile FILE --new-rows)"
+        )
+    if design.method == "sobol" and 0 < first <= _SOBOL_SHORT < design.num_samples:
+        raise UsageError(
+            f"a sobol design of more than {_SOBOL_SHORT:,} samples is another sequence than a smaller one; "
+            "continue with the method uniform"
+        )
+
+
+def generate_samples(design: Design, labels: Sequence[str], first: int = 0) -> Array:
+    """Rows [first, n) of the design as an array of shape (n - first, d), columns in the order of `labels`."""
+    check_design(design, labels)
+    check_continuation(design, first)
+    return np.concatenate(list(_blocks(design, labels, first)))
+
+
+def write_samples(path: Path, design: Design, labels: Sequence[str], first: int = 0) -> int:
+    """Write rows [first, n) of the design to a samples file, atomically, ``.npy`` by blocks.
+
+    Returns the number of rows written.
+    """
+    check_design(design, labels)
+    check_continuation(design, first)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    num = design.num_samples - first
+    if path.suffix.lower() != ".npy":
+        save_samples(path, generate_samples(design, labels, first), labels)
+        return num
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shape = (num, len(labels))
+    try:
+        temporary.unlink(missing_ok=True)
+        write_pages(temporary, _npy_parts(shape, _blocks(design, labels, first)))
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return num
+
+
+def _npy_parts(shape: tuple[int, int], blocks: Iterable[Array]) -> Iterator[memoryview]:
+    """The bytes of an ``.npy`` file; its header fills a page, so that the values begin at one."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}"
+    magic = np.lib.format.magic(1, 0)
+    room = PAGE - len(magic) - 2
+    yield memoryview(magic + room.to_bytes(2, "little") + header.ljust(room - 1).encode("latin1") + b"\n")
+    for block in blocks:
+        yield np.ascontiguousarray(block, dtype="<f8").data
+
+
+def _blocks(design: Design, labels: Sequence[str], first: int = 0) -> Iterator[Array]:
+    """Rows [first, n), block by block."""
+    bounds = np.array([design.bounds[label] for label in labels], dtype=np.float64)
+    draw = _drawer(design, bounds[:, 0], bounds[:, 1], first)
+    num = design.num_samples
+    block_rows = num if design.method == "latin_hypercube" else _BLOCK_ROWS
+    for lo in range(first, num, block_rows):
+        yield draw(lo, min(lo + block_rows, num))
+
+
+def _drawer(design: Design, low: Array, high: Array, first: int) -> Callable[[int, int], Array]:
+    """A function that makes rows [lo, hi); it must be called for consecutive ranges, from `first` on."""
+    if design.method == "grid":
+        points = [np.linspace(a, b, n) for a, b, n in zip(low, high, design.axes, strict=True)]
+        return lambda lo, hi: _grid_rows(points, lo, hi)
+    if design.method == "uniform":
+        bits = np.random.PCG64(design.seed)
+        bits.advance(first * len(low))  # a number takes one step of the generator
+        uniform = np.random.Generator(bits)
+        return lambda lo, hi: _scaled(uniform.random((hi - lo, len(low))), high - low, low)
+    if design.method == "normal":
+        normal = np.random.default_rng(design.seed)
+        for lo in range(0, first, _BLOCK_ROWS):  # a number takes one step or several: they have to be drawn
+            normal.standard_normal((min(_BLOCK_ROWS, first - lo), len(low)))
+        return lambda lo, hi: _scaled(normal.standard_normal((hi - lo, len(low))), high, low)
+    is_cube = design.method == "latin_hypercube"
+    seed = [design.seed, first] if is_cube and first else design.seed
+    engine = _engine(design, len(low), np.random.default_rng(seed))
+    for lo in range(0, 0 if is_cube else first, _BLOCK_ROWS):
+        engine.fast_forward(min(_BLOCK_ROWS, first - lo))
+    return lambda lo, hi: _scaled(_unit_rows(engine, hi - lo), high - low, low)
+
+
+def _scaled(rows: Array, factor: Array, offset: Array) -> Array:
+    """offset + rows * factor, in place."""
+    rows *= factor
+    rows += offset
+    return rows
+
+
+def _grid_rows(points: list[Array], lo: int, hi: int) -> Array:
+    indices = np.unravel_index(np.arange(lo, hi), [len(axis) for axis in points])
+    return np.stack([axis[index] for axis, index in zip(points, indices, strict=True)], axis=1)
+
+
+def _engine(design: Design, dimensions: int, generator: np.random.Generator) -> Any:
+    from scipy.stats import qmc
+
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "latin_hypercube": (qmc.LatinHypercube, {}),
+        "halton": (qmc.Halton, {}),
+        "sobol": (qmc.Sobol, {"bits": 64} if design.num_samples > _SOBOL_SHORT else {}),
+    }
+    make, extra = kinds[design.method]
+    try:
+        return make(d=dimensions, rng=generator, **extra)
+    except TypeError:  # SciPy before 1.15 calls it seed
+        return make(d=dimensions, seed=generator, **extra)
+
+
+def _unit_rows(engine: Any, num: int) -> Array:
+    with warnings.catch_warnings():
+        # Sobol points balance best for powers of two; the user's number of samples is what counts here.
+        warnings.filterwarnings("ignore", message="The balance properties")
+        return np.asarray(engine.random(num), dtype=np.float64)

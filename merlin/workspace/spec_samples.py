@@ -1,0 +1,144 @@
+"""Where the samples that a spec names come from: an existing file, its command, or a built-in method."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.base.document.tokens import substitute
+from merlin.base.files import absolute_path
+from merlin.errors import Diagnostic, SamplesError, UsageError
+from merlin.workspace.checking import located
+from merlin.workspace.samples import MAX_DIAGNOSTICS, SamplesTable, check_samples, open_samples
+from merlin.workspace.sampling import Design, check_design
+from merlin.workspace.text_values import unsafe_values
+
+if TYPE_CHECKING:
+    from merlin.plan.plan import Plan
+    from merlin.spec.load import Spec
+    from merlin.spec.model import Generate, Samples
+    from merlin.workspace.prepare import StudyOptions
+
+DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
+_TAIL_BYTES = 2000
+
+
+def is_made(samples: Samples, options: StudyOptions, path: Path) -> bool:
+    """Whether the samples are made for this study; existing ones are used as they are."""
+    return options.samples_file is None and samples.generate is not None and not path.exists()
+
+
+def checked_samples(path: Path, labels: Sequence[str]) -> SamplesTable:
+    """The table of a file, after a look at every row."""
+    table = open_samples(path, labels)
+    check_samples(table)
+    return table
+
+
+def samples_path(samples: Samples, options: StudyOptions, variables: Mapping[str, str]) -> Path:
+    """Absolute path of the samples file; a relative one counts from the current directory."""
+    text = options.samples_file or substitute(samples.file or DEFAULT_SAMPLES_FILE, variables)
+    return absolute_path(os.path.expandvars(text))
+
+
+def stored_path(path: Path, workspace: Path) -> str:
+    """Relative if it is inside the workspace, so that the workspace may be moved."""
+    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
+
+
+def located_samples(spec: Spec, options: StudyOptions, opening: Callable[[], SamplesTable]) -> SamplesTable:
+    """Point what is wrong with a file as a whole to the line of the spec that names it."""
+    try:
+        return opening()
+    except SamplesError as error:
+        if options.samples_file is not None:
+            raise
+        place = spec.position("merlin", "samples", "file")
+        raise SamplesError([located(d, str(spec.path), place) for d in error.diagnostics]) from error
+
+
+def refuse_unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, table: SamplesTable) -> None:
+    """SamplesError if a script of the plan would have text of the samples in it that a shell acts on."""
+
+    def look() -> SamplesTable:
+        if found := unsafe_values(plan, table, MAX_DIAGNOSTICS):
+            raise SamplesError(found)
+        return table
+
+    located_samples(spec, options, look)
+
+
+def unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, path: Path) -> list[Diagnostic]:
+    """The same as findings about samples that exist."""
+    samples = spec.document.merlin.samples
+    if samples is None or is_made(samples, options, path):
+        return []
+    try:
+        refuse_unsafe_text(spec, options, plan, open_samples(path, samples.column_labels))
+    except SamplesError as error:
+        return error.diagnostics
+    return []
+
+
+def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
+    """The number of samples, None if only a command could tell."""
+    if not is_made(samples, options, path):
+        return located_samples(spec, options, lambda: open_samples(path, samples.column_labels)).num
+    if samples.generate is None or samples.generate.cmd is not None:
+        return None
+    return design_of(spec, samples).num_samples
+
+
+def design_of(spec: Spec, samples: Samples) -> Design:
+    """The built-in design that the spec asks for; SamplesError with its place if it cannot be made."""
+    generate: Generate | None = samples.generate
+    where = ("merlin", "samples", "generate")
+    if generate is None or generate.method is None or generate.num is None:
+        message = "generate needs cmd, or method, num and bounds"
+        raise SamplesError([spec.finding(where, message, "samples-generate")])
+    design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
+    try:
+        check_design(design, samples.column_labels)
+    except UsageError as error:
+        raise SamplesError([spec.finding(where, str(error), "samples-generate")]) from error
+    return design
+
+
+def unused_generate(spec: Spec, num: int) -> list[Diagnostic]:
+    """A warning if a study of `num` samples has not got them from generate's method, but from an existing file."""
+    samples = spec.document.merlin.samples
+    generate = None if samples is None else samples.generate
+    if samples is None or generate is None or generate.method is None or generate.num is None:
+        return []
+    wanted = Design(method=generate.method, num=generate.num, bounds=generate.bounds).num_samples
+    if wanted == num:
+        return []
+    message = (
+        f"the samples file exists and is used, so generate is not: it would make {wanted:,} samples, and "
+        f"{samples.file} has {num:,}"
+    )
+    hint = "to make new samples, remove the file or name another one; to keep it, leave generate out"
+    where = ("merlin", "samples", "generate", "num")
+    return [spec.finding(where, message, "samples-generate", hint, severity="warning")]
+
+
+def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
+    """Run generate.cmd by /bin/sh in the current directory; cmd.sh, cmd.out, cmd.err go to merlin_info."""
+    (info / "cmd.sh").write_text(command)
+    with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
+        )
+    if done.returncode == 0 and (path.exists() or "*" in path.name):
+        return
+    if done.returncode != 0:
+        message = f"generate.cmd failed with exit code {done.returncode}"
+    else:
+        message = f"generate.cmd ended well, but did not make {path}"
+    tail = (info / "cmd.err").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    indented = "\n".join(f"    {line}" for line in tail.splitlines())
+    message += f"; the end of {info / 'cmd.err'}:\n{indented}" if tail else f"; {info / 'cmd.err'} is empty"
+    raise SamplesError([spec.finding(("merlin", "samples", "generate", "cmd"), message, "samples-generate")])

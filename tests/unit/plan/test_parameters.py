@@ -1,0 +1,88 @@
+"""Combinations of parameters, from the spec and from Maestro's generator."""
+
+import pytest
+
+from merlin.errors import UsageError
+from merlin.plan.parameters import combinations, path_safe
+from merlin.spec.model import Document
+
+
+def document(**parameters):
+    step = {"name": "a", "run": {"cmd": "true"}}
+    return Document.model_validate(
+        {"description": {"name": "s"}, "study": [step], "global.parameters": parameters}
+    )
+
+
+def test_the_ith_values_make_the_ith_combination():
+    combos = combinations(
+        document(X2={"values": [0.5, 1], "label": "X2.%%"}, A={"values": ["p", "q"], "label": ["one", "two"]})
+    )
+    assert [dict(combo.values) for combo in combos] == [{"X2": 0.5, "A": "p"}, {"X2": 1, "A": "q"}]
+    assert [combo.label(["X2", "A"]) for combo in combos] == ["one.X2.0.5", "two.X2.1"]
+    assert combos[0].tokens() == {
+        "X2": "0.5",
+        "X2.label": "X2.0.5",
+        "X2.name": "X2",
+        "A": "p",
+        "A.label": "one",
+        "A.name": "A",
+    }
+
+
+def test_a_study_without_parameters_has_no_combination():
+    assert combinations(document()) == ()
+
+
+def test_different_numbers_of_values_are_refused():
+    with pytest.raises(UsageError, match="A has 1, B has 2"):
+        combinations(document(A={"values": [1], "label": "A.%%"}, B={"values": [1, 2], "label": "B.%%"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"), [("A.1", "A.1"), ("a b/c:d", "a_bcd"), ("(x)-_", "(x)-_"), ("ü%", "")]
+)
+def test_directory_names_are_those_of_maestro(text, safe):
+    assert path_safe(text) == safe
+
+
+GENERATOR = """
+from maestrowf.datastructures.core import ParameterGenerator
+
+def get_custom_generator(env, **kwargs):
+    generator = ParameterGenerator()
+    num = int(kwargs.get("NUM", "2"))
+    generator.add_parameter("A", list(range(num)), "A.%%")
+    generator.add_parameter("B", [env.find("WHERE").value] * num)
+    return generator
+"""
+
+
+def test_a_generator_file_replaces_the_parameters(tmp_path):
+    path = tmp_path / "pgen.py"
+    path.write_text(GENERATOR)
+    combos = combinations(document(), path, ["NUM: 3"], {"WHERE": "here"})
+    assert [combo.label(["A", "B"]) for combo in combos] == ["A.0.B.here", "A.1.B.here", "A.2.B.here"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", "defines no function"),
+        ("1 +", "SyntaxError"),
+        ("def get_custom_generator(env): raise OSError('no disk')", "OSError: no disk"),
+        ("def get_custom_generator(env): return 3", "must return"),
+    ],
+)
+def test_a_broken_generator_is_a_usage_error(tmp_path, text, words):
+    path = tmp_path / "pgen.py"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        combinations(document(), path)
+
+
+def test_generator_arguments_are_pairs(tmp_path):
+    with pytest.raises(UsageError, match="NAME:VALUE"):
+        combinations(document(), tmp_path / "no.py", ["N=3"])
+    with pytest.raises(UsageError, match="no such file"):
+        combinations(document(), tmp_path / "no.py")
