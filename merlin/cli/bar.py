@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from merlin.cli.output import duration, size
+from merlin.base.text import duration, size
 from merlin.cli.progress import LINE_EVERY_S, Speed
 
 Tell = Callable[[int, int], None]  # done, in all

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from merlin.base.text import size
 from merlin.shards.describe import (
     Description,
     FieldFacts,
@@ -16,7 +17,6 @@ from merlin.shards.describe import (
     graph_description,
     provenance,
     shape_text,
-    size_text,
     source_name,
     statistics_of,
 )
@@ -64,7 +64,7 @@ def _head(facts: Description, width: int) -> list[str]:
         ("samples", f"{facts.num_rows:,} in {shards} of up to {facts.samples_per_shard:,}"),
         (
             "size",
-            f"{size_text(facts.size_bytes)}, {size_text(facts.bytes_per_sample)} a sample{_whole_ratio(facts)}",
+            f"{size(facts.size_bytes)}, {size(facts.bytes_per_sample)} a sample{_whole_ratio(facts)}",
         ),
         ("", f"sizes of fields are from {some}" if 0 < facts.sizes_from < facts.num_shards else ""),
         ("splits", ", ".join(splits)),
@@ -164,8 +164,8 @@ def _units(field: FieldFacts) -> str:
 
 
 def _size(field: FieldFacts) -> str:
-    size = field.stored_bytes if math.isfinite(field.stored_bytes) else field.row_bytes
-    return size_text(size) if math.isfinite(size) else ""
+    num_bytes = field.stored_bytes if math.isfinite(field.stored_bytes) else field.row_bytes
+    return size(num_bytes) if math.isfinite(num_bytes) else ""
 
 
 def _field_statistics(facts: Description) -> list[str]:

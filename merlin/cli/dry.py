@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.cli.output import count, print_json
+from merlin.base.text import count
+from merlin.cli.output import print_json
 
 if TYPE_CHECKING:
     from merlin.plan.plan import StepInstance

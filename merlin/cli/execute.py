@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.base.text import count, duration
 from merlin.cli.advice import next_commands
-from merlin.cli.output import count, duration, flush, print_json, table
+from merlin.cli.output import flush, print_json, table
 from merlin.errors import ExecutionError, command_line
 
 if TYPE_CHECKING:

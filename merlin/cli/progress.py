@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from merlin.cli.output import count, duration, rate
+from merlin.base.text import count, duration, rate
 
 if TYPE_CHECKING:
     from merlin.execution.events import Progress, RunSummary

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.cli.output import count, flush, print_json
+from merlin.base.text import count
+from merlin.cli.output import flush, print_json
 from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:

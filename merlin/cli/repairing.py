@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.cli.output import count
+from merlin.base.text import count
 from merlin.errors import ShardError, WorkspaceError, command_line
 
 if TYPE_CHECKING:

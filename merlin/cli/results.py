@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from merlin.base.text import count, duration, size
 from merlin.cli.bar import progress_bar
-from merlin.cli.output import console, count, duration, is_terminal, print_json, size, table
+from merlin.cli.output import console, is_terminal, print_json, table
 from merlin.errors import MissingExtraError
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.cli.output import count
+from merlin.base.text import count
 from merlin.cli.watch import Look, State, idle_queues, sum_by_step
 from merlin.errors import ExecutionError, MerlinError
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from merlin.cli.output import duration
+from merlin.base.text import duration
 
 if TYPE_CHECKING:
     from merlin.train.events import Note, Report

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.cli.output import console, count, flush, print_json, table
+from merlin.base.text import count
+from merlin.cli.output import console, flush, print_json, table
 from merlin.cli.train_display import choose_train_display, number
 from merlin.errors import MerlinError, UsageError
 

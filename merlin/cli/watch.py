@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from merlin.cli.output import count
+from merlin.base.text import count
 from merlin.errors import ExecutionError, WorkspaceError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from merlin.base.text import count, size
 from merlin.errors import ShardError
 from merlin.shards.format.counts import Counts
 from merlin.shards.format.manifest_file import (
@@ -92,8 +93,8 @@ class Description:
     def line(self) -> str:
         """One line: where, how many samples, shards, bytes and fields."""
         return (
-            f"{self.path}: {self.num_rows:,} samples in {_plural(self.num_shards, 'shard')}, "
-            f"{size_text(self.size_bytes)}, {_plural(len(self.fields), 'field')}"
+            f"{self.path}: {self.num_rows:,} samples in {count(self.num_shards, 'shard')}, "
+            f"{size(self.size_bytes)}, {count(len(self.fields), 'field')}"
         )
 
     @property
@@ -171,16 +172,6 @@ def source_name(source: SourceInfo) -> str:
     return f"{source.workspace}/{source.id}" if source.workspace else source.id
 
 
-def size_text(num_bytes: float) -> str:
-    """ "3.2 GB", in powers of ten."""
-    size = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("unreachable")
-
-
 def shape_text(info: FieldInfo | ColumnInfo) -> str:
     """ "64×64×4", "*×3" with a first axis of variable length, "" for one number."""
     return "×".join(["*"] * info.ragged + [str(size) for size in info.shape])
@@ -256,10 +247,6 @@ def provenance(facts: Description) -> list[tuple[str, str]]:
         ("path", facts.path),
     ]
     return [(label, str(value)) for label, value in known if value not in (None, "")]
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 # sizes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.base.reading_sql import require_reading
 from merlin.errors import MissingExtraError, SamplesError, UsageError, WorkspaceError
 from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.format import Kind
@@ -33,7 +34,6 @@ INSTANCE_COLUMNS = (
     "instance", "step", "kind", "label", "queue", "planned", "ok", "failed", "skipped", "missing", "extension",
 )  # fmt: skip
 
-_READING = ("SELECT", "EXPLAIN", "MULTI", "PRAGMA", "CALL")  # types of statements; MULTI: PIVOT
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,7 +59,12 @@ def query(workspace: Workspace, sql: str) -> Table:
     except ImportError as e:
         raise MissingExtraError("duckdb", "sql", "merlin sql") from e
     with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False}) as connection:
-        _refuse_writing(connection, sql)
+        try:
+            require_reading(
+                connection, sql, "the views", "select outcome, count(*) from tasks group by outcome"
+            )
+        except duckdb.Error as e:
+            raise UsageError(f"the query cannot be answered: {e}") from e
         views = _Views(workspace, connection)
         views.make(sql)
         connection.execute("SET enable_external_access = false")
@@ -71,23 +76,6 @@ def query(workspace: Workspace, sql: str) -> Table:
         except duckdb.Error as e:
             why = f"\n{views.note}" if views.note else ""
             raise UsageError(f"the query cannot be answered: {e}{why}") from e
-
-
-def _refuse_writing(connection: DuckDBPyConnection, sql: str) -> None:
-    """Let one question pass; what would change something would change nothing, so it is refused instead."""
-    import duckdb
-
-    try:
-        statements = connection.extract_statements(sql)
-    except duckdb.Error as e:
-        raise UsageError(f"the query cannot be answered: {e}") from e
-    if not statements:
-        raise UsageError('the query is empty; try "select outcome, count(*) from tasks group by outcome"')
-    if len(statements) > 1:
-        raise UsageError(f"one query at a time; these are {len(statements)}")
-    kind = statements[0].type.name
-    if kind not in _READING:
-        raise UsageError(f"this would be a {kind} statement; the views can only be read: select … from …")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def _facts(before: Sequence[Alive], after: Sequence[Alive]) -> dict[str, object]
 
 def _listed(running: Sequence[Alive]) -> str:
     """ "2 chunks run\\n  simulate [0, 500) on node1 (sim.node1)"."""
-    from merlin.cli.output import count
+    from merlin.base.text import count
 
     if not running:
         return "nothing runs"

@@ -126,7 +126,7 @@ def _padded(cells: tuple[str, ...]) -> str:
 
 def lines(rows: Iterable[TaskRow], layout: str, *, colours: bool) -> Iterable[str]:
     """The lines of a layout, one at a time: there may be millions of tasks."""
-    from merlin.cli.output import count
+    from merlin.base.text import count
 
     num = 0
     instance = None

@@ -24,8 +24,9 @@ def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> 
 
     The largest group comes first.
     """
+    from merlin.base.text import count
     from merlin.cli.find import find_workspace
-    from merlin.cli.output import count, print_json
+    from merlin.cli.output import print_json
     from merlin.status.failures import group_failures
     from merlin.workspace.directory import shown_together
 

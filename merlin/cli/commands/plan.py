@@ -85,10 +85,11 @@ def plan(
 
 
 def _show(made: Plan, facts: Forecast) -> None:
+    from merlin.base.text import count
     from merlin.cli.drawing import LEGEND, draw
     from merlin.cli.forecast import UNKNOWN
     from merlin.cli.graph import graph_of
-    from merlin.cli.output import console, count, table
+    from merlin.cli.output import console, table
 
     out = console()
     print(f"{facts.name}\n")
@@ -119,8 +120,8 @@ def _show(made: Plan, facts: Forecast) -> None:
 
 
 def _totals(facts: Forecast) -> str:
+    from merlin.base.text import count
     from merlin.cli.forecast import UNKNOWN
-    from merlin.cli.output import count
 
     numbers = {
         ("step instance", "step instances"): len(facts.instances),

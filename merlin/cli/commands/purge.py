@@ -50,7 +50,8 @@ def purge(
     What runs goes on to its end (merlin cancel kills it). The ledger keeps what has ended: merlin restart
     publishes the rest again. Other studies with the same queues lose nothing.
     """
-    from merlin.cli.output import count, print_json
+    from merlin.base.text import count
+    from merlin.cli.output import print_json
     from merlin.cli.servers import load_workers, open_registry, require_reachable
     from merlin.config.load import require_config
     from merlin.execution.distributed.launch import queues_of
@@ -96,7 +97,7 @@ def choose_studies(
 
 def _confirm(config: Config, queues: Sequence[str], studies: Sequence[StudyInfo]) -> None:
     """Ask on a terminal. Raises UsageError elsewhere, click.Abort for no."""
-    from merlin.cli.output import count
+    from merlin.base.text import count
     from merlin.execution.distributed.queues import queue_depths
 
     if sys.stdin is None or not sys.stdin.isatty():

@@ -52,8 +52,8 @@ def query_workers(
 
 
 def _silent(worker: WorkerInfo) -> str:
+    from merlin.base.text import duration
     from merlin.cli.choose_workers import short_name
-    from merlin.cli.output import duration
 
     name, when = short_name(worker), duration(worker.age_s)
     return f"{name} (pid {worker.pid} on {worker.host}) has been silent for {when}; what it ran runs elsewhere soon"
@@ -61,8 +61,8 @@ def _silent(worker: WorkerInfo) -> str:
 
 def row(worker: WorkerInfo, config: Config) -> tuple[object, ...]:
     """A worker as a row of the table."""
+    from merlin.base.text import duration
     from merlin.cli.choose_workers import short_name
-    from merlin.cli.output import duration
 
     return (
         short_name(worker),

@@ -100,7 +100,8 @@ def run(
 
 def _new_study(spec: Spec, options: StudyOptions) -> Workspace:
     """Prepare the study; the lines about it are upstream's, for scripts that look for them."""
-    from merlin.cli.output import count, warn
+    from merlin.base.text import count
+    from merlin.cli.output import warn
     from merlin.workspace.prepare import prepare_study
     from merlin.workspace.spec_samples import unused_generate
 

@@ -183,8 +183,9 @@ def _start(lines_of: _Lines, config: Config, timeout_s: float, foreground: bool,
 def _report(
     started: list[Started], selection: Selection, config: Config, timeout_s: float, code: int, as_json: bool
 ) -> None:
+    from merlin.base.text import count
     from merlin.cli.choose_workers import short_name
-    from merlin.cli.output import console, count, print_json, table
+    from merlin.cli.output import console, print_json, table
 
     if as_json:
         print_json(

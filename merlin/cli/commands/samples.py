@@ -62,7 +62,8 @@ def samples(
     merlin samples --method sobol --num 128 --bounds X:0:1 Y:-5:5 --out samples.npy
     merlin samples study.yaml --out samples.csv
     """
-    from merlin.cli.output import count, print_json
+    from merlin.base.text import count
+    from merlin.cli.output import print_json
     from merlin.workspace.sampling import write_samples
 
     if spec is not None:

@@ -154,7 +154,8 @@ def _say_who_can_connect(place: Folder) -> None:
 @json_option
 def status(folder: Path, as_json: bool) -> None:
     """Show whether the server runs; exits with 1 if it does not."""
-    from merlin.cli.output import count, duration, flush, print_json, size
+    from merlin.base.text import count, duration, size
+    from merlin.cli.output import flush, print_json
     from merlin.server.status import status as look
 
     found = look(_folder(folder))

@@ -131,7 +131,8 @@ def show(snapshot: Snapshot, added: Sequence[Snapshot] = (), *, cb_help: bool = 
 def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:
     from rich.text import Text
 
-    from merlin.cli.output import console, rate
+    from merlin.base.text import rate
+    from merlin.cli.output import console
 
     out = console()
     for step in snapshot.steps:
@@ -149,8 +150,8 @@ def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:
 
 def _show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> None:
     """Who is at work, how long it takes, and the next command."""
+    from merlin.base.text import count, duration
     from merlin.cli.advice import next_commands
-    from merlin.cli.output import count, duration
     from merlin.errors import command_line
 
     running = [snapshot for snapshot in snapshots if snapshot.state == "running"]

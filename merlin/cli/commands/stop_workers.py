@@ -42,8 +42,9 @@ def stop_workers(
 
     What they have not begun stays in the queues, for other workers.
     """
+    from merlin.base.text import count
     from merlin.cli.choose_workers import choose_workers, short_name
-    from merlin.cli.output import count, flush, print_json
+    from merlin.cli.output import flush, print_json
     from merlin.cli.servers import make_filter, open_registry
     from merlin.config.load import require_config
 

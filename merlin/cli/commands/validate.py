@@ -29,8 +29,9 @@ def validate(
 
     Exits with 0 when the spec can run (warnings allowed) and with 2 when it cannot. Nothing is written.
     """
+    from merlin.base.text import count
     from merlin.cli.forecast import UNKNOWN, forecast
-    from merlin.cli.output import count, print_json
+    from merlin.cli.output import print_json
     from merlin.execution.try_import import import_findings
     from merlin.workspace.checking import check_study
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from html import escape
 
-from merlin.shards.describe import Description, size_text
+from merlin.base.text import size
+from merlin.shards.describe import Description
 from merlin.shards.plot import tables
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.figure import drawing
@@ -82,10 +83,10 @@ def _cards(facts: Description) -> str:
     cards = [
         (f"{facts.num_rows:,}", "samples"),
         (
-            size_text(facts.size_bytes),
+            size(facts.size_bytes),
             f"in {facts.num_shards:,} " + ("shard" if facts.num_shards == 1 else "shards"),
         ),
-        (size_text(facts.bytes_per_sample), "a sample"),
+        (size(facts.bytes_per_sample), "a sample"),
         (f"{num_fields:,}", "field" if num_fields == 1 else "fields"),
         (f"{len(facts.inputs) + len(facts.parameters):,}", "inputs"),
     ]

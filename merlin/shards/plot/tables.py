@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from merlin.base.text import size
 from merlin.shards.describe import (
     Description,
     FieldFacts,
@@ -17,7 +18,6 @@ from merlin.shards.describe import (
     graph_description,
     provenance,
     shape_text,
-    size_text,
     statistics_of,
 )
 from merlin.shards.format.counts import OUTCOMES
@@ -65,10 +65,11 @@ def _field_rows(field: FieldFacts, is_compressed: bool, known: str) -> list[list
     info, statistics = field.info, statistics_of(field.info)
     name = f'<span class="in">{escape(info.role)}</span>' if info.graph else f"<b>{escape(info.name)}</b>"
     one = statistics is not None and statistics.num_channels == 1
-    size = field.stored_bytes if math.isfinite(field.stored_bytes) else field.row_bytes
+    num_bytes = field.stored_bytes if math.isfinite(field.stored_bytes) else field.row_bytes
     row = [name, escape(info.kind), dtype_text(info.dtype), shape_text(info)]
     row += numbers(statistics, 0) if one and statistics is not None else [""] * 4
-    row += [escape("" if info.units == "1" else info.units), size_text(size) if math.isfinite(size) else ""]
+    row += [escape("" if info.units == "1" else info.units)]
+    row += [size(num_bytes) if math.isfinite(num_bytes) else ""]
     row += [escape(compression_text(field))] * is_compressed
     row[0] += f'<span class="about">{escape(about(field, known))}</span>'
     rows = [row]
@@ -169,7 +170,7 @@ def summary(facts: Description, num: int) -> str:
     inputs = ", ".join(escape(column.name) for column in (*facts.inputs, *facts.parameters))
     return (
         f"<div><p><b>{escape(str(facts.study.get('name', '')))}</b>: {chosen}{facts.num_rows:,} samples in "
-        f"{facts.num_shards:,} shards, {size_text(facts.size_bytes)}<br>{escape(str(facts.counts))}<br>"
+        f"{facts.num_shards:,} shards, {size(facts.size_bytes)}<br>{escape(str(facts.counts))}<br>"
         f"splits: {splits}<br>inputs: {inputs or 'none'}</p>\n"
         f"{table(columns, rows, right=('min', 'mean', 'max'))}</div>"
     )

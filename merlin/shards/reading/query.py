@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.base.reading_sql import require_reading
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.reading.absent import absent_values
@@ -34,7 +35,6 @@ VIEW = "rows"
 
 __all__ = ["VIEW", "Table", "answer", "positions_of_ids", "positions_where", "table_of"]
 
-_READING = ("SELECT", "EXPLAIN", "MULTI", "PRAGMA", "CALL")  # types of statements; MULTI: PIVOT
 _UNKNOWN = re.compile(r'(?:Referenced column|column named|Table .* does not have a column named) "([^"]+)"')
 
 
@@ -140,19 +140,17 @@ class _Engine:
         """The query with the quotes that it needs; UsageError if it is none, or more than a question."""
         sql = self._whole(written)
         try:
-            statements = self._connection.extract_statements(sql)
+            self._require_reading(sql)
         except self._duckdb.Error as e:
             sql = self._whole(quote_keywords(written, self._names, is_query=not self._around))
             try:
-                statements = self._connection.extract_statements(sql)
+                self._require_reading(sql)
             except self._duckdb.Error:
                 raise self._refusal(e) from e
-        if len(statements) != 1:
-            raise UsageError(f"one query at a time; these are {len(statements)}")
-        kind = statements[0].type.name
-        if kind not in _READING:
-            raise UsageError(f"this would be a {kind} statement; a data set can only be read: select …")
         return sql
+
+    def _require_reading(self, sql: str) -> None:
+        require_reading(self._connection, sql, "a data set", "select * from samples limit 10")
 
     def _refusal(self, error: Exception) -> UsageError:
         text = str(error)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from merlin.cli.output import count, duration, rate, size, to_json
+from merlin.base.text import count, duration, rate, size
+from merlin.cli.output import to_json
 from merlin.cli.progress import LINE_EVERY_S, LineDisplay, LiveDisplay, Speed
 from merlin.execution.events import Progress
 from merlin.plan.plan import Plan

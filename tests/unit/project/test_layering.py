@@ -37,7 +37,7 @@ APART = {"testing": set(LAYERS), "common": set(), "celery": {"execution", "error
 FENCES = {
     "click": {"cli"},
     "rich": {"cli"},
-    "duckdb": {"status", "shards"},
+    "duckdb": {"base", "status", "shards"},
     "h5py": {"shards"},
     "hdf5plugin": {"shards"},
     "blake3": {"shards"},

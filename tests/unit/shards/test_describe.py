@@ -10,7 +10,7 @@ from picture_data import make_data
 
 from merlin.cli.data_set_text import lines
 from merlin.cli.output import to_json
-from merlin.shards.describe import describe, describe_data_set, size_text
+from merlin.shards.describe import describe, describe_data_set
 from merlin.shards.format.manifest_file import read_manifest
 
 
@@ -118,8 +118,3 @@ def test_samples_of_an_extension_are_numbered_through(tmp_path):
     failed = [(group.source, group.examples) for group in facts.left_out if group.fate == "failed"]
     assert failed == [("sim", (7, 8)), ("extensions/001/sim", (67, 68))]
     assert "extensions/001/sim" in "\n".join(lines(facts, 100))
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3.2e12, "3.2 TB")])
-def test_sizes_are_written_for_people(size, text):
-    assert size_text(size) == text

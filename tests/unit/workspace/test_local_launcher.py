@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from merlin.workspace import local_launcher as module
 
 from merlin.spec.load import load_spec
+from merlin.workspace import local_launcher as module
 from merlin.workspace.checking import check_study
 from merlin.workspace.local_launcher import local_launcher
 from merlin.workspace.prepare import StudyOptions, plan_only

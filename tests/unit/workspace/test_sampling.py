@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from merlin.workspace import sampling
 
 from merlin.errors import UsageError
+from merlin.workspace import sampling
 from merlin.workspace.samples import open_samples
 from merlin.workspace.sampling import METHODS, Design, check_design, generate_samples, write_samples
 

@@ -101,7 +101,7 @@ def _export(
 
 
 def _summary(told: dict[str, Any], out: Path, seconds: float) -> str:
-    from merlin.cli.output import count, duration, size
+    from merlin.base.text import count, duration, size
 
     files = count(len({entry["file"] for entry in told["files"]}), "file")
     listed = "".join(f"\n  {out / name}" for name in told["described_by"][:8])

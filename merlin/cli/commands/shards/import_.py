@@ -73,8 +73,9 @@ def _schema(sources: tuple[Path, ...], path: Path | None, *, shown: bool) -> Imp
 def _import(
     sources: tuple[Path, ...], schema: ImportSchema, out: Path, overwrite: bool, as_json: bool
 ) -> None:
+    from merlin.base.text import count
     from merlin.cli.bar import progress_bar
-    from merlin.cli.output import count, print_json
+    from merlin.cli.output import print_json
     from merlin.shards.describe import describe
     from merlin.shards.importing.run import import_data
 

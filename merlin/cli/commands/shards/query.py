@@ -51,7 +51,8 @@ def query(
     merlin shards query PATH "yield > 1e14 and split = 'train'" --out ids.txt
     merlin shards query PATH "select outcome, cause, count(*) group by all" --sql
     """
-    from merlin.cli.output import console, count, flush, print_json, table
+    from merlin.base.text import count
+    from merlin.cli.output import console, flush, print_json, table
     from merlin.shards.reading.query import table_of
     from merlin.shards.reading.reader import open_shards
 

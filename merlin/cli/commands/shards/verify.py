@@ -91,7 +91,7 @@ def verify(
 
 
 def _show(report: Report, *, with_advice: bool) -> None:
-    from merlin.cli.output import count
+    from merlin.base.text import count
     from merlin.cli.repairing import how_to_repair
 
     for problem in report.problems:
@@ -108,7 +108,7 @@ def _show(report: Report, *, with_advice: bool) -> None:
 
 
 def _show_size(report: Report) -> None:
-    from merlin.cli.output import count, duration, size
+    from merlin.base.text import count, duration, size
 
     print(f"  {report.counts}")
     pace = f" ({size(report.num_read / report.seconds)}/s)" if report.num_read and report.seconds else ""

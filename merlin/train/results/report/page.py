@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import escape
 from statistics import median
 
+from merlin.base.text import count, duration
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.figure import drawing
 from merlin.shards.plot.page import document
@@ -95,7 +96,7 @@ def _lead(evaluation: Evaluation) -> str:
     if facts["kind"] == "reconstruction":
         what = f"The model squeezes {' and '.join(outputs)} into a latent code and unfolds them again"
     else:
-        what = f"The model predicts {' and '.join(outputs)} from {tables.count(inputs, 'input')}"
+        what = f"The model predicts {' and '.join(outputs)} from {count(inputs, 'input')}"
     seen = "was trained on." if is_seen else "has not learned from."
     if facts["classes"]:
         return (
@@ -126,7 +127,7 @@ def _cards(evaluation: Evaluation, history: History) -> str:
         cards.append((f"{100 * error:.2g} %", "relative L2 of images"))
         cards.append((score(sum(f["ssim"] for f in fields) / len(fields)), "SSIM of images"))
     seconds = max((t.train_s for t in history.trainers), default=0.0)
-    cards.append((tables.duration(seconds), f"training, {tables.count(len(history.trainers), 'trainer')}"))
+    cards.append((duration(seconds), f"training, {count(len(history.trainers), 'trainer')}"))
     cards.append((f"{facts['num_parameters']:,}", "parameters"))
     return (
         '<div class="cards">'

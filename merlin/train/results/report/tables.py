@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from merlin.base.text import duration
 from merlin.shards.plot.tables import table
 from merlin.shards.plot.ticks import number
 from merlin.spec.provenance import dump_data
@@ -159,17 +160,3 @@ def provenance_table(evaluation: Evaluation) -> str:
 
 def _percent(value: float) -> str:
     return "–" if value != value else f"{number(100 * value)} %"
-
-
-def duration(seconds: float) -> str:
-    """ "12 s", "3 min 05 s", "2 h 10 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def count(num: int, noun: str) -> str:
-    return f"{num:,} {noun}" + ("" if num == 1 else "s")

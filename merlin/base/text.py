@@ -1,0 +1,42 @@
+"""Numbers as people read them: counts, sizes, durations, rates."""
+
+from __future__ import annotations
+
+
+def count(num: int, noun: str, plural: str = "") -> str:
+    """ "1 task", "1,200 tasks"."""
+    return f"{num:,} {noun if num == 1 else plural or noun + 's'}"
+
+
+def size(num_bytes: float) -> str:
+    """ "512 B", "3.4 MB", in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float | None) -> str:
+    """ "0.4 s", "12 s", "3 min 05 s", "2 h 10 min"; "" for an unknown one."""
+    if seconds is None or seconds != seconds or seconds == float("inf"):
+        return ""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def rate(per_second: float | None) -> str:
+    """ "1,234/s", "0.52/s", "3.1/min"; "" for none."""
+    if not per_second or per_second != per_second:
+        return ""
+    if per_second >= 10:
+        return f"{per_second:,.0f}/s"
+    if per_second >= 0.5:
+        return f"{per_second:.1f}/s"
+    return f"{per_second * 60:.1f}/min"
