@@ -1,21 +1,21 @@
-"""Expressions over a sample's fields, inputs and parameters: from text to a tree.
+"""Expressions over a sample's fields, inputs and parameters: from text to a syntax tree of Python's.
 
 A subset of Python's expressions that means the same: numbers, texts, names, ``+ - * / // % **``, comparisons (also
 chained), ``and or not``, indexing and the functions of `FUNCTIONS`. There are no other calls, attributes or
 statements, so an expression can do nothing but compute. Unlike in Python every word but ``and``, ``or`` and ``not``
 can be a name (``yield``, ``lambda``), a name may hold dots (``molecule.nodes``), and one with other characters is put
-in back quotes (```mode (4,3)```). What operands an operator takes is in `expression_types`, what it computes in
-``merlin.shards.writing.expression``.
+in back quotes (```mode (4,3)```). Python's parser therefore sees a stand-in for each name. What operands an operator
+takes is in `expression_types`, what it computes in ``merlin.shards.writing.expression``.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TypeAlias
+from itertools import islice, pairwise
 
 from merlin.base.document.findings import allowed
 
@@ -63,106 +63,80 @@ class ExpressionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    value: bool | int | float | str
-    col: int
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    name: str
-    col: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unary:
-    op: str  # "-", "+" or "not"
-    operand: Node
-    col: int
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    op: str  # + - * / // % **
-    left: Node
-    right: Node
-    col: int  # of the operator
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """``a < b <= c``: each pair of neighbours."""
-
-    ops: tuple[str, ...]
-    operands: tuple[Node, ...]
-    col: int
-
-
-@dataclass(frozen=True, slots=True)
-class Logic:
-    op: str  # "and" or "or"
-    operands: tuple[Node, ...]
-    col: int
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    function: str
-    arguments: tuple[Node, ...]
-    col: int
-
-
-Slice: TypeAlias = tuple[int | None, int | None, int | None]  # start, stop, step
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    operand: Node
-    items: tuple[int | Slice, ...]
-    col: int
-
-
-Node: TypeAlias = Constant | Name | Unary | Binary | Compare | Logic | Call | Index
-
-
-@dataclass(frozen=True, slots=True)
 class Expression:
-    """A text and its tree. Equal texts are equal expressions."""
+    """A text and its tree. Equal texts are equal expressions.
+
+    The nodes are Constant, Name, UnaryOp, BinOp, Compare, BoolOp, Call of a name and Subscript. In each of them
+    `col_offset` is the column of `text`, counted from 1, that a message about the node points at: its operator's, if
+    it has one.
+    """
 
     text: str
-    root: Node = field(compare=False)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every name it uses, in the order of their first use."""
-        return tuple(dict.fromkeys(node.name for node in walk(self.root) if isinstance(node, Name)))
+    root: ast.expr = field(compare=False)
+    names: tuple[str, ...] = field(compare=False)  # every name it uses, in the order of their first use
 
 
-def children(node: Node) -> tuple[Node, ...]:
-    match node:
-        case Unary() | Index():
-            return (node.operand,)
-        case Binary():
-            return (node.left, node.right)
-        case Compare() | Logic():
-            return node.operands
-        case Call():
-            return node.arguments
-    return ()
-
-
-def walk(node: Node) -> Iterator[Node]:
-    """The node and all below it."""
-    yield node
-    for child in children(node):
-        yield from walk(child)
+# Operators of a tree by their types, as they are written.
+OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.And: "and",
+    ast.Or: "or",
+}
 
 
 def parse(text: str) -> Expression:
     """Raises ExpressionError with the column of what cannot be read."""
-    parser = _Parser(text)
-    root = parser.parse()
-    return Expression(text, root)
+    words = list(islice(_words(text), MAX_WORDS))
+    if words[-1].kind != "end":
+        raise ExpressionError(
+            f"longer than {MAX_WORDS} words", words[-1].col, "derive a field for a part of it"
+        )
+    if len(words) == 1:
+        raise ExpressionError("the expression is empty", 1)
+    _check_order(words)
+    root = _tree(words)
+    _check_depth(root)
+    for node in ast.walk(root):
+        if isinstance(node, ast.Call):
+            _check_call(node)
+        elif isinstance(node, ast.Subscript):
+            indices(node)
+    used = [a.value for a, b in pairwise(words) if a.is_name and b.text != "("]
+    return Expression(text, root, tuple(dict.fromkeys(str(name) for name in used)))
+
+
+def indices(node: ast.Subscript) -> tuple[int | slice, ...]:
+    """What stands in the brackets, as Python indexes with it. Raises ExpressionError if it is anything else."""
+    items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return tuple(_slice(item) if isinstance(item, ast.Slice) else _whole_number(item) for item in items)
+
+
+def _slice(node: ast.Slice) -> slice:
+    parts = [None if part is None else _whole_number(part) for part in (node.lower, node.upper, node.step)]
+    if node.step is not None and parts[2] == 0:
+        raise ExpressionError("the step of a slice cannot be 0", node.step.col_offset)
+    return slice(*parts)
+
+
+def _whole_number(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return -value
+    raise ExpressionError("expected a whole number or ':'", node.col_offset)
 
 
 # ------------------------------------------------------------------------ words
@@ -170,10 +144,10 @@ def parse(text: str) -> Expression:
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
     | (?P<number>(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
+    | (?P<op>(?:and|or|not)\b(?!\.[^\W\d])|\*\*|//|<=|>=|==|!=|[-+*/%<>()\[\],:])
     | (?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
     | `(?P<quoted>[^`]+)`
-    | (?P<text>"[^"]*"|'[^']*')
-    | (?P<op>\*\*|//|<=|>=|==|!=|[-+*/%<>()\[\],:])""",
+    | (?P<text>"[^"]*"|'[^']*')""",
     re.VERBOSE,
 )
 _INSTEAD = {
@@ -188,7 +162,6 @@ _INSTEAD = {
     '"': "close the quote",
     "'": "close the quote",
 }
-_COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +169,27 @@ class _Word:
     kind: str  # number, name, quoted, text, op, end
     text: str
     col: int
+
+    @property
+    def is_name(self) -> bool:
+        return self.kind in ("name", "quoted")
+
+    @property
+    def ends_value(self) -> bool:
+        return self.is_name or self.kind in ("number", "text") or self.text in (")", "]")
+
+    @property
+    def value(self) -> int | float | str:
+        """What a number or a text stands for."""
+        if self.kind == "text":
+            return self.text[1:-1]
+        if self.kind != "number":
+            return self.text
+        text = self.text.replace("_", "")
+        value = int(text) if text.isdigit() else float(text)
+        if value == math.inf:
+            raise ExpressionError(f"{self.text} is too large for a number", self.col, text=self.text)
+        return value if value < 1 << 63 else float(value)
 
 
 def _words(text: str) -> Iterator[_Word]:
@@ -213,201 +207,110 @@ def _words(text: str) -> Iterator[_Word]:
     yield _Word("end", "", len(text) + 1)
 
 
-# ----------------------------------------------------------------------- grammar
+_CLOSING = {"": "the end of the expression", "(": "')'", "f(": "')'", "[": "']'"}
 
 
-class _Parser:
-    """Recursive descent, one method per level of precedence, the loosest first."""
-
-    def __init__(self, text: str) -> None:
-        self._words = list(islice(_words(text), MAX_WORDS))
-        if self._words[-1].kind != "end":
-            raise ExpressionError(
-                f"longer than {MAX_WORDS} words", self._words[-1].col, "derive a field for a part of it"
+def _check_order(words: list[_Word]) -> None:
+    """Raise at the first word that cannot follow those before it; how operators bind is left to Python's parser."""
+    last = _Word("start", "", 0)
+    brackets = [""]  # the open ones: "(" of a group, "f(" of a call, "[" of an index
+    for word in words:
+        if not _may_follow(word, last, brackets[-1]):
+            found = f"'{word.text}'" if word.text else _CLOSING[""]
+            index = brackets[-1] == "[" and last.text in ("[", ",", ":")
+            wanted = (
+                _CLOSING[brackets[-1]] if last.ends_value else "a whole number or ':'" if index else "a value"
             )
-        self._at = 0
-        self._depth = 0
-
-    def parse(self) -> Node:
-        if self._word.kind == "end":
-            raise ExpressionError("the expression is empty", 1)
-        root = self._or()
-        if self._word.kind != "end":
-            raise self._unexpected("the end of the expression")
-        return root
-
-    # words
-
-    @property
-    def _word(self) -> _Word:
-        return self._words[self._at]
-
-    def _next(self) -> _Word:
-        word = self._word
-        self._at += word.kind != "end"
-        return word
-
-    def _take(self, *texts: str) -> _Word | None:
-        """The next word if it is one of these operators (or `and`, `or`, `not`)."""
-        word = self._word
-        if word.kind in ("op", "name") and word.text in texts:
-            return self._next()
-        return None
-
-    def _expect(self, text: str) -> None:
-        if self._take(text) is None:
-            raise self._unexpected(f"'{text}'")
-
-    def _unexpected(self, wanted: str) -> ExpressionError:
-        word = self._word
-        found = f"'{word.text}'" if word.kind != "end" else "the end of the expression"
-        return ExpressionError(f"expected {wanted}, found {found}", word.col, text=word.text)
-
-    # levels
-
-    def _or(self) -> Node:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise ExpressionError("nested too deeply", self._word.col)
-        node = self._logic("or", lambda: self._logic("and", self._not))
-        self._depth -= 1
-        return node
-
-    def _logic(self, op: str, inner: Callable[[], Node]) -> Node:
-        first = inner()
-        operands, col = [first], self._word.col
-        while self._take(op):
-            operands.append(inner())
-        return Logic(op, tuple(operands), col) if len(operands) > 1 else first
-
-    def _not(self) -> Node:
-        signs = []
-        while word := self._take("not"):
-            signs.append(word)
-        node = self._comparison()
-        for word in reversed(signs):
-            node = Unary("not", node, word.col)
-        return node
-
-    def _comparison(self) -> Node:
-        first = self._sum()
-        ops, operands, col = [], [first], self._word.col
-        while word := self._take(*_COMPARISONS):
-            ops.append(word.text)
-            operands.append(self._sum())
-        return Compare(tuple(ops), tuple(operands), col) if ops else first
-
-    def _sum(self) -> Node:
-        node = self._term()
-        while word := self._take("+", "-"):
-            node = Binary(word.text, node, self._term(), word.col)
-        return node
-
-    def _term(self) -> Node:
-        node = self._unary()
-        while word := self._take("*", "/", "//", "%"):
-            node = Binary(word.text, node, self._unary(), word.col)
-        return node
-
-    def _unary(self) -> Node:
-        signs = []
-        while word := self._take("-", "+"):
-            signs.append(word)
-        node = self._power()
-        for word in reversed(signs):
-            node = Unary(word.text, node, word.col)
-        return node
-
-    def _power(self) -> Node:
-        base = self._indexed()
-        word = self._take("**")
-        if word is None:
-            return base
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise ExpressionError("nested too deeply", word.col)
-        node = Binary("**", base, self._unary(), word.col)
-        self._depth -= 1
-        return node
-
-    def _indexed(self) -> Node:
-        node = self._atom()
-        while word := self._take("["):
-            items = [self._item()]
-            while self._take(","):
-                items.append(self._item())
-            self._expect("]")
-            node = Index(node, tuple(items), word.col)
-        return node
-
-    def _item(self) -> int | Slice:
-        start = self._integer()
-        if self._take(":") is None:
-            if start is None:
-                raise self._unexpected("a whole number or ':'")
-            return start
-        stop = self._integer()
-        step = self._integer() if self._take(":") else None
-        if step == 0:
-            raise ExpressionError("the step of a slice cannot be 0", self._word.col)
-        return start, stop, step
-
-    def _integer(self) -> int | None:
-        sign = self._take("-")
-        word = self._word
-        if word.kind == "number" and word.text.replace("_", "").isdigit():
-            self._next()
-            return -int(word.text) if sign else int(word.text)
-        if sign:
-            raise self._unexpected("a whole number")
-        return None
-
-    def _atom(self) -> Node:
-        word = self._next()
-        match word.kind:
-            case "number":
-                return Constant(_number(word), word.col)
-            case "text":
-                return Constant(word.text[1:-1], word.col)
-            case "quoted":
-                return Name(word.text, word.col)
-            case "name" if word.text not in ("and", "or", "not"):
-                if self._take("("):
-                    return self._call(word)
-                return Name(word.text, word.col)
-            case "op" if word.text == "(":
-                node = self._or()
-                self._expect(")")
-                return node
-        self._at -= word.kind != "end"
-        raise self._unexpected("a value")
-
-    def _call(self, word: _Word) -> Node:
-        if word.text not in FUNCTIONS:
-            hint = allowed(word.text, FUNCTIONS, "functions")
-            raise ExpressionError(f"there is no function {word.text!r}", word.col, hint, word.text)
-        arguments: list[Node] = []
-        if not self._take(")"):
-            arguments.append(self._or())
-            while self._take(","):
-                arguments.append(self._or())
-            self._expect(")")
-        low, high = SEVERAL.get(word.text, (1, 1))
-        if not low <= len(arguments) <= (high or len(arguments)):
-            wanted = f"{low}" if high == low else f"at least {low}"
-            raise ExpressionError(
-                f"{word.text}() takes {wanted} argument{'s' * (low > 1)}, not {len(arguments)}",
-                word.col,
-                text=word.text,
-            )
-        return Call(word.text, tuple(arguments), word.col)
+            raise ExpressionError(f"expected {wanted}, found {found}", word.col, text=word.text)
+        if word.kind == "op" and word.text in "([":
+            brackets.append(f"f{word.text}" if word.text == "(" and last.kind == "name" else word.text)
+            if len(brackets) > MAX_DEPTH:
+                raise ExpressionError("nested too deeply", word.col)
+        elif word.kind == "op" and word.text in ")]":
+            brackets.pop()
+        last = word
 
 
-def _number(word: _Word) -> int | float:
-    text = word.text.replace("_", "")
-    value = int(text) if text.isdigit() else float(text)
-    if isinstance(value, int) and value >= 1 << 63:
-        return float(value)
-    if isinstance(value, float) and math.isinf(value):
-        raise ExpressionError(f"{word.text} is too large for a number", word.col, text=word.text)
-    return value
+def _may_follow(word: _Word, last: _Word, inside: str) -> bool:
+    """Whether the word can stand after `last` in a bracket of this kind."""
+    after_value = last.ends_value
+    if word.kind == "end":
+        return after_value and not inside
+    if word.kind != "op":
+        return not after_value
+    match word.text:
+        case "(":
+            return not after_value or last.kind == "name"
+        case ")":
+            return (inside in ("(", "f(") and after_value) or (inside == "f(" and last.text == "(")
+        case "]" | ",":
+            return (inside == "[" and (after_value or last.text == ":")) or (inside == "f(" and after_value)
+        case ":":
+            return inside == "[" and (after_value or last.text in ("[", ",", ":"))
+        case "+" | "-":
+            return True
+        case "not":
+            return not after_value
+    return after_value
+
+
+# ------------------------------------------------------------------------- tree
+
+
+def _tree(words: list[_Word]) -> ast.expr:
+    """Python's tree of the words, with our names and columns in it."""
+    text = ""
+    at: dict[int, _Word] = {}  # where a word begins in the text for Python
+    for word in words:
+        at[len(text)] = word
+        text += (
+            "_" if word.is_name else word.text if word.kind in ("op", "end") else ascii(word.value)
+        ) + " "
+    try:
+        root = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        word = at.get((error.offset or 1) - 1, words[-1])
+        raise ExpressionError(f"'{word.text}' is not understood here", word.col, text=word.text) from None
+    except (RecursionError, MemoryError):
+        raise ExpressionError("nested too deeply", 1) from None
+    for node in list(ast.walk(root)):
+        if isinstance(node, ast.expr):
+            if isinstance(node, ast.Name):
+                node.id = at[node.col_offset].text
+            node.col_offset = _column(node, at)
+    return root
+
+
+def _column(node: ast.expr, at: dict[int, _Word]) -> int:
+    """Where a message about the node points: at its operator, or at its beginning."""
+    match node:
+        case ast.BinOp(left=first) | ast.Compare(left=first) | ast.Subscript(value=first):
+            end = first.end_col_offset
+        case ast.BoolOp(values=[first, *_]):
+            end = first.end_col_offset
+        case _:
+            return at[node.col_offset].col
+    return next(word.col for start, word in at.items() if start >= (end or 0) and word.text != ")")
+
+
+def _check_depth(root: ast.expr) -> None:
+    """Raise if the tree is so deep that walking down could overflow the stack; sums and products may be long."""
+    depths: dict[ast.AST, int] = {root: 1}
+    for node in ast.walk(root):
+        for child in ast.iter_child_nodes(node):
+            depths[child] = depths[node] + (not isinstance(node, ast.BinOp) or child is not node.left)
+            if depths[child] > MAX_DEPTH and isinstance(node, ast.expr):
+                raise ExpressionError("nested too deeply", node.col_offset)
+
+
+def _check_call(node: ast.Call) -> None:
+    assert isinstance(node.func, ast.Name)  # nothing else can stand before a bracket
+    name, num = node.func.id, len(node.args)
+    if name not in FUNCTIONS:
+        hint = allowed(name, FUNCTIONS, "functions")
+        raise ExpressionError(f"there is no function {name!r}", node.col_offset, hint, name)
+    low, high = SEVERAL.get(name, (1, 1))
+    if not low <= num <= (high or num):
+        wanted = f"{low}" if high == low else f"at least {low}"
+        message = f"{name}() takes {wanted} argument{'s' * (low > 1)}, not {num}"
+        raise ExpressionError(message, node.col_offset, text=name)

@@ -1,7 +1,8 @@
-"""What an expression's value is, told from what its names are: a kind of number, and the shape for one sample."""
+"""The type of an expression's value, from the types of its names: a kind of number, and the shape for one sample."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,19 +11,11 @@ from merlin.base.document.findings import allowed
 from merlin.spec.expression import (
     CONSTANTS,
     ELEMENTWISE,
+    OPERATORS,
     REDUCTIONS,
-    Binary,
-    Call,
-    Compare,
-    Constant,
     Expression,
     ExpressionError,
-    Index,
-    Logic,
-    Name,
-    Node,
-    Slice,
-    Unary,
+    indices,
 )
 
 # any: known only when the samples are read
@@ -78,80 +71,84 @@ class _Typer:
     def __init__(self, names: Mapping[str, ValueType]) -> None:
         self._names = names
 
-    def of(self, node: Node) -> ValueType:
+    def of(self, node: ast.expr) -> ValueType:
         match node:
-            case Constant():
-                return _constant(node.value)
-            case Name():
+            case ast.Constant(value=bool() | int() | float() | str() as value):
+                return _constant(value)
+            case ast.Name():
                 return self._name(node)
-            case Unary():
+            case ast.UnaryOp():
                 return self._unary(node)
-            case Binary():
+            case ast.BinOp():
                 return self._binary(node)
-            case Compare():
+            case ast.Compare():
                 return self._compare(node)
-            case Logic():
+            case ast.BoolOp():
                 return self._logic(node)
-            case Index():
-                return _indexed(node, self.of(node.operand))
-            case Call():
-                return self._call(node)
+            case ast.Subscript():
+                return _indexed(node, self.of(node.value))
+            case ast.Call(func=ast.Name(id=name)):
+                return self._call(name, node)
+        raise TypeError(f"{type(node).__name__} in an expression")
 
-    def _name(self, node: Name) -> ValueType:
-        found = self._names.get(node.name)
+    def _name(self, node: ast.Name) -> ValueType:
+        found = self._names.get(node.id)
         if found is not None:
             if found.kind == "complex":
-                message = f"{node.name!r} is complex, and expressions are about real numbers"
-                raise ExpressionError(message, node.col, text=node.name)
+                message = f"{node.id!r} is complex, and expressions are about real numbers"
+                raise ExpressionError(message, node.col_offset, text=node.id)
             return found
-        if node.name in CONSTANTS:
-            return _constant(CONSTANTS[node.name])
-        hint = allowed(node.name, self._names, "known names")
-        raise ExpressionError(f"{node.name!r} is no field, input or parameter", node.col, hint, node.name)
+        if node.id in CONSTANTS:
+            return _constant(CONSTANTS[node.id])
+        hint = allowed(node.id, self._names, "known names")
+        raise ExpressionError(f"{node.id!r} is no field, input or parameter", node.col_offset, hint, node.id)
 
-    def _unary(self, node: Unary) -> ValueType:
+    def _unary(self, node: ast.UnaryOp) -> ValueType:
         inner = self.of(node.operand)
-        if node.op == "not":
+        if isinstance(node.op, ast.Not):
             return _truth(inner, node.operand)
         inner = _number(inner, node)
         return replace(inner, kind="float" if inner.kind in ("float", "any") else "int")
 
-    def _binary(self, node: Binary) -> ValueType:
-        a, b = (_number(self.of(side), node) for side in (node.left, node.right))
-        whole = node.op in "+-*" and {a.kind, b.kind} <= {"int", "bool"}
-        return replace(_together(a, b, node.col, node.op), kind="int" if whole else "float")
+    def _binary(self, node: ast.BinOp) -> ValueType:
+        a, b = _number(self.of(node.left), node), _number(self.of(node.right), node)
+        op = OPERATORS[type(node.op)]
+        whole = op in "+-*" and {a.kind, b.kind} <= {"int", "bool"}
+        return replace(_together(a, b, node.col_offset, op), kind="int" if whole else "float")
 
-    def _compare(self, node: Compare) -> ValueType:
-        found = [self.of(operand) for operand in node.operands]
-        both = found[0]
-        for op, a, b in zip(node.ops, found, found[1:], strict=False):
+    def _compare(self, node: ast.Compare) -> ValueType:
+        both = a = self.of(node.left)
+        for operator, operand in zip(node.ops, node.comparators, strict=True):
+            op, b = OPERATORS[type(operator)], self.of(operand)
             if "text" in (a.kind, b.kind):
                 if not {a.kind, b.kind} <= {"text", "any"}:
-                    raise ExpressionError(f"compares a text with {b if a.kind == 'text' else a}", node.col)
+                    other = b if a.kind == "text" else a
+                    raise ExpressionError(f"compares a text with {other}", node.col_offset)
                 if op not in ("==", "!="):
-                    raise ExpressionError(f"texts have no order, so {op} means nothing", node.col, "", op)
-            both = _together(both, b, node.col, op)
+                    raise ExpressionError(
+                        f"texts have no order, so {op} means nothing", node.col_offset, "", op
+                    )
+            both = _together(both, b, node.col_offset, op)
+            a = b
         return replace(both, kind="bool")
 
-    def _logic(self, node: Logic) -> ValueType:
-        found = [_truth(self.of(operand), operand) for operand in node.operands]
-        both = found[0]
-        for other in found[1:]:
-            both = _together(both, other, node.col, node.op)
+    def _logic(self, node: ast.BoolOp) -> ValueType:
+        both, *others = [_truth(self.of(operand), operand) for operand in node.values]
+        for other in others:
+            both = _together(both, other, node.col_offset, OPERATORS[type(node.op)])
         return replace(both, kind="bool")
 
-    def _call(self, node: Call) -> ValueType:
-        name = node.function
-        found = [self.of(argument) for argument in node.arguments]
+    def _call(self, name: str, node: ast.Call) -> ValueType:
+        found = [self.of(argument) for argument in node.args]
         if name == "len":
             if not found[0].shape and found[0].kind != "any":
-                raise ExpressionError("len() needs a value with axes", node.col, text="len")
+                raise ExpressionError("len() needs a value with axes", node.col_offset, text="len")
             return _INT
         if name in ("any", "all"):
-            _truth(found[0], node.arguments[0])
+            _truth(found[0], node.args[0])
             return ValueType("bool")
         if name == "where":
-            _truth(found[0], node.arguments[0])
+            _truth(found[0], node.args[0])
         found = [_number(one, node) for one in found]
         if name in REDUCTIONS or (name in ("min", "max") and len(found) == 1):
             return _reduced(name, found[0])
@@ -159,7 +156,7 @@ class _Typer:
             return replace(found[0], kind=_elementwise_kind(name, found[0].kind))
         both = found[0]
         for other in found[1:]:
-            both = _together(both, other, node.col, f"{name}()")
+            both = _together(both, other, node.col_offset, f"{name}()")
         values = found[1:] if name == "where" else found
         return replace(both, kind=_common_kind(name, [one.kind for one in values]))
 
@@ -169,15 +166,17 @@ def _constant(value: bool | float | str) -> ValueType:
     return ValueType(kinds.get(type(value), "float"))
 
 
-def _number(found: ValueType, node: Node) -> ValueType:
+def _number(found: ValueType, node: ast.expr) -> ValueType:
     if found.kind == "text":
-        raise ExpressionError("a text can only be compared with == and !=", node.col)
+        raise ExpressionError("a text can only be compared with == and !=", node.col_offset)
     return found
 
 
-def _truth(found: ValueType, node: Node) -> ValueType:
+def _truth(found: ValueType, node: ast.expr) -> ValueType:
     if found.kind != "bool":
-        raise ExpressionError(f"has to be true or false, not {found}", node.col, "compare it with something")
+        raise ExpressionError(
+            f"has to be true or false, not {found}", node.col_offset, "compare it with something"
+        )
     return found
 
 
@@ -230,25 +229,21 @@ def _common_kind(name: str, kinds: list[Kind]) -> Kind:
     return "int" if set(kinds) <= {"int", "bool"} else "float"
 
 
-def _indexed(node: Index, found: ValueType) -> ValueType:
+def _indexed(node: ast.Subscript, found: ValueType) -> ValueType:
+    items, col = indices(node), node.col_offset
     if not found.shape:
-        raise ExpressionError(f"[…] needs a value with axes, this is {found}", node.col, text="[")
-    if len(node.items) > len(found.shape):
-        raise ExpressionError(f"{len(node.items)} indices for {found}", node.col, text="[")
+        raise ExpressionError(f"[…] needs a value with axes, this is {found}", col, text="[")
+    if len(items) > len(found.shape):
+        raise ExpressionError(f"{len(items)} indices for {found}", col, text="[")
     shape: list[int | None] = []
-    for item, size in zip(node.items, found.shape, strict=False):
+    for item, size in zip(items, found.shape, strict=False):
         if size is None:
-            if item != (None, None, None):
+            if item != slice(None):
                 message = "each sample has its own number of items, so they have no common index"
-                raise ExpressionError(message, node.col, "write : for this axis, or reduce, e.g. max(…)", "[")
+                raise ExpressionError(message, col, "write : for this axis, or reduce, e.g. max(…)", "[")
             shape.append(None)
-        elif isinstance(item, int):
-            if not -size <= item < size:
-                raise ExpressionError(f"index {item} is outside an axis of {size}", node.col, text="[")
-        else:
-            shape.append(_num_sliced(item, size))
-    return replace(found, shape=(*shape, *found.shape[len(node.items) :]))
-
-
-def _num_sliced(item: Slice, size: int) -> int:
-    return len(range(*slice(*item).indices(size)))
+        elif isinstance(item, slice):
+            shape.append(len(range(*item.indices(size))))
+        elif not -size <= item < size:
+            raise ExpressionError(f"index {item} is outside an axis of {size}", col, text="[")
+    return replace(found, shape=(*shape, *found.shape[len(items) :]))

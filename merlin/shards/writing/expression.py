@@ -11,6 +11,7 @@ sample's values.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -20,20 +21,7 @@ import numpy as np
 
 from merlin.shards.format.segments import Column, Ragged
 from merlin.shards.writing.check import BadOutput
-from merlin.spec.expression import (
-    CONSTANTS,
-    ELEMENTWISE,
-    Binary,
-    Call,
-    Compare,
-    Constant,
-    Expression,
-    Index,
-    Logic,
-    Name,
-    Node,
-    Unary,
-)
+from merlin.spec.expression import CONSTANTS, ELEMENTWISE, OPERATORS, Expression, indices
 
 Array = np.ndarray[Any, Any]
 
@@ -133,26 +121,27 @@ class _Evaluator:
         self._columns = columns
         self._num = num
 
-    def of(self, node: Node) -> _Value:
+    def of(self, node: ast.expr) -> _Value:
         match node:
-            case Constant():
-                return _constant(node.value)
-            case Name():
-                return self._name(node.name)
-            case Unary():
+            case ast.Constant(value=bool() | int() | float() | str() as value):
+                return _constant(value)
+            case ast.Name():
+                return self._name(node.id)
+            case ast.UnaryOp():
                 return self._unary(node)
-            case Binary():
+            case ast.BinOp():
                 a, b = self._together([self._number(node.left), self._number(node.right)])
-                return _Value(_ARITHMETIC[node.op](a.data, b.data), None, a.offsets)
-            case Compare():
+                return _Value(_ARITHMETIC[OPERATORS[type(node.op)]](a.data, b.data), None, a.offsets)
+            case ast.Compare():
                 return self._compare(node)
-            case Logic():
-                combine = _and if node.op == "and" else _or
-                return reduce(combine, self._together([_truth(self.of(one)) for one in node.operands]))
-            case Index():
-                return _indexed(self.of(node.operand), node)
-            case Call():
-                return self._call(node)
+            case ast.BoolOp():
+                combine = _and if isinstance(node.op, ast.And) else _or
+                return reduce(combine, self._together([_truth(self.of(one)) for one in node.values]))
+            case ast.Subscript():
+                return _indexed(self.of(node.value), indices(node))
+            case ast.Call(func=ast.Name(id=name)):
+                return self._call(name, node)
+        raise TypeError(f"{type(node).__name__} in an expression")
 
     def _name(self, name: str) -> _Value:
         column = self._columns.get(name)
@@ -162,23 +151,23 @@ class _Evaluator:
             return _Value(_as_values(name, column.items), None, column.offsets - column.offsets[0])
         return _Value(_as_values(name, column))
 
-    def _number(self, node: Node) -> _Value:
+    def _number(self, node: ast.expr) -> _Value:
         return _number(self.of(node), node)
 
-    def _unary(self, node: Unary) -> _Value:
-        if node.op == "not":
+    def _unary(self, node: ast.UnaryOp) -> _Value:
+        if isinstance(node.op, ast.Not):
             value = _truth(self.of(node.operand))
             data = ~value.data if value.undefined is None else ~value.data & ~value.undefined
             return _Value(data, value.undefined, value.offsets)
         value = self._number(node.operand)
-        return _Value(-value.data if node.op == "-" else value.data, None, value.offsets)
+        return _Value(-value.data if isinstance(node.op, ast.USub) else value.data, None, value.offsets)
 
-    def _compare(self, node: Compare) -> _Value:
-        values = [self.of(operand) for operand in node.operands]
+    def _compare(self, node: ast.Compare) -> _Value:
+        values = [self.of(operand) for operand in (node.left, *node.comparators)]
         pairs = []
         for op, left, right in zip(node.ops, values, values[1:], strict=False):
             a, b = self._together(_comparable(left, right, node))
-            data = np.asarray(_COMPARISONS[op](a.data, b.data), dtype=bool)
+            data = np.asarray(_COMPARISONS[OPERATORS[type(op)]](a.data, b.data), dtype=bool)
             undefined = _is_nan(a.data) | _is_nan(b.data)
             if undefined.any():
                 undefined = np.broadcast_to(undefined, data.shape)
@@ -211,21 +200,20 @@ class _Evaluator:
         undefined = None if value.undefined is None else np.repeat(value.undefined, lengths, axis=0)
         return _Value(np.repeat(value.data, lengths, axis=0), undefined, offsets)
 
-    def _call(self, node: Call) -> _Value:
-        name = node.function
+    def _call(self, name: str, node: ast.Call) -> _Value:
         if name == "len":
-            return self._len(self.of(node.arguments[0]), node)
+            return self._len(self.of(node.args[0]), node)
         if name in ("any", "all"):
-            return _any_or_all(_truth(self.of(node.arguments[0])), name == "any")
+            return _any_or_all(_truth(self.of(node.args[0])), name == "any")
         if name == "where":
             chosen = self._together(
                 [
-                    _truth(self.of(node.arguments[0])),
-                    *(self._either(one) for one in node.arguments[1:]),
+                    _truth(self.of(node.args[0])),
+                    *(self._either(one) for one in node.args[1:]),
                 ]
             )
             return _where(*chosen)
-        values = [self._number(argument) for argument in node.arguments]
+        values = [self._number(argument) for argument in node.args]
         if len(values) == 1:
             if name in ELEMENTWISE:
                 return _Value(_FUNCTIONS[name](values[0].data), None, values[0].offsets)
@@ -233,16 +221,16 @@ class _Evaluator:
         values = self._together(values)
         return _Value(_combined(name, [value.data for value in values]), None, values[0].offsets)
 
-    def _either(self, node: Node) -> _Value:
+    def _either(self, node: ast.expr) -> _Value:
         """A truth value as it is, anything else as a number."""
         value = self.of(node)
         return value if value.data.dtype == bool and value.undefined is None else _number(value, node)
 
-    def _len(self, value: _Value, node: Call) -> _Value:
+    def _len(self, value: _Value, node: ast.Call) -> _Value:
         if value.offsets is not None:
             return _Value(np.diff(value.offsets))
         if not value.ndim:
-            raise BadOutput(f"len() of a single value, column {node.col}")
+            raise BadOutput(f"len() of a single value, column {node.col_offset}")
         return _Value(np.full(len(value.data), value.data.shape[1], np.int64))
 
 
@@ -269,11 +257,11 @@ def _as_values(name: str, data: Array) -> Array:
     raise BadOutput(f"'{name}' holds {data.dtype.name}, which expressions cannot use")
 
 
-def _number(value: _Value, node: Node) -> _Value:
+def _number(value: _Value, node: ast.expr) -> _Value:
     """int64 or float64; what is undefined becomes NaN."""
     data = value.data
     if data.dtype.kind == "O":
-        what = f"'{node.name}'" if isinstance(node, Name) else f"column {node.col}"
+        what = f"'{node.id}'" if isinstance(node, ast.Name) else f"column {node.col_offset}"
         raise BadOutput(f"{what} is a text, and a number is needed")
     if value.undefined is not None:
         data = data.astype(np.float64)
@@ -293,13 +281,13 @@ def _is_nan(data: Array) -> Array:
     return np.isnan(data) if data.dtype.kind == "f" else np.zeros(1, dtype=bool).reshape((1,) * data.ndim)
 
 
-def _comparable(a: _Value, b: _Value, node: Compare) -> list[_Value]:
+def _comparable(a: _Value, b: _Value, node: ast.Compare) -> list[_Value]:
     """Two texts, or two numbers."""
     texts = [value.data.dtype.kind == "O" for value in (a, b)]
     if all(texts):
         return [a, b]
     if any(texts):
-        raise BadOutput(f"column {node.col}: compares a text with a number")
+        raise BadOutput(f"column {node.col_offset}: compares a text with a number")
     return [_number(a, node), _number(b, node)]
 
 
@@ -308,8 +296,7 @@ def _with_axes(data: Array, ndim: int) -> Array:
     return data.reshape(len(data), *(1,) * (ndim - data.ndim + 1), *data.shape[1:])
 
 
-def _indexed(value: _Value, node: Index) -> _Value:
-    items = tuple(item if isinstance(item, int) else slice(*item) for item in node.items)
+def _indexed(value: _Value, items: tuple[int | slice, ...]) -> _Value:
     if value.offsets is not None:  # the first index is ":", as the items of samples have no common index
         items = items[1:]
     keep = (slice(None), *items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from functools import reduce
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from merlin.shards.format.segments import Ragged
 from merlin.shards.writing.check import BadOutput
 from merlin.shards.writing.expression import evaluate, is_true
-from merlin.spec.expression import Binary, Call, Compare, Constant, Logic, Name, Unary, parse
+from merlin.spec.expression import OPERATORS, parse
 
 UNDEFINED = None
 
@@ -21,26 +22,26 @@ UNDEFINED = None
 def by_itself(node, sample):
     """A condition is True, False or None (undefined), a number a float or an int; in plain Python."""
     match node:
-        case Constant():
+        case ast.Constant():
             return node.value
-        case Name():
-            return sample[node.name]
-        case Unary(op="not"):
+        case ast.Name():
+            return sample[node.id]
+        case ast.UnaryOp(op=ast.Not()):
             inner = by_itself(node.operand, sample)
             return None if inner is None else not inner
-        case Unary():
+        case ast.UnaryOp():
             return -number(node.operand, sample)
-        case Binary():
-            return arithmetic(node.op, number(node.left, sample), number(node.right, sample))
-        case Compare():
-            values = [number(one, sample) for one in node.operands]
-            pairs = [compared(op, a, b) for op, a, b in zip(node.ops, values, values[1:], strict=False)]
-            return all_of(pairs)
-        case Logic(op="and"):
-            return all_of([by_itself(one, sample) for one in node.operands])
-        case Logic():
-            return any_of([by_itself(one, sample) for one in node.operands])
-        case Call():
+        case ast.BinOp():
+            return arithmetic(OPERATORS[type(node.op)], number(node.left, sample), number(node.right, sample))
+        case ast.Compare():
+            values = [number(one, sample) for one in (node.left, *node.comparators)]
+            ops = [OPERATORS[type(op)] for op in node.ops]
+            return all_of([compared(op, a, b) for op, a, b in zip(ops, values, values[1:], strict=False)])
+        case ast.BoolOp(op=ast.And()):
+            return all_of([by_itself(one, sample) for one in node.values])
+        case ast.BoolOp():
+            return any_of([by_itself(one, sample) for one in node.values])
+        case ast.Call():
             return called(node, sample)
     raise AssertionError(node)
 
@@ -75,15 +76,15 @@ def arithmetic(op, a, b):
 
 
 def called(node, sample):
-    name = node.function
-    if name in ("sum", "max", "mean", "len", "any", "all") and len(node.arguments) == 1:
-        values = [by_itself(node.arguments[0], {**sample, "v": x, "r": x}) for x in sample[list_name(node)]]
+    name = node.func.id
+    if name in ("sum", "max", "mean", "len", "any", "all") and len(node.args) == 1:
+        values = [by_itself(node.args[0], {**sample, "v": x, "r": x}) for x in sample[list_name(node)]]
         return reduced(name, values)
     if name == "where":
-        condition = by_itself(node.arguments[0], sample)
-        chosen = [number(one, sample) for one in node.arguments[1:]]
+        condition = by_itself(node.args[0], sample)
+        chosen = [number(one, sample) for one in node.args[1:]]
         return math.nan if condition is None else chosen[0] if condition else chosen[1]
-    values = [number(one, sample) for one in node.arguments]
+    values = [number(one, sample) for one in node.args]
     with np.errstate(all="ignore"):
         if name in ("isfinite", "isnan"):
             return bool(getattr(math, name)(values[0]))
@@ -93,13 +94,7 @@ def called(node, sample):
 
 
 def list_name(node):
-    return next(one.name for one in walk(node) if isinstance(one, Name) and one.name in "vr")
-
-
-def walk(node):
-    from merlin.spec.expression import walk as walk_tree
-
-    return walk_tree(node)
+    return next(one.id for one in ast.walk(node) if isinstance(one, ast.Name) and one.id in "vr")
 
 
 def reduced(name, values):
