@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -21,11 +19,10 @@ import torch
 from torch import Tensor
 
 from merlin.errors import LoaderError, UsageError
-from merlin.train.loading.batches import Array, BatchReader
 from merlin.train.loading.dataset import ShardDataset
-from merlin.train.loading.delivery import INDEX, VALID, DeviceDelivery, HostDelivery
-from merlin.train.loading.order import EpochOrder, Schedule
-from merlin.train.loading.producer import Delivery, Filler, HereFiller, PoolFiller, Producer, plan_batches
+from merlin.train.loading.delivery import INDEX, VALID, Delivery
+from merlin.train.loading.order import EpochOrder, Schedule, plan_batches
+from merlin.train.loading.producer import Filler, Producer
 from merlin.train.loading.ring import Ring
 from merlin.train.loading.workers import WorkerPool
 
@@ -57,7 +54,6 @@ class ShardLoader:
             until `close`, or until the loader is gone.
         start_method: of the processes: fork, spawn or forkserver; Python's usual one by default.
         device: where the tensors shall be, copied ahead in a stream of its own if it is a GPU, and normalised there.
-        pin_memory: read into memory that a GPU copies from directly; by default if `device` is a GPU.
         copy: hand out tensors that stay valid.
         with_index: add "index" (n,), the numbers of the samples in the data set.
 
@@ -80,7 +76,6 @@ class ShardLoader:
         num_workers: int = 0,
         start_method: str | None = None,
         device: str | torch.device | None = None,
-        pin_memory: bool | None = None,
         copy: bool = False,
         with_index: bool = False,
     ) -> None:
@@ -95,16 +90,14 @@ class ShardLoader:
         self._device = None if device is None else torch.device(device)
         if self._device is not None and self._device.type == "cpu":
             self._device = None
-        on_gpu = self._device is not None and self._device.type == "cuda"
-        self._pin = (on_gpu if pin_memory is None else pin_memory) and torch.cuda.is_available()
         self._extras = (INDEX,) * with_index + (VALID,) * pad_last
         if twice := set(self._extras) & set(dataset.keys):
             raise UsageError(f"a field is called {twice} as what the loader adds; leave it out with fields=")
-        self._copy = copy and self._device is None
+        self._copy = copy
         self._prefetch = max(prefetch, 1) if num_workers else prefetch
         self._num_workers, self._start_method = num_workers, start_method
         self._epoch, self._consumed = 0, 0
-        self._machinery: _Machinery | None = None
+        self._filler: Filler | None = None
         self._iterator: weakref.ref[_Batches] | None = None
 
     @property
@@ -172,9 +165,9 @@ class ShardLoader:
     def close(self) -> None:
         """End the reading thread and the worker processes; iterating starts them again."""
         self._end_iterator()
-        if self._machinery is not None:
-            self._machinery.close()
-        self._machinery = None
+        if self._filler is not None:
+            self._filler.close()
+        self._filler = None
 
     def __enter__(self) -> ShardLoader:
         return self
@@ -185,7 +178,7 @@ class ShardLoader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_machinery": None, "_iterator": None}
+        return {**self.__dict__, "_filler": None, "_iterator": None}
 
     def _end_iterator(self) -> None:
         running = None if self._iterator is None else self._iterator()
@@ -193,62 +186,26 @@ class ShardLoader:
             running.close()
         self._iterator = None
 
-    def _advance(self, consumed: int) -> None:
-        self._consumed = consumed
+    def _ready_filler(self) -> Filler:
+        if self._filler is None or not self._filler.usable:
+            self._filler = self._make_filler()
+        return self._filler
 
-    def _finish_epoch(self) -> None:
-        self._epoch, self._consumed = self._epoch + 1, 0
-
-    def _ready_machinery(self) -> _Machinery:
-        if self._machinery is None or not self._machinery.usable:
-            self._machinery = self._make_machinery()
-        return self._machinery
-
-    def _make_machinery(self) -> _Machinery:
-        raw = self._device is not None
-        reader, num = self.dataset.reader(raw), self._num_workers
+    def _make_filler(self) -> Filler:
+        raw, num = self._device is not None, self._num_workers
+        reader = self.dataset.reader(raw)
+        pinned = self._device is not None and self._device.type == "cuda"
         num_slots = self._prefetch * max(1, num) + 2
-        ring = Ring.make(reader.layout(self.batch_size), num_slots, shared=num > 0, pinned=self._pin)
+        ring = Ring.make(reader.layout(self.batch_size), num_slots, shared=num > 0, pinned=pinned)
         pool = WorkerPool(self.dataset, raw, ring, num, self._start_method) if num else None
-        delivery: Delivery
-        if self._device is None:
-            delivery = HostDelivery(self.dataset, self._copy, self._extras, self._pin)
-        else:
-            delivery = DeviceDelivery(self.dataset, self._device, self._extras)
-        return _Machinery(reader, ring.slots(), delivery, pool)
+        delivery = Delivery(self.dataset, self._device, copy=self._copy, extras=self._extras)
+        return Filler(reader, ring.slots(), delivery, pool)
 
-    def _producer(self, machinery: _Machinery) -> Producer:
+    def _producer(self, filler: Filler) -> Producer:
         """Reading from the present place on, into slots that the trainer does not hold."""
         order = EpochOrder(self.schedule.size, self.seed, self._epoch, self.shuffle)
         plan = plan_batches(order, self.schedule, self._consumed, self.rank)
-        free = [slot for slot in range(len(machinery.slots)) if slot not in machinery.held]
-        return Producer(plan, machinery.filler(), free, threaded=self._prefetch > 0)
-
-
-@dataclass
-class _Machinery:
-    """What is kept from epoch to epoch."""
-
-    reader: BatchReader
-    slots: list[dict[str, Array]]
-    delivery: Delivery
-    pool: WorkerPool | None
-    held: deque[int] = field(default_factory=deque)  # slots of batches that are still valid, oldest first
-    pid: int = field(default_factory=os.getpid)
-
-    @property
-    def usable(self) -> bool:
-        """Not after a fork, whose workers and shared memory are its parent's, nor after a worker died."""
-        return self.pid == os.getpid() and (self.pool is None or self.pool.usable)
-
-    def filler(self) -> Filler:
-        if self.pool is None:
-            return HereFiller(self.reader, self.slots, self.delivery)
-        return PoolFiller(self.pool, self.slots, self.delivery)
-
-    def close(self) -> None:
-        if self.pool is not None:
-            self.pool.close()
+        return Producer(plan, filler, threaded=self._prefetch > 0)
 
 
 class _Batches(Iterator[Batch]):
@@ -258,19 +215,17 @@ class _Batches(Iterator[Batch]):
         self._loader = loader
         self._pid = os.getpid()
         self._ended = False
-        self._machinery = loader._ready_machinery()
-        self._producer = loader._producer(self._machinery)
+        self._filler = loader._ready_filler()
+        self._producer = loader._producer(self._filler)
 
     def __next__(self) -> Batch:
         if self._ended:
             raise StopIteration
         if self._pid != os.getpid():
             raise LoaderError("an iterator cannot be continued in a forked process; call iter(loader) there")
-        held = self._machinery.held
+        held = self._filler.held
         if len(held) == 2:
-            slot = held.popleft()
-            self._machinery.delivery.release(slot)
-            self._producer.give_back(slot)
+            self._producer.give_back(held.popleft())
         try:
             ready = self._producer.next()
         except Exception:
@@ -278,10 +233,10 @@ class _Batches(Iterator[Batch]):
             raise
         if ready is None:
             self.close()
-            self._loader._finish_epoch()
+            self._loader._epoch, self._loader._consumed = self._loader._epoch + 1, 0
             raise StopIteration
         held.append(ready.slot)
-        self._loader._advance(ready.consumed)
+        self._loader._consumed = ready.consumed
         if ready.await_copy is not None:
             ready.await_copy()
         return ready.batch

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ Array = np.ndarray[Any, Any]
 
 _ROUNDS = 16  # 12 are measurably uneven over the 720 orders of 6 samples
 _MAX_SIZE = 1 << 62
+_POSITIONS_AT_ONCE = 4096  # evaluating the order has a cost per call
 _BITS_27, _BITS_30, _BITS_31, _BITS_32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
 # what a seed is used for enters every hash, so that equal seeds of two uses are unrelated
 _EPOCH, _PARTITION, _TOURNAMENT = 0x45504F43, 0x50415254, 0x544F5552
@@ -167,6 +169,24 @@ class Schedule:
         while (step := self.step(consumed, rank)) is not None:
             yield step
             consumed = step.hi
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A batch to be read."""
+
+    indices: Array  # samples (n,)
+    num_valid: int  # the first ones, which are not padding
+    consumed: int  # positions of the epoch that all ranks have taken after it
+
+
+def plan_batches(order: EpochOrder, schedule: Schedule, consumed: int, rank: int) -> Iterator[Planned]:
+    """What `rank` reads for the rest of an epoch."""
+    size, remaining = schedule.size, schedule.steps(consumed, rank)
+    while steps := list(islice(remaining, max(1, _POSITIONS_AT_ONCE // schedule.batch_size))):
+        samples = order.at(np.concatenate([step.positions(size) for step in steps]))
+        for step, end in zip(steps, accumulate(step.num for step in steps), strict=True):
+            yield Planned(samples[end - step.num : end], step.num_valid(size), step.hi)
 
 
 @dataclass(frozen=True, slots=True)

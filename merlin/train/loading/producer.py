@@ -6,156 +6,91 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Protocol
-
-import numpy as np
-from torch import Tensor
 
 from merlin.train.loading.batches import Array, BatchReader
-from merlin.train.loading.order import EpochOrder, Schedule, Step
+from merlin.train.loading.delivery import Delivery, Ready
+from merlin.train.loading.order import Planned
 from merlin.train.loading.workers import WorkerPool
 
-_POSITIONS_AT_ONCE = 4096  # evaluating the order has a cost per call
 
+class Filler:
+    """Fills slots with batches, in the thread that asks or in worker processes; it lives from epoch to epoch."""
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A batch to be read."""
-
-    indices: Array  # samples (n,)
-    num_valid: int  # the first ones, which are not padding
-    consumed: int  # positions of the epoch that all ranks have taken after it
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A batch that was read; its slot is given back when the trainer is done with it."""
-
-    batch: dict[str, Tensor]
-    slot: int
-    consumed: int
-    await_copy: Callable[[], None] | None  # to be called in the trainer's thread
-
-
-def plan_batches(order: EpochOrder, schedule: Schedule, consumed: int, rank: int) -> Iterator[Planned]:
-    """What `rank` reads for the rest of an epoch."""
-    size = schedule.size
-    steps: list[Step] = []
-    for step in schedule.steps(consumed, rank):
-        steps.append(step)
-        if sum(s.num for s in steps) >= _POSITIONS_AT_ONCE:
-            yield from _evaluated(order, steps, size)
-            steps = []
-    yield from _evaluated(order, steps, size)
-
-
-def _evaluated(order: EpochOrder, steps: list[Step], size: int) -> Iterator[Planned]:
-    if not steps:
-        return
-    samples = order.at(np.concatenate([step.positions(size) for step in steps]))
-    at = 0
-    for step in steps:
-        yield Planned(samples[at : at + step.num], step.num_valid(size), step.hi)
-        at += step.num
-
-
-class Filler(Protocol):
-    """Fills slots; what is submitted first is collected first."""
-
-    def submit(self, slot: int, planned: Planned) -> None: ...
-
-    def collect(self) -> Ready: ...
-
-
-class Delivery(Protocol):
-    """Turns the arrays of a slot into what the trainer gets."""
-
-    def __call__(self, arrays: dict[str, Array], slot: int, planned: Planned) -> Ready: ...
-
-    def release(self, slot: int) -> None:
-        """The trainer is done with a slot, but for copies to a GPU that it may have queued."""
-        ...
-
-    def wait_for(self, slot: int) -> None:
-        """Return when nothing reads from the slot any more."""
-        ...
-
-
-class HereFiller:
-    """Reads in the thread that asks."""
-
-    def __init__(self, reader: BatchReader, slots: list[dict[str, Array]], delivery: Delivery) -> None:
-        self._reader = reader
-        self._slots = slots
-        self._deliver = delivery
+    def __init__(
+        self, reader: BatchReader, slots: list[dict[str, Array]], delivery: Delivery, pool: WorkerPool | None
+    ) -> None:
+        self._reader, self._slots, self._deliver, self._pool = reader, slots, delivery, pool
         self._pending: deque[tuple[int, Planned]] = deque()
+        self._pid = os.getpid()
+        self.held: deque[int] = deque()  # slots of batches that are still valid, oldest first
+
+    @property
+    def usable(self) -> bool:
+        """False after a fork, whose workers and shared memory are its parent's, and after a worker died."""
+        return self._pid == os.getpid() and (self._pool is None or self._pool.usable)
+
+    def begin(self) -> list[int]:
+        """Forget what an earlier iteration asked for; returns the slots that the trainer does not hold."""
+        self._pending.clear()
+        if self._pool is not None:
+            self._pool.drain()
+        return [slot for slot in range(len(self._slots)) if slot not in self.held]
 
     def submit(self, slot: int, planned: Planned) -> None:
+        """Have a batch read into a slot."""
+        self._deliver.wait_for(slot)
+        if self._pool is not None:
+            self._pool.submit(slot, planned.indices)
         self._pending.append((slot, planned))
 
     def collect(self) -> Ready:
+        """The batch that was submitted first."""
         slot, planned = self._pending.popleft()
-        self._deliver.wait_for(slot)
-        return self._deliver(self._reader.read(planned.indices, self._slots[slot]), slot, planned)
-
-
-class PoolFiller:
-    """Has worker processes read."""
-
-    def __init__(self, pool: WorkerPool, slots: list[dict[str, Array]], delivery: Delivery) -> None:
-        self._pool = pool
-        self._slots = slots
-        self._deliver = delivery
-        self._pending: deque[tuple[int, Planned]] = deque()
-        pool.drain()
-
-    def submit(self, slot: int, planned: Planned) -> None:
-        self._deliver.wait_for(slot)
-        self._pool.submit(slot, planned.indices)
-        self._pending.append((slot, planned))
-
-    def collect(self) -> Ready:
-        slot, planned = self._pending.popleft()
-        lengths = self._pool.collect()
-        arrays = {key: self._slots[slot][key][:length] for key, length in lengths.items()}
+        arrays = self._slots[slot]
+        if self._pool is None:
+            arrays = self._reader.read(planned.indices, arrays)
+        else:
+            arrays = {key: arrays[key][:length] for key, length in self._pool.collect().items()}
         return self._deliver(arrays, slot, planned)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
 
 
 class Producer:
     """Batches in the order planned, as far ahead as there are free slots; or, without a thread, when asked."""
 
-    def __init__(self, plan: Iterator[Planned], filler: Filler, free: Iterable[int], threaded: bool) -> None:
+    def __init__(self, plan: Iterator[Planned], filler: Filler, threaded: bool) -> None:
         self._state = _State(plan, filler)
-        for slot in free:
-            self._state.free.put(slot)
-        thread = None
+        for slot in filler.begin():
+            self.give_back(slot)
+        self._thread = None
         if threaded:
-            thread = threading.Thread(target=_produce, args=(self._state,), name="merlin-loader", daemon=True)
-            thread.start()
-        self._thread = thread
-        self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._state, thread)
+            self._thread = threading.Thread(
+                target=_produce, args=(self._state,), name="merlin-loader", daemon=True
+            )
+            self._thread.start()
+        self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._state, self._thread)
 
     def next(self) -> Ready | None:
         """The next batch, None after the last; raises whatever kept it from being read."""
         if self._thread is None:
-            return self._read_now()
+            planned = next(self._state.plan, None)
+            if planned is None:
+                return None
+            self._state.fill(planned)
+            return self._state.filler.collect()
         found = self._state.full.get()
         if isinstance(found, BaseException):
             raise found
         return found
 
-    def _read_now(self) -> Ready | None:
-        planned = next(self._state.plan, None)
-        if planned is None:
-            return None
-        self._state.filler.submit(self._state.free.get_nowait(), planned)  # type: ignore[arg-type]
-        return self._state.filler.collect()
-
     def give_back(self, slot: int) -> None:
-        self._state.free.put(slot)
+        self._state.slots.append(slot)
+        self._state.freed.put(None)
 
     def close(self) -> None:
         """Stop reading; the thread has ended when this returns."""
@@ -163,71 +98,50 @@ class Producer:
 
 
 class _State:
-    """What the thread and the trainer share; it knows nothing of the trainer's objects, which may vanish."""
+    """What the thread and the trainer share. It has no reference to the trainer's objects, which may vanish.
+
+    Of the free slots the one that was given back last is taken first: it may still be in the processor's cache.
+    """
 
     def __init__(self, plan: Iterator[Planned], filler: Filler) -> None:
         self.plan = plan
         self.filler = filler
-        self.free: SimpleQueue[int | None] = SimpleQueue()
+        self.slots: deque[int] = deque()
+        self.freed: SimpleQueue[None] = SimpleQueue()  # an entry for each free slot, and one to stop
         self.full: SimpleQueue[Ready | BaseException | None] = SimpleQueue()
         self.stopped = False
+
+    def fill(self, planned: Planned) -> None:
+        """Wait for a free slot, and have a batch read into it; does nothing after a stop."""
+        self.freed.get()
+        if not self.stopped:
+            self.filler.submit(self.slots.pop(), planned)
 
 
 def _stop(pid: int, state: _State, thread: threading.Thread | None) -> None:
     if thread is None or pid != os.getpid():
         return  # a fork's copy has no thread
     state.stopped = True
-    state.free.put(None)
+    state.freed.put(None)
     if thread is not threading.current_thread():  # the garbage collector runs anywhere
         thread.join()
 
 
 def _produce(state: _State) -> None:
-    """The thread's life: keep every free slot busy, hand over what is ready, in order."""
-    slots = _FreeSlots(state)
+    """Keep every free slot busy, and hand over what is ready, in order."""
     pending = 0
     try:
         for planned in state.plan:
-            while pending and not slots.any():
+            while pending and state.freed.empty():
                 state.full.put(state.filler.collect())
                 pending -= 1
-            slot = slots.take()
-            if slot is None:
-                return
-            state.filler.submit(slot, planned)
-            pending += 1
-        for _ in range(pending):
+            state.fill(planned)
             if state.stopped:
                 return
+            pending += 1
+        while pending and not state.stopped:
             state.full.put(state.filler.collect())
+            pending -= 1
         state.full.put(None)
-    except BaseException as e:  # noqa: BLE001 - the trainer gets it
+    except BaseException as e:  # noqa: BLE001 - it is raised in the trainer's thread
         state.full.put(e)
-
-
-class _FreeSlots:
-    """The slot that was given back last is taken first: it may still be in the processor's cache."""
-
-    def __init__(self, state: _State) -> None:
-        self._state = state
-        self._stack: list[int] = []
-
-    def any(self) -> bool:
-        """Whether `take` returns at once."""
-        self._drain()
-        return bool(self._stack) or self._state.stopped
-
-    def take(self) -> int | None:
-        """Wait for a free slot; None to stop."""
-        self._drain()
-        if not self._stack and not self._state.stopped:
-            self._push(self._state.free.get())
-        return None if self._state.stopped else self._stack.pop()
-
-    def _drain(self) -> None:
-        while not self._state.free.empty():
-            self._push(self._state.free.get())
-
-    def _push(self, slot: int | None) -> None:
-        if slot is not None:
-            self._stack.append(slot)

@@ -9,41 +9,18 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from merlin import errors
 from merlin.errors import LoaderError, MerlinError
 from merlin.train.loading.batches import Array
+from merlin.train.loading.dataset import ShardDataset
 from merlin.train.loading.ring import Ring
-
-if TYPE_CHECKING:
-    from merlin.train.loading.dataset import ShardDataset
 
 _LOOK_S = 2.0  # how often either side looks whether the other is alive, should its end of the pipe stay open
 _LEAVE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """What a worker could not do, as text, since not every exception crosses a pipe."""
-
-    name: str
-    message: str
-    trace: str
-
-    def raised(self, worker: int) -> MerlinError:
-        known = getattr(errors, self.name, None)
-        if (
-            isinstance(known, type)
-            and issubclass(known, MerlinError)
-            and known.__init__ is Exception.__init__
-        ):
-            return known(self.message)
-        return LoaderError(f"loader worker {worker} failed: {self.name}: {self.message}\n{self.trace}")
 
 
 class WorkerPool:
@@ -66,7 +43,7 @@ class WorkerPool:
                 inherited = (*self._connections, ours) if forked else ()
                 process = context.Process(
                     target=_work,
-                    args=(theirs, inherited, dataset, raw, ring),
+                    args=(number, theirs, inherited, dataset, raw, ring),
                     name=f"merlin-loader-{number}",
                     daemon=True,
                 )
@@ -106,8 +83,8 @@ class WorkerPool:
             reply = connection.recv()
         except (EOFError, OSError) as e:
             raise self._dead(worker) from e
-        if isinstance(reply, _Failure):
-            raise reply.raised(worker)
+        if isinstance(reply, MerlinError):
+            raise reply
         return reply  # type: ignore[no-any-return]
 
     def drain(self) -> None:
@@ -158,6 +135,7 @@ def _signal_name(number: int) -> str:
 
 
 def _work(
+    number: int,
     connection: Connection,
     inherited: Sequence[Connection],
     dataset: ShardDataset,
@@ -180,8 +158,17 @@ def _work(
             reply: Any
             try:
                 reply = {key: len(values) for key, values in reader.read(indices, slots[slot]).items()}
-            except Exception as e:  # noqa: BLE001 - whatever it is, the trainer is told
-                reply = _Failure(type(e).__name__, str(e), traceback.format_exc())
+            except Exception as e:  # noqa: BLE001 - it is raised in the trainer
+                reply = _sendable(e, number)
             connection.send(reply)
         except (EOFError, OSError):
             return
+
+
+def _sendable(error: Exception, number: int) -> MerlinError:
+    """What crosses the pipe: one of our own errors, or any other one as text, since not every exception can."""
+    if isinstance(error, MerlinError) and type(error).__init__ is Exception.__init__:
+        return error
+    return LoaderError(
+        f"loader worker {number} failed: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+    )

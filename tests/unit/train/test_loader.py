@@ -354,11 +354,11 @@ def test_memory_stays_flat_over_ten_epochs(dataset):
 
 
 def test_what_a_device_normalises_equals_what_is_normalised_here(everything):
-    from merlin.train.loading.delivery import DeviceDelivery
-    from merlin.train.loading.producer import Planned
+    from merlin.train.loading.delivery import Delivery
+    from merlin.train.loading.order import Planned
 
     indices = np.array([5, 3, 9])
-    deliver = DeviceDelivery(everything, torch.device("cpu"), ("valid", "index"))
+    deliver = Delivery(everything, torch.device("cpu"), copy=False, extras=("valid", "index"))
     ready = deliver(everything.reader(raw=True).read(indices), 0, Planned(indices, 2, 3))
     assert ready.batch.pop("valid").tolist() == [True, True, False]
     assert ready.batch.pop("index").tolist() == [5, 3, 9]
