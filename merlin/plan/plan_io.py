@@ -10,19 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.files import write_text
+from merlin.base.records import as_kind
 from merlin.errors import WorkspaceError
-from merlin.plan.plan import (
-    FORMAT,
-    VERSION,
-    Aggregate,
-    Edge,
-    Field,
-    Plan,
-    SamplesInfo,
-    Scalar,
-    StepInstance,
-    StepKind,
-)
+from merlin.plan.plan import FORMAT, VERSION, Plan, Scalar
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -51,46 +41,22 @@ def plan_from_json(text: str, where: str = "plan") -> Plan:
             "use the version that made the workspace"
         )
     try:
-        return _decode_plan(data)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        plan = as_kind(data, Plan)
+    except ValueError as error:
         raise WorkspaceError(f"{where}: the plan does not have the expected content ({error})") from error
+    if unknown := _unknown_key(data, asdict(plan)):
+        raise WorkspaceError(f"{where}: the plan does not have the expected content (key {unknown!r})")
+    return plan
 
 
-def _decode_plan(data: dict[str, Any]) -> Plan:
-    samples = data.pop("samples")
-    return Plan(
-        **{**data, "instances": tuple(_decode_instance(item) for item in data["instances"])},
-        samples=None if samples is None else SamplesInfo(**{**samples, "labels": tuple(samples["labels"])}),
-    )
-
-
-def _decode_instance(data: dict[str, Any]) -> StepInstance:
-    aggregate = data["aggregate"]
-    return StepInstance(
-        **{
-            **data,
-            "kind": StepKind(data["kind"]),
-            "aggregate": None if aggregate is None else _decode_aggregate(aggregate),
-            "feeds": tuple(data["feeds"]),
-            "edges": tuple(Edge(**edge) for edge in data["edges"]),
-        }
-    )
-
-
-def _decode_aggregate(data: dict[str, Any]) -> Aggregate:
-    return Aggregate(
-        **{
-            **data,
-            "sources": tuple(data["sources"]),
-            "fields": tuple(_decode_field(item) for item in data["fields"]),
-            "splits": tuple((str(name), float(share)) for name, share in data["splits"]),
-            "valid": tuple(data.get("valid", ())),
-        }
-    )
-
-
-def _decode_field(data: dict[str, Any]) -> Field:
-    return Field(**{**data, **{name: tuple(data.get(name, ())) for name in ("shape", "axes", "channels")}})
+def _unknown_key(data: Any, known: Any) -> str:
+    """A key in plain data that its record does not have: it would change what runs, and would be passed over."""
+    if isinstance(data, dict):
+        missing = [key for key in data if key not in known]
+        return next(iter(missing or filter(None, (_unknown_key(data[key], known[key]) for key in data))), "")
+    if isinstance(data, list):
+        return next(filter(None, map(_unknown_key, data, known)), "")
+    return ""
 
 
 def relocate(plan: Plan, workspace: str) -> Plan:
