@@ -18,8 +18,6 @@ from merlin.cli.main import cli
 ROOT = Path(__file__).resolve().parents[2]
 NUM = 24
 
-sys.path.insert(0, str(ROOT / "tests" / "unit" / "shards"))
-
 
 def merlin_command(*words: object) -> str:
     done = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)

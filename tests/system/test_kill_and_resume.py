@@ -6,17 +6,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from effort import repeats
-from waiting import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
-
 from study_on_disk import end_of, make_workspace, processes_of, same, start_run, step, workers_of
+from waiting import wait_until
 
 from merlin.ledger.replay import replay
 from merlin.plan.tasks import Outcome

@@ -13,15 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from train_study import IDS, make_data
 from waiting import wait_until
 
+from merlin.errors import LoaderError, ShardError
+from merlin.train import ShardDataset, ShardLoader
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/unit/train"))
-
-from train_study import IDS, make_data  # noqa: E402
-
-from merlin.errors import LoaderError, ShardError  # noqa: E402
-from merlin.train import ShardDataset, ShardLoader  # noqa: E402
 
 
 @pytest.fixture(scope="module")

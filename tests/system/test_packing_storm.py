@@ -19,11 +19,8 @@ from pathlib import Path
 import h5py
 import pytest
 from effort import repeats
-from waiting import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "execution"))
-
 from study_on_disk import processes_of, workers_of
+from waiting import wait_until
 
 from merlin.base.files import TEMPORARY_SUFFIX
 from merlin.errors import ShardError

@@ -18,12 +18,9 @@ from typing import Any
 import h5py
 import pytest
 from commands import run_merlin
+from damage_tools import extents_of, flip, numbers
 from effort import repeats
 from waiting import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "shards"))
-
-from damage_tools import extents_of, flip, numbers
 
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.workspace.directory import open_workspace

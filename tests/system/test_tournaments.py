@@ -13,18 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from waiting import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
-
 from surrogate_data import make_surrogate_data
 from tournament_crew import Crew, num_rounds, rounds_of
 from train_run import prepare_run, state_digest
+from waiting import wait_until
 
 from merlin.train.checkpoint import read_checkpoint
 from merlin.train.run_directory import RunDirectory
 
-MODELS = Path(__file__).parents[1] / "unit" / "train"
+MODELS = Path(__file__).parents[1] / "support"
 WORDS = (
     "training={steps: 120, batch_size: 32, validate_every: 40, checkpoint_every: 7, keep: 1, threads: 1}",
     "tournament={trainers: 3, interval: 10, wait: 100000}",

@@ -12,17 +12,14 @@ from pathlib import Path
 
 import pytest
 from effort import repeats
-from waiting import wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
-
 from surrogate_data import arrays, make_surrogate_data
 from train_run import state_digest
+from waiting import wait_until
 
 from merlin.train.checkpoint import read_checkpoint
 from merlin.train.metrics_log import read_metrics
 
-MODELS = Path(__file__).parents[1] / "unit" / "train"
+MODELS = Path(__file__).parents[1] / "support"
 CONFIG = """
 data: {data}
 model: {{name: "tiny_models:Noisy"}}

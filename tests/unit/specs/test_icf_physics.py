@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import icf
+import icf_diagnostics as diagnostics
+import icf_images as images
+import icf_implosion as implosion
+import icf_plasma as plasma
 import numpy as np
 import pytest
 
 SPECS = Path(__file__).parents[3] / "specs" / "icf"
-sys.path.insert(0, str(SPECS))
-
-import icf  # noqa: E402
-import icf_diagnostics as diagnostics  # noqa: E402
-import icf_images as images  # noqa: E402
-import icf_implosion as implosion  # noqa: E402
-import icf_plasma as plasma  # noqa: E402
 
 LABELS = ("mode_4_3", "trans_u", "trans_v", "mode_2_1", "mode_1_0")
 BOUNDS = {"mode_4_3": 0.04, "mode_2_1": 0.08, "mode_1_0": 0.10}

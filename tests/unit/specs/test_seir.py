@@ -8,13 +8,11 @@ import sys
 from math import log
 from pathlib import Path
 
+import make_observed
 import pytest
+import seir
 
 SPECS = Path(__file__).parents[3] / "specs" / "covid"
-sys.path.insert(0, str(SPECS))
-
-import make_observed  # noqa: E402
-import seir  # noqa: E402
 
 ARGUMENTS = ["--r0", "2.6", "--latent-days", "4", "--infectious-days", "6", "--seeds", "40"]
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import icf
 import numpy as np
 import pytest
 
 from merlin.spec.load import check_spec
 
 SPECS = Path(__file__).parents[3] / "specs"
-sys.path.insert(0, str(SPECS / "icf"))
-
-import icf  # noqa: E402
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*/*.yaml")), ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import numpy as np
 
 from merlin.ledger.records import ChunkRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.plan import Aggregate, Edge, Field, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan import Aggregate, Edge, Plan, PlannedField, SamplesInfo, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.rows import row_map, to_ranges
 from merlin.shards.writing.bundle import Origin
@@ -20,11 +20,11 @@ from merlin.shards.writing.manifest import write_manifest
 from merlin.workspace.directory import Workspace
 
 FIELDS = (
-    Field(name="energy", units="J", description="total energy"),
-    Field(name="count", dtype="int32"),
-    Field(name="history", kind="series", dtype="float32", shape=(8,)),
-    Field(name="image", kind="image", dtype="float32", shape=(6, 5, 2), axes=("y", "x", "channel")),
-    Field(name="note", kind="text"),
+    PlannedField(name="energy", units="J", description="total energy"),
+    PlannedField(name="count", dtype="int32"),
+    PlannedField(name="history", kind="series", dtype="float32", shape=(8,)),
+    PlannedField(name="image", kind="image", dtype="float32", shape=(6, 5, 2), axes=("y", "x", "channel")),
+    PlannedField(name="note", kind="text"),
 )
 
 
@@ -126,7 +126,7 @@ def make_study(
     *,
     num: int = 50,
     per_shard: int = 20,
-    fields: tuple[Field, ...] = FIELDS,
+    fields: tuple[PlannedField, ...] = FIELDS,
     kind: StepKind = StepKind.FUNCTION,
     params: tuple[dict, ...] = ({},),
     compression: str = "none",

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shards"))
-
 from shard_study import make_study
 
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 
 NUM = 60
 GONE = (0, 21, 22)  # tasks that did not run: rows and sample ids differ
 IDS = np.array([i for i in range(NUM) if i not in GONE])
 
 FIELDS = (
-    Field(name="energy"),
-    Field(name="gain", dtype="float32"),
-    Field(name="label", dtype="int32"),
-    Field(name="history", kind="series", dtype="float32", shape=(4,)),
-    Field(
+    PlannedField(name="energy"),
+    PlannedField(name="gain", dtype="float32"),
+    PlannedField(name="label", dtype="int32"),
+    PlannedField(name="history", kind="series", dtype="float32", shape=(4,)),
+    PlannedField(
         name="image", kind="image", dtype="float32", shape=(6, 5, 2), layout="hwc", axes=("y", "x", "channel")
     ),
-    Field(
+    PlannedField(
         name="wide", kind="image", dtype="float64", shape=(3, 4, 5), layout="chw", axes=("channel", "y", "x")
     ),
-    Field(name="note", kind="text"),
+    PlannedField(name="note", kind="text"),
 )
 VARIED = (
-    Field(name="track", kind="ragged", ragged=True, dtype="float64", shape=(3,)),
-    Field(
+    PlannedField(name="track", kind="ragged", ragged=True, dtype="float64", shape=(3,)),
+    PlannedField(
         name="mesh.nodes", kind="ragged", ragged=True, dtype="float32", shape=(2,), graph="mesh", role="nodes"
     ),
-    Field(
+    PlannedField(
         name="mesh.edges", kind="ragged", ragged=True, dtype="int64", shape=(2,), graph="mesh", role="edges"
     ),
-    Field(name="mesh.targets", kind="series", dtype="float32", shape=(1,), graph="mesh", role="targets"),
+    PlannedField(
+        name="mesh.targets", kind="series", dtype="float32", shape=(1,), graph="mesh", role="targets"
+    ),
 )
 
 
