@@ -1,22 +1,24 @@
-# make setup | servers | check | test | soak | bench | demo.  Nothing is needed before but Python 3.11+, git and make.
+# make setup | servers | check | test-fast | test | soak | docs | bench | demo.  Nothing is needed before but Python 3.11+, git and make.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
-EXTRAS := dev,parquet,plot,pandas,compat,server,train,export
+EXTRAS := dev,docs,parquet,plot,pandas,compat,server,train,export
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup servers check format test soak bench demo clean
+.PHONY: help setup servers check format test-fast test soak docs bench demo clean
 
 help:
 	@echo "make setup   environment in $(VENV) with everything below"
 	@echo "make servers Redis and RabbitMQ for the tests, which start them by hand; as root, on Debian or Ubuntu"
-	@echo "make check   format, lint, types"
+	@echo "make check   format, lint, types, and whether the documentation builds"
+	@echo "make test-fast  unit and contract tests, in two minutes"
 	@echo "make test    all tests"
 	@echo "make soak    more storms of kills than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
+	@echo "make docs    the documentation as a site, in site/"
 	@echo "make bench   every number of docs/benchmarks.md"
 	@echo "make demo    an ensemble of fusion simulations, its shards, and a surrogate with its report, in ./demo_output"
 
@@ -34,10 +36,17 @@ $(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
 servers:
 	@tests/install_servers.sh
 
+# every page in the navigation, every link and every anchor is there
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MKDOCS) --site-dir .cache/site
+
+docs: setup
+	$(MKDOCS) --site-dir site
 
 format: setup
 	$(BIN)/ruff format .
@@ -47,6 +56,9 @@ format: setup
 unexport PYTHONDONTWRITEBYTECODE
 # one more than there are cores, because some tests wait; those that take longest begin first
 TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
+
+test-fast: setup servers
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/contract tests/unit
 
 # pytest ends with 5 when it finds no test at all, which is a failure here too
 test: setup servers
