@@ -19,7 +19,8 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import Plan
 from merlin.plan.reopen import reopen, reopen_failed
 from merlin.plan.restrict import restrict
-from merlin.plan.schedule import Counts, Death, Deferral, Scheduler
+from merlin.plan.schedule import Death, Deferral, Scheduler
+from merlin.plan.task_states import Counts
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
@@ -192,7 +193,7 @@ class Conductor:
             RangeRecord(
                 instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt
             )
-            for v in self.scheduler.verdicts()
+            for v in self.scheduler.decided_outcomes()
         ]
         self._unwritten += memory_records(self.scheduler.memories())
         return bool(self._unwritten)

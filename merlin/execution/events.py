@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from merlin.plan.plan import Plan
-from merlin.plan.schedule import Counts
+from merlin.plan.task_states import Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from merlin.plan.chunking import LEAST_S
 from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
-from merlin.plan.schedule import ENDED, Death, Deferral, Scheduler
+from merlin.plan.schedule import Death, Deferral, Scheduler
+from merlin.plan.task_states import ENDED
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
@@ -215,15 +216,6 @@ class Owner:
 
     def _line_of(self, chunk: Chunk) -> _Line:
         return self._offered.setdefault(self._queues[chunk.instance], _Line())
-
-    def check(self) -> None:
-        """Assert the invariants; every test calls it after every event."""
-        self.scheduler.check()
-        for queue, line in self._offered.items():
-            for lease in line.since:
-                chunk = self.scheduler.held(lease)
-                assert chunk is not None, f"an offer that is not handed out: {lease}"
-                assert self._queues[chunk.instance] == queue, f"{chunk} is offered in {queue}"
 
 
 def take_over(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Chunk
 
 Range = tuple[int, int]
@@ -35,6 +36,12 @@ def chunk_of(pieces: list[Range], *, instance: str, attempt: int) -> Chunk:
     return Chunk(instance=instance, lo=joined[0][0], hi=joined[-1][1], attempt=attempt, holes=holes)
 
 
+def part_of(chunk: Chunk, pieces: list[Range]) -> Chunk:
+    """The chunk with these of its tasks only."""
+    shape = chunk_of(pieces, instance=chunk.instance, attempt=chunk.attempt)
+    return replace(chunk, lo=shape.lo, hi=shape.hi, holes=shape.holes)
+
+
 def halves(chunk: Chunk) -> list[Chunk]:
     """Two chunks of about half the tasks each."""
     left, right = [], []
@@ -44,8 +51,8 @@ def halves(chunk: Chunk) -> list[Chunk]:
         to_go -= cut - a
         left += [(a, cut)] if cut > a else []
         right += [(cut, b)] if b > cut else []
-    shapes = [chunk_of(part, instance=chunk.instance, attempt=chunk.attempt) for part in (left, right)]
-    return [replace(chunk, lo=s.lo, hi=s.hi, holes=s.holes, isolate=num_tasks(s) == 1) for s in shapes]
+    parts = [part_of(chunk, pieces) for pieces in (left, right)]
+    return [replace(part, isolate=num_tasks(part) == 1) for part in parts]
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
@@ -69,3 +76,13 @@ def clip(runs: Iterable[Run], pieces: list[Range]) -> Iterator[Run]:
         while j < len(pieces) and pieces[j][0] < hi:
             yield max(lo, pieces[j][0]), min(hi, pieces[j][1]), value
             j += 1
+
+
+def shards_over(target: StepInstance, source: StepInstance, lo: int, hi: int) -> Range:
+    """The shards of an aggregate that hold rows of the source's tasks [lo, hi); tasks and shards are the plan's."""
+    assert target.aggregate is not None
+    size, offset = (
+        target.aggregate.samples_per_shard,
+        target.aggregate.sources.index(source.id) * source.num_tasks,
+    )
+    return (offset + lo) // size, min(target.num_tasks, (offset + hi - 1) // size + 1)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from merlin.plan.failed_input import RAN, passing_failures
-from merlin.plan.pieces import Range, merged
+from merlin.plan.pieces import Range, merged, shards_over
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import FAILURES, Outcome
@@ -75,7 +75,7 @@ class _Reopening:
         out: list[Range] = []
         for edge in target.edges:
             if edge.kind == "block":
-                ranges = _shards(target, self.instances, edge.source, self.stale.get(edge.source, []))
+                ranges = self._shards(target, edge.source, self.stale.get(edge.source, []))
             elif target.kind is StepKind.MANIFEST:  # it waits for others, too, and reads this one
                 is_stale = edge.source == target.finishes and self.stale.get(edge.source)
                 ranges = [(0, target.num_tasks)] if is_stale else []
@@ -99,30 +99,16 @@ class _Reopening:
             if edge.kind == "same":
                 out += _with_outcome(have, (Outcome.SKIPPED,), ranges)
             elif edge.kind == "block":
-                out += _shards(target, self.instances, edge.source, ranges)
+                out += self._shards(target, edge.source, ranges)
             elif target.kind is StepKind.MANIFEST:
                 out.append((0, target.num_tasks))
             else:
                 out += have.ranges((Outcome.SKIPPED,))
         return out
 
+    def _shards(self, target: StepInstance, source: str, ranges: list[Range]) -> list[Range]:
+        return [shards_over(target, self.instances[source], a, b) for a, b in ranges]
+
 
 def _with_outcome(have: RunMap, outcomes: Collection[int], ranges: list[Range]) -> list[Range]:
     return [r for lo, hi in ranges for r in have.ranges(outcomes, lo, hi)]
-
-
-def _shards(
-    target: StepInstance, instances: Mapping[str, StepInstance], source: str, ranges: list[Range]
-) -> list[Range]:
-    aggregate = target.aggregate
-    if aggregate is None:
-        return []
-    size, offset = aggregate.samples_per_shard, 0
-    out: list[Range] = []
-    for id in aggregate.sources:
-        if id == source:
-            out += [
-                ((offset + a) // size, min(target.num_tasks, (offset + b - 1) // size + 1)) for a, b in ranges
-            ]
-        offset += instances[id].num_tasks
-    return out

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from invariants import check
+
+from merlin.plan.consequences import DecidedOutcome
 from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.plan import StepInstance
 from merlin.plan.runs import RunMap
-from merlin.plan.schedule import Scheduler, Verdict
+from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.plans import plan
 
@@ -20,11 +23,11 @@ class Bench:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        scheduler.check()
+        check(scheduler)
 
     def take(self, now: float = 0.0, queue: str | None = None) -> Chunk:
         chunk = self.scheduler.take(now, queue)
-        self.scheduler.check()
+        check(self.scheduler)
         assert chunk is not None, self.scheduler.counts()
         return chunk
 
@@ -36,7 +39,7 @@ class Bench:
 
     def finish(self, chunk: Chunk, *outcomes: Run, now: float = 0.0, **more: Any) -> bool:
         held = self.scheduler.finished(ChunkResult(chunk=chunk, runs=outcomes, **more), now)
-        self.scheduler.check()
+        check(self.scheduler)
         return held
 
     def finish_ok(self, chunk: Chunk, busy_s: float = 0.0) -> bool:
@@ -47,7 +50,7 @@ class Bench:
 
     def lose(self, chunk: Chunk, done: Iterable[Run] = (), **more: Any) -> bool:
         held = self.scheduler.lost(chunk, done, **more)
-        self.scheduler.check()
+        check(self.scheduler)
         return held
 
     def drive(self) -> list[Chunk]:
@@ -60,10 +63,10 @@ class Bench:
 
     def verdicts(self) -> list[tuple[str, int, int]]:
         """Where they are: (instance, lo, hi)."""
-        return [(v.instance, v.lo, v.hi) for v in self.scheduler.verdicts()]
+        return [(v.instance, v.lo, v.hi) for v in self.scheduler.decided_outcomes()]
 
-    def verdict(self) -> Verdict:
-        (verdict,) = self.scheduler.verdicts()
+    def verdict(self) -> DecidedOutcome:
+        (verdict,) = self.scheduler.decided_outcomes()
         return verdict
 
 

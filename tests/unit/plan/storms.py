@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
+from invariants import check_owner
+
+from merlin.plan.failure_limits import LOSS_LIMIT
 from merlin.plan.owner import Handout, Legacy, Report, take_over
 from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
-from merlin.plan.schedule import LOSS_LIMIT, Death, Deferral
+from merlin.plan.schedule import Death, Deferral
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
@@ -68,7 +71,7 @@ class World:
                 return
             self.now += 0.2
             self.random.choice(actions)()
-            self.owner.check()
+            check_owner(self.owner)
 
     def mishap(self, probability: float) -> bool:
         return self.is_stormy and self.random.random() < probability
@@ -80,7 +83,7 @@ class World:
         for letter in self.mail[self.heeded :]:
             self.heed(letter)
             self.heeded += 1
-            self.owner.check()
+            check_owner(self.owner)
             if self.mishap(0.02):
                 return self.take_over()
         if self.mishap(0.05):
@@ -116,7 +119,7 @@ class World:
 
     def write(self) -> None:
         """What the owner has decided."""
-        for v in self.owner.scheduler.verdicts():
+        for v in self.owner.scheduler.decided_outcomes():
             ended = self.ledger[v.instance].ranges((OK, FAILED, SKIPPED, SOFT_FAILED), v.lo, v.hi)
             assert not ended or v.instance in self.cancelled
             if v.cause.startswith("killed"):
@@ -141,7 +144,7 @@ class World:
             ids = self.random.sample(sorted(self.spec), self.random.randint(1, len(self.spec)))
             self.cancelled.update(ids)
             chunks = self.owner.fail(ids, "cancelled")
-            self.owner.check()
+            check_owner(self.owner)
             if self.mishap(0.2):
                 return self.take_over()
             self.write()
@@ -178,7 +181,7 @@ class World:
         self.owner, void = take_over(
             self.plan, legacy, first_attempt=first_attempt, name=f"{self.num_owners}.", min_chunk_s=1.5
         )
-        self.owner.check()
+        check_owner(self.owner)
         self.heeded = self.read
         self.workers_act()
         self.void(void)

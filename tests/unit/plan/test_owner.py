@@ -9,6 +9,7 @@ from typing import Any
 from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invariants import check_owner
 from random_plans import plans
 from storms import FAILED, INTERRUPTED, OK, SKIPPED, SOFT_FAILED, World
 
@@ -43,7 +44,7 @@ def test_as_many_chunks_wait_in_each_queue_as_its_workers_run_and_one_where_ther
     owner.taken("no such lease")
     assert owner.running() == 1
     assert [chunk.instance for chunk in owner.offers({"cpu": 3}, 0.0, 99)] == ["a"]
-    owner.check()
+    check_owner(owner)
 
 
 def test_a_limit_is_shared_by_the_queues() -> None:
@@ -75,7 +76,7 @@ def test_what_a_worker_says_decides_what_follows() -> None:
         assert counts.ok == (1 if report else 0)  # one that was not started has left nothing
         stopped = ("no such module", True) if "trouble" in report else ("", False)
         assert (owner.scheduler.stop_reason, owner.scheduler.stop_now) == stopped
-        owner.check()
+        check_owner(owner)
 
 
 def test_a_report_or_a_lease_that_ran_out_counts_once() -> None:
@@ -90,7 +91,7 @@ def test_a_report_or_a_lease_that_ran_out_counts_once() -> None:
     assert not owner.reported(result_of(second), (), 0.0)
     (again,) = owner.offers({}, 0.0, 9)
     assert owner.is_retry(again) and not owner.is_retry(second) and again.task_ids() == second.task_ids()
-    owner.check()
+    check_owner(owner)
 
 
 def test_what_nobody_takes_is_overdue_until_its_message_is_sent_again() -> None:
@@ -109,7 +110,7 @@ def test_offers_are_withdrawn_when_the_study_stops_and_end_with_a_step_that_is_f
     owner.scheduler.stop("enough")
     assert owner.withdraw() == [a.lease] and owner.withdraw() == [] and owner.scheduler.num_running == 0
     assert owner.offers({}, 0.0, 9) == []
-    owner.check()
+    check_owner(owner)
 
 
 def test_leases_that_make_no_sense_are_void() -> None:
@@ -138,7 +139,7 @@ def test_an_offer_of_which_something_has_ended_was_taken_meanwhile_or_the_server
     assert void == [] and owner.running() == 1 and owner.reported(result_of(chunk), (), 0.0)
     owner, void = take_over(p, legacy(*left), **options)
     assert void == ["x"] and not owner.reported(result_of(chunk), (), 0.0)
-    owner.check()
+    check_owner(owner)
 
 
 def test_what_was_reported_lately_counts_before_its_records_are_seen() -> None:

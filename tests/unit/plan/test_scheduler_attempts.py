@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from invariants import check
 from scheduling import FAILED, INTERRUPTED, OK, SOFT_FAILED, start
 
 from merlin.errors import ExecutionError
+from merlin.plan.failure_limits import LOSS_LIMIT
 from merlin.plan.plan import StepKind
-from merlin.plan.schedule import LOSS_LIMIT
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred
 from merlin.testing.plans import same, step
 
@@ -94,7 +95,7 @@ def test_a_chunk_given_back_waits_as_it_was() -> None:
     b = start(step("sim", 1))
     chunk = b.take()
     assert b.scheduler.give_back(chunk)
-    b.scheduler.check()
+    check(b.scheduler)
     assert b.take() == chunk
 
 
@@ -119,7 +120,7 @@ def test_a_chunk_that_ends_twice_is_counted_once() -> None:
     assert not b.finish_ok(chunk) and not b.fail(chunk)
     assert not b.lose(chunk)
     assert not b.scheduler.give_back(chunk)
-    b.scheduler.check()
+    check(b.scheduler)
     counts = b.scheduler.counts()["sim"]
     assert (counts.ok, counts.failed, counts.ready) == (1, 0, 1)
 

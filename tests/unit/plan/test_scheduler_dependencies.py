@@ -10,7 +10,7 @@ from scheduling import FAILED, INTERRUPTED, OK, SKIPPED, SOFT_FAILED, start
 from merlin.errors import ExecutionError
 from merlin.plan.pieces import merged
 from merlin.plan.plan import StepKind
-from merlin.plan.schedule import READY
+from merlin.plan.task_states import READY
 from merlin.testing.plans import every, gather, runs, same, step
 
 

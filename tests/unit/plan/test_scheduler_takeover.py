@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from invariants import check
 from scheduling import FAILED, INTERRUPTED, OK, Bench, start
 
 from merlin.errors import ExecutionError
@@ -21,7 +22,7 @@ def succeed(b: Bench, *chunks: Chunk, outcomes=None, **more: int) -> Bench:
     later = start(*b.scheduler.plan.instances, outcomes=outcomes, name="later.", **more)
     assert all(later.scheduler.adopt(chunk) for chunk in chunks)
     later.scheduler.remember(b.scheduler.memories())
-    later.scheduler.check()
+    check(later.scheduler)
     return later
 
 
@@ -88,7 +89,7 @@ def test_what_could_not_run_now_is_not_adopted() -> None:
     assert not b.scheduler.adopt(replace(chunk, lease="old"))  # it runs
     b.finish(chunk, (0, 1, INTERRUPTED))
     assert not b.scheduler.adopt(Chunk(instance="a", lo=0, hi=2, **lease))  # it is to run again
-    b.scheduler.check()
+    check(b.scheduler)
     assert b.scheduler.num_running == 0 and b.scheduler.counts()["a"].ready == 3
     with pytest.raises(ExecutionError, match="no step instance 'c'"):
         b.scheduler.adopt(Chunk(instance="c", lo=0, hi=1, **lease))
@@ -126,7 +127,7 @@ def test_a_later_memory_outranks_and_what_is_adopted_is_not_remembered() -> None
     b = start(SIM)
     b.scheduler.adopt(Chunk(instance="sim", lo=35, hi=128, lease="x"))
     b.scheduler.remember(memories)
-    b.scheduler.check()
+    check(b.scheduler)
     assert b.nothing_to_take(0.0)
     found = sorted((c.lo, c.retries, c.task_ids()) for c in b.take_all(1.0))
     assert found == [
@@ -174,9 +175,9 @@ def test_a_step_that_is_failed_ends_whatever_it_did_and_what_depends_on_it_is_sk
     (again,) = [c for c in (b.take(queue="merlin"), b.take(queue="merlin")) if c.lo == 1]
     b.lose(again)
     void = b.scheduler.fail(["a"], "cancelled")
-    b.scheduler.check()
+    check(b.scheduler)
     assert held in void and all(not b.finish_ok(chunk) for chunk in void)
-    verdicts = b.scheduler.verdicts()
+    verdicts = b.scheduler.decided_outcomes()
     assert {(v.instance, v.lo, v.hi, v.outcome) for v in verdicts} == {("a", 1, 8, 1), ("b", 1, 8, 2)}
     assert {v.attempt for v in verdicts if v.instance == "a"} == {4}  # more than any worker may still write
     assert [c.instance for c in b.drive()] == ["b", "c"] and b.scheduler.is_complete

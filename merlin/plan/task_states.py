@@ -1,0 +1,193 @@
+"""The tasks of a running study by state, and how its step instances wait for each other.
+
+Run-length coded, so it grows with the number of *changes* between neighbouring tasks, not with the number of tasks.
+The states of a task::
+
+    waiting --> ready --> running --> ok | failed | failed softly
+       |          ^          |
+       |          +- queued <+   handed back, to run again: deferred, interrupted, or its worker was lost
+       +--> skipped              what it depends on did not end ok
+
+A task fails softly by its own choice (exit code 101): it counts as failed, and what depends on it runs all the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from merlin.errors import ExecutionError
+from merlin.plan.chunking import ChunkSizer
+from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import Chunk, Outcome
+
+OK, FAILED, SKIPPED, SOFT_FAILED = (
+    int(o) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED, Outcome.SOFT_FAILED)
+)
+WAITING, READY, QUEUED, RUNNING = 10, 11, 12, 13
+ENDED = frozenset((OK, FAILED, SKIPPED, SOFT_FAILED))
+NOT_ENDED = (WAITING, READY, QUEUED, RUNNING)
+STATE_NAMES = {
+    OK: "ok", FAILED: "failed", SKIPPED: "skipped", SOFT_FAILED: "soft_failed",
+    WAITING: "waiting", READY: "ready", QUEUED: "queued", RUNNING: "running",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Tasks of one step instance by state; planned is the sum of the others."""
+
+    planned: int
+    ok: int
+    failed: int  # softly or not
+    skipped: int
+    running: int
+    ready: int  # could run now
+    waiting: int  # for another step
+    queued: int  # to run again, perhaps after a delay
+    soft_failed: int = 0  # of those that failed
+
+    @property
+    def missing(self) -> int:
+        return self.planned - self.ok - self.failed - self.skipped
+
+
+class SourceGroup:
+    """What one target waits for as a unit (an `all` entry): satisfied when every source has ended completely."""
+
+    __slots__ = ("name", "num_open", "sources", "target")
+
+    def __init__(self, target: InstanceState, name: str) -> None:
+        self.target, self.name = target, name
+        self.sources: list[InstanceState] = []
+        self.num_open = 0
+
+    def passes(self) -> bool:
+        """Whether anything of the whole group may flow downstream."""
+        if not any(source.instance.num_tasks for source in self.sources):
+            return True
+        return any(s.num_passing for s in self.sources)
+
+
+@dataclass(slots=True)
+class InstanceState:
+    """One step instance while the study runs."""
+
+    instance: StepInstance
+    rank: tuple[int, int, int]  # the smallest runs first
+    sizer: ChunkSizer
+    tasks: RunMap
+    num: dict[int, int]  # tasks per state
+    cursor: int = 0  # no task below it is ready
+    requeue: deque[Chunk] = field(default_factory=deque)
+    is_active: bool = False  # it has an entry in the scheduler's heap
+    num_open_groups: int = 0
+    groups: list[SourceGroup] = field(default_factory=list)
+    same_sources: list[InstanceState] = field(default_factory=list)
+    same_targets: list[InstanceState] = field(default_factory=list)
+    block_sources: list[InstanceState] = field(default_factory=list)
+    block_targets: list[InstanceState] = field(default_factory=list)
+    member_of: list[SourceGroup] = field(default_factory=list)
+
+    @property
+    def continues(self) -> bool:
+        return self.instance.on_failure == "continue"
+
+    @property
+    def passing(self) -> tuple[int, ...]:
+        """How a task has to end for what depends on it to run."""
+        return (OK, SOFT_FAILED, FAILED) if self.continues else (OK, SOFT_FAILED)
+
+    @property
+    def num_passing(self) -> int:
+        return sum(self.num[state] for state in self.passing)
+
+    @property
+    def num_failed(self) -> int:
+        return self.num[FAILED] + self.num[SOFT_FAILED]
+
+    @property
+    def is_ended(self) -> bool:
+        return self.num[OK] + self.num_failed + self.num[SKIPPED] == self.instance.num_tasks
+
+    def counts(self) -> Counts:
+        return Counts(
+            planned=self.instance.num_tasks,
+            ok=self.num[OK],
+            failed=self.num_failed,
+            soft_failed=self.num[SOFT_FAILED],
+            skipped=self.num[SKIPPED],
+            running=self.num[RUNNING],
+            ready=self.num[READY],
+            waiting=self.num[WAITING],
+            queued=self.num[QUEUED],
+        )
+
+    def move(self, lo: int, hi: int, state: int) -> None:
+        """Put [lo, hi) into `state` and keep the counts."""
+        for a, b, old in self.tasks.runs(lo, hi):
+            self.num[old] -= b - a
+        self.num[state] += hi - lo
+        self.tasks.set(lo, hi, state)
+        if state == READY and lo < self.cursor:
+            self.cursor = lo
+
+
+def build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, InstanceState]:
+    """The states of all step instances, by id, with the outcomes that the ledger has. Raises ExecutionError."""
+    states: dict[str, InstanceState] = {}
+    depth: dict[str, int] = {}
+    for index, instance in enumerate(plan.instances):
+        depth[instance.id] = 1 + max((depth[e.source] for e in instance.edges), default=-1)
+        gathers = instance.kind in (StepKind.AGGREGATE, StepKind.MANIFEST)
+        tasks = _tasks_of(instance, outcomes.get(instance.id))
+        states[instance.id] = state = InstanceState(
+            instance=instance,
+            rank=(-int(gathers), -depth[instance.id], index),
+            sizer=ChunkSizer(instance),
+            tasks=tasks,
+            num=dict.fromkeys(STATE_NAMES, 0) | tasks.counts(),
+            cursor=instance.num_tasks,
+        )
+        _connect(state, states)
+    return states
+
+
+def _tasks_of(instance: StepInstance, outcomes: RunMap | None) -> RunMap:
+    """The state of every task as the ledger has it; interrupted tasks wait as if never started."""
+    tasks = RunMap(instance.num_tasks, WAITING)
+    if outcomes is not None:
+        if outcomes.size != tasks.size:
+            raise ExecutionError(
+                f"the ledger has {outcomes.size} tasks of {instance.id}, the plan {tasks.size}"
+            )
+        for a, b, value in outcomes.runs():
+            if value in ENDED:
+                tasks.set(a, b, value)
+    return tasks
+
+
+def _connect(target: InstanceState, states: dict[str, InstanceState]) -> None:
+    groups: dict[str, SourceGroup] = {}
+    for edge in target.instance.edges:
+        source = states[edge.source]
+        if edge.kind == "same":
+            if source.instance.num_tasks != target.instance.num_tasks:
+                raise ExecutionError(
+                    f"{target.instance.id} and {edge.source} differ in their number of tasks"
+                )
+            target.same_sources.append(source)
+            source.same_targets.append(target)
+        elif edge.kind == "block":
+            source.block_targets.append(target)
+        else:
+            group = groups.setdefault(edge.group, SourceGroup(target, edge.group))
+            group.sources.append(source)
+            group.num_open += 1
+            source.member_of.append(group)
+    target.groups = list(groups.values())
+    target.num_open_groups = len(groups)
+    if any(edge.kind == "block" for edge in target.instance.edges) and target.instance.aggregate:
+        target.block_sources = [states[id] for id in target.instance.aggregate.sources]
