@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic, SamplesError, UsageError
-from merlin.workspace.new_samples import TEXT_FORMATS, first_difference, kinds, rows_of, write_rows
-from merlin.workspace.samples import FORMATS, SamplesTable, open_samples
+from merlin.workspace.new_samples import first_difference, kinds, write_rows
+from merlin.workspace.samples import FORMATS, open_samples
+from merlin.workspace.samples_table import SamplesTable, rows_of
 from merlin.workspace.sampling import check_continuation, write_samples
 from merlin.workspace.spec_samples import (
     checked_samples,
@@ -20,6 +21,7 @@ from merlin.workspace.spec_samples import (
     run_generate,
     samples_path,
 )
+from merlin.workspace.text_samples import DIALECTS
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -97,7 +99,7 @@ class Continuation:
         )
         if self.path.parent == info and not self.path.exists():
             return info / name
-        keeps_text = self.path.suffix.lower() in TEXT_FORMATS
+        keeps_text = self.path.suffix.lower() in DIALECTS
         return info / f"new_{name if keeps_text else Path(name).with_suffix('.npy').name}"
 
     # ------------------------------------------------------------------ files

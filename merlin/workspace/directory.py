@@ -21,7 +21,7 @@ from merlin.workspace.same_samples import SameSamples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-    from merlin.workspace.samples import SamplesTable
+    from merlin.workspace.samples_table import SamplesTable
 
 INFO_DIR = "merlin_info"
 PLAN_NAME = "plan.json"
@@ -71,7 +71,7 @@ class Workspace:
             raise WorkspaceError(f"the study in {self.path} has no samples")
         table = open_samples(self.path / info.file, info.labels)
         if table.num > info.num and (self.root / EXTENSIONS_DIR).is_dir():
-            from merlin.workspace.new_samples import rows_of
+            from merlin.workspace.samples_table import rows_of
 
             return rows_of(table, 0, info.num)  # a file of the user's that has grown with the study
         if table.num != info.num:

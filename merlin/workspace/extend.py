@@ -28,10 +28,10 @@ from merlin.workspace.directory import (
     members,
 )
 from merlin.workspace.local_launcher import LAUNCHERS, local_launcher
-from merlin.workspace.new_samples import JoinedRows
 from merlin.workspace.prepare import StudyOptions, code_version, preparing, write_provenance
 from merlin.workspace.same_samples import digest
-from merlin.workspace.samples import SamplesTable, open_samples
+from merlin.workspace.samples import open_samples
+from merlin.workspace.samples_table import JoinedRows, SamplesTable
 from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from merlin.workspace.directory import (
 )
 from merlin.workspace.local_launcher import local_launcher
 from merlin.workspace.same_samples import digest, stamp
-from merlin.workspace.samples import SamplesTable, holds_numbers_only, open_samples
+from merlin.workspace.samples import open_samples
+from merlin.workspace.samples_table import SamplesTable
 from merlin.workspace.sampling import write_samples
 from merlin.workspace.spec_samples import (
     checked_samples,
@@ -257,6 +258,6 @@ def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> bool:
     if is_made(samples, options, path):
         return False
     table = located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
-    if not holds_numbers_only(table):
+    if not table.known_numeric:
         refuse_unsafe_text(spec, options, plan_only(spec, options), table)
     return True

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.errors import WorkspaceError
+from merlin.plan.plan import SamplesInfo
 
 if TYPE_CHECKING:
-    from merlin.plan.plan import SamplesInfo
-    from merlin.workspace.samples import SamplesTable
+    from merlin.workspace.samples_table import SamplesTable
 
 _BLOCK_ROWS = 1 << 16
 

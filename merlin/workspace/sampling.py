@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from merlin.base.files import replacing
 from merlin.errors import UsageError
-from merlin.workspace.direct_file import PAGE, write_pages
 from merlin.workspace.samples import save_samples
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
@@ -131,31 +131,20 @@ def write_samples(path: Path, design: Design, labels: Sequence[str], first: int 
     """
     check_design(design, labels)
     check_continuation(design, first)
-    path.parent.mkdir(parents=True, exist_ok=True)
     num = design.num_samples - first
     if path.suffix.lower() != ".npy":
         save_samples(path, generate_samples(design, labels, first), labels)
         return num
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shape = (num, len(labels))
-    try:
-        temporary.unlink(missing_ok=True)
-        write_pages(temporary, _npy_parts(shape, _blocks(design, labels, first)))
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (num, len(labels))}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in _blocks(design, labels, first):
+            start = file.tell()
+            file.write(np.ascontiguousarray(block, dtype="<f8").data)
+            file.flush()
+            # the disk begins to write at once, and leaves little for the flush at the end to wait for
+            os.posix_fadvise(file.fileno(), start, block.nbytes, os.POSIX_FADV_DONTNEED)
     return num
-
-
-def _npy_parts(shape: tuple[int, int], blocks: Iterable[Array]) -> Iterator[memoryview]:
-    """The bytes of an ``.npy`` file; its header fills a page, so that the values begin at one."""
-    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}"
-    magic = np.lib.format.magic(1, 0)
-    room = PAGE - len(magic) - 2
-    yield memoryview(magic + room.to_bytes(2, "little") + header.ljust(room - 1).encode("latin1") + b"\n")
-    for block in blocks:
-        yield np.ascontiguousarray(block, dtype="<f8").data
 
 
 def _blocks(design: Design, labels: Sequence[str], first: int = 0) -> Iterator[Array]:

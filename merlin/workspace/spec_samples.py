@@ -12,7 +12,8 @@ from merlin.base.document.tokens import substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SamplesError, UsageError
 from merlin.workspace.checking import located
-from merlin.workspace.samples import MAX_DIAGNOSTICS, SamplesTable, check_samples, open_samples
+from merlin.workspace.samples import MAX_DIAGNOSTICS, check_samples, open_samples
+from merlin.workspace.samples_table import SamplesTable
 from merlin.workspace.sampling import Design, check_design
 from merlin.workspace.text_values import unsafe_values
 

@@ -15,7 +15,7 @@ from merlin.errors import Diagnostic
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.spec.quoting import uses
 from merlin.spec.variables import mentioned_values, value_variable
-from merlin.workspace.samples import SamplesTable, blocks, holds_numbers_only, holds_only, place_in_text
+from merlin.workspace.samples_table import SamplesTable, row_blocks
 
 _WORD = re.compile(r"[\w@%+=:,./-]*")  # what no shell, and no other interpreter inside of a string, acts on
 _WORDS = re.compile(r"[\w@%+=:,./ \t-]*")
@@ -66,11 +66,11 @@ def _of_instance(instance: StepInstance, labels: Sequence[str]) -> Iterator[Colu
 def unsafe_values(plan: Plan, table: SamplesTable, limit: int) -> list[Diagnostic]:
     """The first `limit` values that a script of the plan must not have, in the order of the rows."""
     columns = [(use, table.labels.index(use.label)) for use in column_uses(plan)]
-    if not columns or holds_numbers_only(table) or holds_only(table, _WORD_BYTES):
+    if not columns or table.known_numeric or table.has_only(_WORD_BYTES):
         return []
     found: list[Diagnostic] = []
-    for lo, rows in blocks(table):
-        texts = list(zip(*rows, strict=True))
+    for lo, hi in row_blocks(0, table.num):
+        texts = list(zip(*table.text_rows(lo, hi), strict=True))
         bad = [(row, use, j) for use, j in columns for row in _unsafe_rows(use, texts[j])]
         for row, use, j in sorted(bad, key=lambda each: (each[0], each[2])):
             if len(found) == limit:
@@ -115,7 +115,7 @@ def _finding(table: SamplesTable, use: ColumnUse, row: int, j: int, text: str) -
         hint = f'write "$({use.label})" in quotes'
     elif offence == "\0":
         why, hint = "and neither a script nor an environment variable can hold it", ""
-    path, line, col = place_in_text(table, row, j)
+    path, line, col = table.place(row, j)
     return Diagnostic(
         file=path,
         line=line,

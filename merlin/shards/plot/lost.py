@@ -12,7 +12,7 @@ from merlin.shards.writing.growing import source_workspace
 
 if TYPE_CHECKING:
     from merlin.shards.format.manifest_file import DataSet, Ranges, SourceInfo
-    from merlin.workspace.samples import SamplesTable
+    from merlin.workspace.samples_table import SamplesTable
 
 Array = np.ndarray[Any, Any]
 

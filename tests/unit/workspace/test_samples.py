@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.errors import SamplesError
-from merlin.workspace.samples import SamplesTable, check_samples, open_samples, save_samples
+from merlin.workspace.samples import check_samples, open_samples, save_samples
+from merlin.workspace.samples_table import SamplesTable
 
 LABELS = ("X0", "X1")
 

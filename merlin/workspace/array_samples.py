@@ -1,0 +1,111 @@
+"""Samples in files that know their types: NumPy arrays, which are memory-mapped, and Parquet."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merlin.base.tables.parquet import ParquetTable
+from merlin.workspace.samples_table import Columns, SamplesTable, check_columns, samples_error
+
+NUMBERS = "fiub"  # kinds of dtypes
+
+
+class NpySamples(SamplesTable):
+    """A ``.npy`` file: (n, d), (n,) for one label, or a structured (n,)."""
+
+    def __init__(self, path: Path, labels: tuple[str, ...]) -> None:
+        self.path, self.labels = path, labels
+        self._array = _load(path)
+        shape, dtype = self._array.shape, self._array.dtype
+        if self._array.ndim not in (1, 2) or (dtype.names and self._array.ndim != 1):
+            raise samples_error(path, "shape", f"has shape {shape}, not (samples, columns)")
+        self.num = int(shape[0])
+        if self.num == 0:
+            raise samples_error(path, "empty", "the samples file is empty")
+        names = dtype.names
+        check_columns(path, len(names) if names else (1 if len(shape) == 1 else int(shape[1])), labels)
+        self._names = None if names is None else (labels if set(labels) == set(names) else names)
+        kinds = [dtype[name].kind for name in names] if names else [dtype.kind]
+        self._numeric = all(kind in NUMBERS for kind in kinds)
+        if any(kind not in NUMBERS + "US" for kind in kinds):
+            raise samples_error(path, "dtype", f"has values of type {dtype}, not numbers or text")
+
+    @property
+    def numeric(self) -> bool:
+        return self._numeric
+
+    def _read(self, lo: int, hi: int) -> Columns:
+        block = self._array[lo:hi]
+        if self._names is not None:
+            columns = [block[name] for name in self._names]
+        else:
+            columns = [block] if block.ndim == 1 else [block[:, j] for j in range(block.shape[1])]
+        return dict(zip(self.labels, map(_own, columns), strict=True))
+
+    def stored(self, lo: int, hi: int) -> bytes:
+        self._check_range(lo, hi)
+        return self._array[lo:hi].tobytes()
+
+    def _forget_rows(self) -> None:
+        """Pages that were seen count as memory until they are given back."""
+        if isinstance(self._array, np.memmap):
+            self._array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+def _load(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except (ValueError, OSError, EOFError) as error:
+        if "Object arrays" in str(error) or "Python objects in dtype" in str(error):
+            hint = "save it with a number or text dtype, e.g. array.astype(str)"
+            what = "holds Python objects, which are not read"
+            raise samples_error(path, "object", what, hint=hint) from error
+        reason = "it does not begin as one" if "pickle" in str(error) else error
+        raise samples_error(path, "unreadable", f"not a readable .npy file ({reason})") from error
+
+
+def _own(column: NDArray[Any]) -> NDArray[Any]:
+    """A copy; bytes are text."""
+    if column.dtype.kind == "S":
+        return np.array([value.decode("utf-8", "surrogateescape") for value in column.tolist()], np.str_)
+    return np.array(column)
+
+
+class ParquetSamples(SamplesTable):
+    """A Parquet file; columns are found by name, or by position if the names differ."""
+
+    def __init__(self, path: Path, labels: tuple[str, ...]) -> None:
+        self.path, self.labels = path, labels
+        try:
+            self._table = ParquetTable(path, "reading samples from a Parquet file")
+        except (OSError, ValueError) as error:
+            raise samples_error(path, "unreadable", f"not a readable Parquet file ({error})") from error
+        names = tuple(self._table.names)
+        self._names = labels if set(labels) <= set(names) else names
+        check_columns(path, len(self._names), labels)
+        self.num = self._table.num
+        if self.num == 0:
+            raise samples_error(path, "empty", "the samples file is empty")
+        self._numeric = all(column.dtype.kind in NUMBERS for column in self.rows(0, 0).values())
+
+    @property
+    def numeric(self) -> bool:
+        return self._numeric
+
+    def _read(self, lo: int, hi: int) -> Columns:
+        """Numbers keep their dtype (a null is NaN), everything else becomes text."""
+        found: Columns = {}
+        for label, name in zip(self.labels, self._names, strict=True):
+            try:
+                array = self._table.column(name, lo, hi).to_numpy(zero_copy_only=False)
+            except (OSError, ValueError) as error:
+                what = f"column {name} cannot be read ({error})"
+                raise samples_error(self.path, "unreadable", what) from error
+            is_number = array.dtype.kind in NUMBERS
+            found[label] = array if is_number else np.array([str(value) for value in array], np.str_)
+        return found
