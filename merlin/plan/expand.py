@@ -23,8 +23,8 @@ from merlin.plan.parameters import Combination, path_safe
 from merlin.plan.plan import (
     Aggregate,
     Edge,
-    Field,
     Plan,
+    PlannedField,
     SamplesInfo,
     Scalar,
     StepInstance,
@@ -427,7 +427,7 @@ class _Planner:
         )
 
     def _check_names(
-        self, needs: StepNeeds, block: AggregateBlock, fields: Sequence[Field], source: StepInstance
+        self, needs: StepNeeds, block: AggregateBlock, fields: Sequence[PlannedField], source: StepInstance
     ) -> None:
         """Expressions may name what each sample has: a parameter that its step does not use is not there."""
         known = {one.name for one in fields} | source.params.keys()

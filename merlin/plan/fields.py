@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from merlin.plan.plan import Field
-from merlin.spec.layouts import axes_of, layout_of
+from merlin.base.kinds import ROLES, axes_of, layout_of
+from merlin.plan.plan import PlannedField
 
 if TYPE_CHECKING:
-    from merlin.spec.model import FieldBlock, GraphRole, Values
+    from merlin.spec.model import FieldBlock, Values
 
 Fill = Callable[[str], str]  # fills in what is known of $(NAME)
 
 
-def plan_fields(blocks: Mapping[str, FieldBlock], fill: Fill) -> tuple[Field, ...]:
+def plan_fields(blocks: Mapping[str, FieldBlock], fill: Fill) -> tuple[PlannedField, ...]:
     """All fields in the order of the spec; a graph becomes one field for each of its members."""
     return tuple(field for name, block in blocks.items() for field in _fields(name, block, fill))
 
 
-def _fields(name: str, block: FieldBlock, fill: Fill) -> Iterator[Field]:
+def _fields(name: str, block: FieldBlock, fill: Fill) -> Iterator[PlannedField]:
     if block.kind == "graph":
         for role, member in block.members.items():
             yield _member(name, block, role, member, fill)
@@ -27,7 +27,7 @@ def _fields(name: str, block: FieldBlock, fill: Fill) -> Iterator[Field]:
     ragged, shape = _split(block.shape)
     kind = "ragged" if ragged and "kind" not in block.model_fields_set else block.kind
     layout = block.layout or layout_of(kind, len(shape), block.axes[ragged:])
-    yield Field(
+    yield PlannedField(
         name=name,
         kind=kind,
         dtype=block.dtype,
@@ -52,16 +52,16 @@ def _fields(name: str, block: FieldBlock, fill: Fill) -> Iterator[Field]:
     )
 
 
-def _member(graph: str, block: FieldBlock, role: GraphRole, member: Values, fill: Fill) -> Field:
-    """What the member does not say, the graph says for all of them."""
-    given = member.model_fields_set
-    ragged, shape = _split(member.shape if "shape" in given else (None, 2) if role == "edges" else ())
+def _member(graph: str, block: FieldBlock, role: str, member: Values, fill: Fill) -> PlannedField:
+    """What the member does not say, its role says, or the graph for all of them."""
+    given, usual = member.model_fields_set, ROLES[role]
+    ragged, shape = _split(member.shape if "shape" in given else usual.shape)
     file = _text(member.file or (None if member.output or member.expression else block.file), fill)
     key = _text(member.key, fill)
-    return Field(
+    return PlannedField(
         name=f"{graph}.{role}",
         kind="ragged" if ragged else "series" if shape else "scalar",
-        dtype=member.dtype if "dtype" in given else "int64" if role == "edges" else block.dtype,
+        dtype=member.dtype if "dtype" in given else usual.dtype or block.dtype,
         shape=shape,
         ragged=ragged,
         output=_text(member.output, fill) or (None if file or member.expression else f"{graph}.{role}"),

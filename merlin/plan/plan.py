@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from merlin.base.field import Field
+
 FORMAT = "merlin-plan"
 VERSION = 1
 
@@ -39,43 +41,15 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One field of a data set: where its values come from and what they must look like."""
+class PlannedField(Field):
+    """A field, and where its values come from: `output` names a function's result, `file` is a glob inside the
+    task's directory, `expression` makes a derived field. What is not said of its compression, the aggregate says."""
 
-    name: str  # of a member of a graph: "<graph>.<role>"
-    kind: Literal["scalar", "series", "image", "volume", "text", "ragged"] = "scalar"
-    dtype: str = "float64"  # a NumPy dtype name, little-endian
-    shape: tuple[int, ...] = ()  # of one sample; of a ragged field: of one item
-    ragged: bool = False  # a sample has any number of items, along a first axis that `shape` leaves out
-    # source: `output` names a function's result; `file` is a glob inside the task's directory; `expression` makes
-    # a derived field
     output: str | None = None
     file: str | None = None
     key: str | None = None  # dotted path in JSON, member of an .npz, dataset path in HDF5, column of a CSV
     regex: str | None = None  # first group, on text files
-    finite: bool = True  # NaN or infinity fails the sample
-    units: str = ""
-    description: str = ""
-    expression: str = ""  # over fields, input labels and parameters (merlin/spec/expression.py)
-    compression: str = ""  # "" = the aggregate's
-    shuffle: str = ""  # "" = the aggregate's
-    level: int | None = None  # None = the aggregate's
-    keep_bits: int | None = None  # mantissa bits that are kept; None = all
-    axes: tuple[str, ...] = ()  # names of a sample's axes, e.g. ("y", "x", "channel"), the variable one first
-    layout: str = ""  # of images and volumes, a letter per axis of `shape`: h w d c, e.g. "hwc"
-    channels: tuple[str, ...] = ()  # names along the axis "c" of the layout
-    graph: str = ""  # the graph that it is a member of, in the part `role`
-    role: Literal["", "nodes", "positions", "edges", "edge_features", "node_targets", "targets"] = ""
-
-    @property
-    def path(self) -> str:
-        """Where a shard has it: a data set, or for a ragged field a group of `values` and `offsets`."""
-        return f"fields/{self.graph}/{self.role}" if self.graph else f"fields/{self.name}"
-
-    @property
-    def ndim(self) -> int:
-        """Axes of one sample, with the one of variable length."""
-        return len(self.shape) + self.ragged
+    level: int | None = None  # of compression; None = the aggregate's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +63,9 @@ class Aggregate:
     """
 
     sources: tuple[str, ...]  # StepInstance.id, in plan order
-    fields: tuple[Field, ...]
+    fields: tuple[PlannedField, ...]
     samples_per_shard: int = 1000
-    compression: str = "none"  # none | gzip | zstd | blosc2
+    compression: str = "none"  # one of merlin.base.compression
     shuffle: str = ""  # none | byte | bit, of compressed fields; "" = byte
     level: int | None = None  # of compression; None = the codec's usual one
     valid: tuple[str, ...] = ()  # expressions; a row for which one is not true is filtered

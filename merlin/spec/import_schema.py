@@ -16,11 +16,9 @@ from merlin.base.document.findings import NOWHERE, Findings, Place, Source, allo
 from merlin.base.document.scalars import Problem, shown, to_int
 from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
+from merlin.base.kinds import DTYPES, ROLES
 from merlin.errors import SpecError
-from merlin.spec.checks.fields import DTYPES, ROLES
-from merlin.spec.model import Compression
-
-Kind = Literal["scalar", "series", "image", "volume", "text", "ragged", "graph"]
+from merlin.spec.model import Codec, CodecOrDefault, FieldKind
 
 
 def _as_shape(value: Any) -> tuple[int | None, ...]:
@@ -76,7 +74,9 @@ class ImportColumn(Block):
 class ImportField(ImportColumn):
     """One field of the data set."""
 
-    kind: Kind | None = Field(default=None, description="What one sample of it is; default: by its shape.")
+    kind: FieldKind | None = Field(
+        default=None, description="What one sample of it is; default: by its shape."
+    )
     dtype: Text = Field(default="", description="NumPy type; default: as in the file.")
     shape: Shape | None = Field(default=None, description='Of one sample; "*" first: any number of items.')
     offsets: Text | None = Field(
@@ -87,9 +87,7 @@ class ImportField(ImportColumn):
     )
     units: Text = Field(default="", description="Units, kept as an attribute.")
     description: Text = Field(default="", description="Kept as an attribute.")
-    compression: Literal["", "none", "gzip", "zstd", "blosc2"] = Field(
-        default="", description="Default: the schema's."
-    )
+    compression: CodecOrDefault = Field(default="", description="Default: the schema's.")
     axes: TextList = Field(default=(), description="Names of the sample's axes.")
     layout: Text = Field(default="", description="Of an image or a volume: hwc, chw, dhwc, …")
     channels: TextList = Field(default=(), description="Names of the channels.")
@@ -133,7 +131,7 @@ class ImportSchema(Block):
         default="refuse", description="A value that does not fit ends the import, or its sample is left out."
     )
     samples_per_shard: Positive = Field(default=1000, description="Rows of one shard file.")
-    compression: Compression = Field(default="none", description="Of all fields.")
+    compression: Codec = Field(default="none", description="Of all fields.")
     splits: dict[str, Number] = Field(
         default_factory=lambda: {"train": 0.8, "validation": 0.1, "test": 0.1},
         description="Fractions of the samples.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +18,11 @@ from pydantic import (
     PlainValidator,
     WithJsonSchema,
 )
+from pydantic_core import CoreSchema, core_schema
 
+from merlin.base.codecs.shuffles import SHUFFLES
+from merlin.base.compression import CODECS
+from merlin.base.compression import NAMES as CODEC_NAMES
 from merlin.base.document.field_types import (
     Base,
     Block,
@@ -41,15 +45,39 @@ from merlin.base.document.field_types import (
 from merlin.base.document.findings import allowed
 from merlin.base.document.scalars import Problem, Scalar, shown, to_float, to_int, typed
 from merlin.base.document.validation import known_keys
+from merlin.base.kinds import KINDS, ROLES
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
 BATCH_TYPES = ("local", "slurm", "flux", "lsf", "lsf-srun", "pbs")
 Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "grid"]
-Compression = Literal["none", "gzip", "zstd", "blosc2"]
-FieldKind = Literal["scalar", "series", "image", "volume", "text", "ragged", "graph"]
-GraphRole = Literal["nodes", "positions", "edges", "edge_features", "node_targets", "targets"]
+
+
+class OneOf:
+    """A text that is one of the words of a registry."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"enum": list(self.words), "type": "string"}
+
+    def _checked(self, value: Any) -> str:
+        if value not in self.words:
+            known = [word for word in self.words if word]
+            raise Problem(f"{shown(value)} is not allowed", allowed(str(value), known, "allowed"))
+        return self.words[self.words.index(value)]
+
+
+Codec: TypeAlias = Annotated[str, OneOf(*CODEC_NAMES)]
+CodecOrDefault: TypeAlias = Annotated[str, OneOf("", *CODEC_NAMES)]
+Shuffle: TypeAlias = Annotated[str, OneOf("", *SHUFFLES)]
+FieldKind: TypeAlias = Annotated[str, OneOf(*KINDS)]
+GraphRole: TypeAlias = Annotated[str, OneOf(*ROLES)]
 
 
 def _as_function(value: Any) -> Any:
@@ -195,10 +223,8 @@ class Values(Block):
     finite: Flag = Field(default=True, description="NaN or infinity fails the sample.")
     units: Text = Field(default="", description="Units, kept as an attribute.")
     description: Text = Field(default="", description="Kept as an attribute.")
-    compression: Literal["", "none", "gzip", "zstd", "blosc2"] = Field(
-        default="", description="Default: the aggregate's."
-    )
-    shuffle: Literal["", "none", "byte", "bit"] = Field(
+    compression: CodecOrDefault = Field(default="", description="Default: the aggregate's.")
+    shuffle: Shuffle = Field(
         default="", description="What is done to bytes before compression; default: the aggregate's."
     )
     level: Count | None = Field(default=None, description="Level of compression; default: the aggregate's.")
@@ -218,7 +244,7 @@ class FieldBlock(Values):
     channels: TextList = Field(default=(), description="Names of the channels, along the axis c.")
     members: dict[GraphRole, Values] = Field(
         default_factory=dict,
-        description="Of a graph: nodes, positions, edges, edge_features, node_targets, targets.",
+        description=f"Of a graph: {', '.join(ROLES)}.",
     )
 
 
@@ -233,14 +259,17 @@ class AggregateBlock(Block):
     valid: TextList = Field(
         default=(), description="Expressions; a sample for which one is not true is left out as filtered."
     )
-    compression: Compression = Field(
+    compression: Codec = Field(
         default="none", description="Of all fields; uncompressed data can be memory-mapped."
     )
-    shuffle: Literal["", "none", "byte", "bit"] = Field(
+    shuffle: Shuffle = Field(
         default="", description="What is done to bytes before compression; default: byte."
     )
     level: Count | None = Field(
-        default=None, description="Level of compression; default: gzip 4, zstd 3, blosc2 5."
+        default=None,
+        description="Level of compression; default: "
+        + ", ".join(f"{codec.name} {codec.usual_level}" for codec in CODECS.values())
+        + ".",
     )
     splits: dict[str, Number] = Field(
         default_factory=lambda: {"train": 0.8, "validation": 0.1, "test": 0.1},

@@ -18,7 +18,7 @@ import numpy as np
 
 from merlin.base.files import write_text
 from merlin.shards.export.view import Array, Column, View
-from merlin.shards.format.statistics import Statistics, channel_axis
+from merlin.shards.format.statistics import Statistics
 
 Linear = Callable[[Column], Sequence[tuple[float, float]]]  # (scale, bias) of each channel
 
@@ -62,7 +62,7 @@ def _axes(column: Column) -> tuple[int, ...] | None:
         return None
     if field.layout:
         return tuple(field.layout.index(letter) for letter in "dhwc" if letter in field.layout)
-    channel = channel_axis(field)
+    channel = field.channel_axis
     if channel is None:
         return None
     return (*(axis for axis in range(len(column.shape)) if axis != channel), channel)
@@ -110,7 +110,7 @@ def metadata(column: Column, view: View) -> dict[str, Any]:
     multiple = False
     if column.kind in ("image", "volume"):
         order = _axes(column) or tuple(range(len(column.shape)))
-        channel = channel_axis(column.field) if column.field is not None else None
+        channel = column.field.channel_axis if column.field is not None else None
         multiple = channel is not None and column.shape[channel] > 1
         found["dims"] = [column.shape[axis] for axis in order if axis != channel]
         found["channels"] = 1 if channel is None else column.shape[channel]

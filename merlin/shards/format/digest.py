@@ -21,7 +21,6 @@ ALGORITHM = "blake3"
 BLOCK_BYTES = 1 << 21
 TEXT_BLOCK_ROWS = 1024
 WIDE_BYTES = 4096  # of a row; hashing it costs much more than the call that does it
-TEXT_DTYPE = "text"
 
 
 def block_rows(row_bytes: int) -> int:

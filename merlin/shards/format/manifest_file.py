@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from merlin.base.field import Field
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format.counts import MANIFEST_NAME, Counts
 from merlin.shards.format.digest import combine
@@ -89,32 +90,12 @@ class ColumnInfo:
         return self.path.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldInfo:
-    name: str  # of a member of a graph: "<graph>.<role>"
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]  # of one sample; of a ragged field: of one item
-    units: str
-    description: str
-    axes: tuple[str, ...]
-    compression: str
-    statistics: Statistics | None  # of a ragged field: over the items
-    layout: str = ""  # of images and volumes, a letter per axis of `shape`: h w d c
-    channels: tuple[str, ...] = ()
-    ragged: bool = False
-    graph: str = ""
-    role: str = ""
-    keep_bits: int | None = None
-    shuffle: str = ""  # none | byte | bit; "" if not compressed
-    expression: str = ""  # of a derived field
-    lengths: Statistics | None = None  # of a ragged field: of the number of items per sample
-    finite: bool = True  # False: NaN and infinity are values, too
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldInfo(Field):
+    """A field as it is stored, and the statistics of its values; the manifest has it flat."""
 
-    @property
-    def path(self) -> str:
-        """The data set in a shard, or the group of `values` and `offsets` of a ragged field."""
-        return f"fields/{self.graph}/{self.role}" if self.graph else f"fields/{self.name}"
+    statistics: Statistics | None = None  # of a ragged field: over the items
+    lengths: Statistics | None = None  # of a ragged field: of the number of items per sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,4 +101,4 @@ class Ragged:
         return np.asarray(counted[ends[1:]] > counted[ends[:-1]])
 
 
-Column = Array | Ragged  # of a field in memory: (n, …), or ragged
+Values = Array | Ragged  # of a field in memory: (n, …), or ragged

@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-from merlin.plan.plan import Field
-
-if TYPE_CHECKING:
-    from merlin.shards.format.manifest_file import FieldInfo
 
 Array = np.ndarray[Any, Any]
 
@@ -93,19 +88,6 @@ def _merge_two(a: Statistics, b: Statistics) -> Statistics:
         mean.append(a.mean[i] + delta * m / (n + m))
         m2.append(a.m2[i] + b.m2[i] + delta * delta * n * m / (n + m))
     return Statistics(tuple(count), tuple(low), tuple(high), tuple(mean), tuple(m2))
-
-
-def channel_axis(field: Field | FieldInfo) -> int | None:
-    """The axis of a sample (of a ragged field: of an item) that separates channels: the layout's c, the one named
-    "channel", an image's last, and the only one of items."""
-    if field.layout:
-        return field.layout.index("c") if "c" in field.layout else None
-    if "channel" in field.axes and len(field.axes) == len(field.shape) + field.ragged:
-        return field.axes.index("channel") - field.ragged
-    if field.kind == "ragged":
-        return 0 if len(field.shape) == 1 else None
-    spatial = {"image": 2, "volume": 3}.get(field.kind)
-    return len(field.shape) - 1 if spatial is not None and len(field.shape) > spatial else None
 
 
 def channel_period(shape: tuple[int, ...], axis: int | None) -> int:

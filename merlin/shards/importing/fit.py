@@ -8,12 +8,12 @@ from dataclasses import replace
 from merlin.base.document.findings import NOWHERE, Findings
 from merlin.base.document.tree import Entry
 from merlin.errors import Diagnostic, SpecError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.spec.checks.fields import FieldChecker
 from merlin.spec.import_schema import ImportSchema
 
 
-def check_fit(schema: ImportSchema, fields: Iterable[Field]) -> None:
+def check_fit(schema: ImportSchema, fields: Iterable[PlannedField]) -> None:
     """Kind, axes, layout and channels of all fields against the shapes that they have got.
 
     Raises SpecError with every finding, each with the line and column in the schema.
@@ -30,7 +30,7 @@ def check_fit(schema: ImportSchema, fields: Iterable[Field]) -> None:
         raise SpecError(findings.sorted())
 
 
-def _completed(written: Entry, field: Field) -> Entry:
+def _completed(written: Entry, field: PlannedField) -> Entry:
     """What is written of a field, and the kind, type and shape that it has got."""
     place = written.key_place if written.key_place != NOWHERE else written.place
     found: dict[str, str | list[Entry]] = {
@@ -43,11 +43,11 @@ def _completed(written: Entry, field: Field) -> Entry:
     return replace(written, content=known | said)
 
 
-def _of_files(item: Diagnostic, field: Field) -> Diagnostic:
+def _of_files(item: Diagnostic, field: PlannedField) -> Diagnostic:
     """A finding about a shape that nobody wrote says what it is, not how to write another."""
     found = f"in the files a sample has the shape [{', '.join(_sizes(field))}]"
     return replace(item, hint=found if item.code == "shape" or not item.hint else f"{item.hint}; {found}")
 
 
-def _sizes(field: Field) -> list[str]:
+def _sizes(field: PlannedField) -> list[str]:
     return [*(["*"] if field.ragged else []), *map(str, field.shape)]

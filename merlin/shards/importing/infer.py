@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from merlin.base.kinds import ROLES
 from merlin.errors import ShardError, UsageError
 from merlin.shards.importing.hdf5 import opening
 from merlin.shards.importing.resolve import guess_kind, told_of_axes
 from merlin.shards.importing.sources import Facts, SourceFile, open_source, plain_about
-from merlin.spec.checks.fields import ROLES
 
 _GROUPS = {"inputs": "input", "parameters": "parameter", "fields": "field"}
 _SUCCESS = "performance/success"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.export.view import Array
 from merlin.shards.importing.resolve import find_parts
 from merlin.shards.importing.sources import SourceFile
@@ -67,7 +67,7 @@ def _read(what: str, column: ImportColumn, sources: Sequence[SourceFile], num: i
     """The numbers in a column, and where they are from."""
     keys = [column.key] if column.key else [what]
     parts = find_parts(what, keys, ImportColumn(file=column.file), sources)
-    stream = Stream(what, Field(name=what, dtype="int64"), parts)
+    stream = Stream(what, PlannedField(name=what, dtype="int64"), parts)
     if stream.num != num or any(p.facts.shape or p.facts.dtype.kind not in "iu" for p in parts):
         raise UsageError(f"{what}: expected a whole number for each of the {num:,} samples")
     numbers = np.empty(num, dtype=np.int64)

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.kinds import KINDS
 from merlin.errors import ShardError, UsageError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.importing.fit import check_fit
 from merlin.shards.importing.matrix import MAX_COLUMNS, MatrixFile, column_names
 from merlin.shards.importing.sources import Facts, SourceFile, list_some
 from merlin.shards.importing.streams import Part, Stream
 from merlin.shards.writing import check
-from merlin.spec.checks.fields import AXES
 from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema
-from merlin.spec.layouts import SPATIAL
 
 _SMALL = 4  # a first or last axis up to here is taken for channels
 
@@ -117,9 +116,9 @@ def _plain_streams(
 
 def _plain_stream(group: str, name: str, parts: Sequence[Part]) -> Stream:
     if any(part.facts.is_text for part in parts):
-        return Stream(f"{group}/{name}", Field(name=name, kind="text"), parts)
+        return Stream(f"{group}/{name}", PlannedField(name=name, kind="text"), parts)
     whole = group == "parameters" and all(part.facts.dtype.kind in "iu" for part in parts)
-    return Stream(f"{group}/{name}", Field(name=name, dtype="int64" if whole else "float64"), parts)
+    return Stream(f"{group}/{name}", PlannedField(name=name, dtype="int64" if whole else "float64"), parts)
 
 
 def _matrix_streams(group: str, name: str, parts: Sequence[Part]) -> list[Stream]:
@@ -164,7 +163,7 @@ def _field_stream(
     kind: Any = field.kind or guess_kind(name, known, shape, ragged, about.get("kind", ""))
     says = {"axes": field.axes, "layout": field.layout, "channels": field.channels}
     axes = says if any(says.values()) else told_of_axes(about, kind, shape, ragged)
-    made = Field(
+    made = PlannedField(
         name=name,
         kind=kind,
         dtype=field.dtype or ("float64" if facts.is_text else facts.dtype.name),
@@ -180,7 +179,7 @@ def _field_stream(
     )
     if kind != "text" and facts.is_text and not field.dtype:
         raise UsageError(f"fields.{name} holds text; say kind: text, or a dtype that it can be read as")
-    if kind != "text" and not facts.is_text and not check.castable(facts.dtype, check.field_dtype(made)):
+    if kind != "text" and not facts.is_text and not check.castable(facts.dtype, made.value_dtype):
         raise UsageError(f"fields.{name}: {facts.dtype.name} in the files does not become {made.dtype}")
     return Stream(path, made, parts)
 
@@ -222,8 +221,8 @@ def _shape(name: str, field: ImportField, facts: Facts) -> tuple[tuple[int, ...]
 def told_of_axes(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragged: bool) -> dict[str, Any]:
     """Layout, axes and channels as far as a file tells them and they fit what the column is."""
     found: dict[str, Any] = {}
-    spatial, layout = SPATIAL.get(kind, ""), str(about.get("layout", ""))
-    if layout and len(layout) == len(shape) and sorted(layout) in (sorted(spatial), sorted(spatial + "c")):
+    layout = str(about.get("layout", ""))
+    if layout and len(layout) == len(shape) and KINDS[kind].has_layout(layout):
         found["layout"] = layout
         channels = tuple(about.get("channels", ()))
         if channels and "c" in layout and len(set(channels)) == shape[layout.index("c")]:
@@ -240,8 +239,7 @@ def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, sa
         return "ragged"
     if facts.is_text:
         return "text"
-    low, high = AXES.get(said, (1, 0))
-    if low <= len(shape) <= high:
+    if said in KINDS and len(shape) in KINDS[said].axes:
         return said
     kinds = {0: "scalar", 1: "series", 2: "image", 4: "volume"}
     if len(shape) == 3:

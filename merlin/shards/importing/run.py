@@ -17,7 +17,7 @@ from merlin.plan.plan import Aggregate
 from merlin.shards.export.view import Array
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import NAME, DataSet, read_manifest
-from merlin.shards.format.segments import Column
+from merlin.shards.format.segments import Values
 from merlin.shards.importing import write
 from merlin.shards.importing.numbering import Numbering, number_samples
 from merlin.shards.importing.resolve import make_streams
@@ -178,7 +178,7 @@ def _bad_graphs(streams: Sequence[Stream], lo: int, hi: int) -> dict[int, str]:
     """Positions of graphs whose members disagree on the number of nodes or edges, or with an edge to no node."""
     found: dict[int, str] = {}
     for start, end in streams[0].blocks(lo, hi):
-        columns: dict[str, Column] = {stream.field.name: stream.read(start, end) for stream in streams}
+        columns: dict[str, Values] = {stream.field.name: stream.read(start, end) for stream in streams}
         piece = Piece(start, end, np.ones(end - start, dtype=bool), {}, columns)
         refuse_bad_graphs(piece, [stream.field for stream in streams])
         found |= piece.causes

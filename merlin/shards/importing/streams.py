@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
 from merlin.shards.importing.sources import Facts, SourceFile
@@ -32,7 +32,7 @@ class Part:
 class Stream:
     """A field, input or parameter; positions count the samples of all files, one after the other."""
 
-    def __init__(self, path: str, field: Field, parts: Sequence[Part]) -> None:
+    def __init__(self, path: str, field: PlannedField, parts: Sequence[Part]) -> None:
         self.path = path  # in a shard: "fields/image"
         self.field = field
         self._parts = parts
@@ -63,7 +63,7 @@ class Stream:
 
     def blocks(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         """Ranges of about `BLOCK_BYTES`, as far as the size of a sample is known."""
-        itemsize = _TEXT_BYTES if check.is_text(self.field) else np.dtype(self.field.dtype).itemsize
+        itemsize = _TEXT_BYTES if self.field.is_text else np.dtype(self.field.dtype).itemsize
         size = (
             itemsize * int(np.prod(self.field.shape, dtype=np.int64)) * (_ITEMS if self.field.ragged else 1)
         )
@@ -88,7 +88,7 @@ class Stream:
 
     def _as(self, part: Part) -> Facts:
         """What the file's column is read as: text if the field says so, numbers of its dtype from text."""
-        if check.is_text(self.field):
+        if self.field.is_text:
             return replace(part.facts, dtype=np.dtype(object))
         if part.facts.is_text or part.source.path.suffix.lower() in (".csv", ".tab", ".tsv"):
             return replace(part.facts, dtype=np.dtype(self.field.dtype))
@@ -118,7 +118,7 @@ class Stream:
             found |= {start + row: why for row, why in missing.items()}
             if part.facts.ragged and not self.field.ragged:
                 found |= {start + row: why for row, why in self._other_lengths(part, a, b).items()}
-        if check.is_text(self.field):
+        if self.field.is_text:
             assert not isinstance(values, Ragged)
             bad = [i for i, text in enumerate(values.tolist()) if "\0" in text]
             return found | {lo + i: "expected text, found a NUL character in it" for i in bad}
@@ -146,7 +146,7 @@ class Stream:
         return part.source.place(part.key, row)
 
 
-def _join(pieces: Sequence[Values], field: Field) -> Values:
+def _join(pieces: Sequence[Values], field: PlannedField) -> Values:
     """Samples of one file after those of another."""
     ragged = [piece for piece in pieces if isinstance(piece, Ragged)]
     if not field.ragged:

@@ -31,7 +31,6 @@ from merlin.shards.format.virtual import write_virtual
 from merlin.shards.importing.numbering import Span
 from merlin.shards.importing.state import Done, study_id
 from merlin.shards.importing.streams import Stream
-from merlin.shards.writing import check
 from merlin.shards.writing.columns import Around, ColumnSpec
 from merlin.shards.writing.gather import Place, field_columns, group_attributes, memory_column, store_shard
 from merlin.shards.writing.growing import write_manifest_file
@@ -129,7 +128,7 @@ def write_shard(out: Path, what: Import, shard: int, lo: int, hi: int, dropped: 
 
 def _plain_column(stream: Stream, content: ImportedRows) -> ColumnSpec:
     """An input or a parameter, in memory: a number or a text for each row."""
-    values = np.empty(len(content.rows), check.field_dtype(stream.field))
+    values = np.empty(len(content.rows), stream.field.value_dtype)
     content.read(stream.path, 0, len(values), values)
     return memory_column(stream.path, values)
 

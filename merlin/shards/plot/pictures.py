@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.base.kinds import AXIS_NAMES
 from merlin.shards.describe import channel_name
 from merlin.shards.plot.images import MAX_ROWS, MAX_TILES, Row, shrink
 from merlin.shards.plot.magnitude import drawn, drawn_name
-from merlin.spec.layouts import NAMES, layout_of
 
 if TYPE_CHECKING:
     from merlin.shards.format.manifest_file import FieldInfo
@@ -36,7 +36,7 @@ class View:
 
 def views_of(field: FieldInfo) -> list[View]:
     """Every channel of an image, or three mid-planes of every channel of a volume; at most `MAX_CHANNELS`."""
-    layout = field.layout or layout_of(field.kind, len(field.shape), field.axes)
+    layout = field.full_layout
     if len(layout) != len(field.shape):
         return []
     if _is_true_colour(field, layout):
@@ -66,7 +66,7 @@ def _mid_planes(field: FieldInfo, layout: str) -> list[tuple[str, dict[str, int]
     planes = []
     for letter in "dhw":
         at = layout.index(letter)
-        name = field.axes[at] if len(field.axes) == len(layout) else NAMES[letter]
+        name = field.axes[at] if len(field.axes) == len(layout) else AXIS_NAMES[letter]
         middle = field.shape[at] // 2
         planes.append((f"{name} = {middle}", {letter: middle}))
     return planes

@@ -10,7 +10,7 @@ import numpy as np
 
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.format.shard_info import DatasetInfo
-from merlin.shards.format.statistics import channel_axis, channel_period, running, side_by_side
+from merlin.shards.format.statistics import channel_period, running, side_by_side
 
 Array = np.ndarray[Any, Any]
 
@@ -81,7 +81,7 @@ def bounds_of(dataset: DatasetInfo, field: FieldInfo | None) -> Bounds | None:
     low = np.nan_to_num(np.array(statistics.min), nan=np.inf)
     high = np.nan_to_num(np.array(statistics.max), nan=-np.inf)
     num_values = int(np.prod(dataset.shape, dtype=np.int64))
-    axis = channel_axis(field) if field is not None else None
+    axis = field.channel_axis if field is not None else None
     shape = dataset.shape[1:]
     if len(low) > 1 and (axis is None or axis >= len(shape) or shape[axis] != len(low)):
         low, high, axis = low.min(keepdims=True), high.max(keepdims=True), None

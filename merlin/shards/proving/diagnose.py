@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
-from merlin.shards.format.digest import TEXT_DTYPE, digest_text
-from merlin.shards.format.manifest_file import DataSet, ShardEntry
+from merlin.shards.format.digest import digest_text
 from merlin.shards.format.row_check import FIELDS, GIVEN, group_of
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
-from merlin.shards.proving.compare import (
-    compare_ids,
-    foreign_marks,
-    in_rows,
-    places_of_items,
-    schema_differences,
-)
-from merlin.shards.proving.damage import NO_ROWS, Kind, Problem, lost_rows, numbers, problem
-from merlin.shards.proving.expected import expected_rows
+from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
+from merlin.shards.proving.damage import NO_ROWS, Problem, in_rows, lost_rows, numbers
 from merlin.shards.proving.previous import ProvenRows
 from merlin.shards.proving.scan import Findings
 from merlin.shards.proving.stored import StoredShard
@@ -42,49 +34,47 @@ class Symptoms:
     size_bytes: int
 
     def is_healthy(self, info: ShardInfo) -> bool:
-        """Whether every byte is as `info` has it."""
-        is_whole = self.size_bytes == info.size_bytes and self.is_skeleton_intact
-        return is_whole and not any(found.bad for found in self.findings.values())
+        """Every byte that was read is as `info` has it."""
+        is_intact = self.size_bytes == info.size_bytes and self.is_skeleton_intact
+        return is_intact and not any(found.bad for found in self.findings.values())
+
+    def bad(self, dataset: DatasetInfo) -> list[tuple[int, int]]:
+        return self.findings[dataset.name].bad if dataset.name in self.findings else []
 
 
 class Diagnosis:
     """Turns the symptoms of one shard into problems."""
 
-    def __init__(self, data: DataSet, entry: ShardEntry, info: ShardInfo, symptoms: Symptoms) -> None:
+    def __init__(self, problems: ShardProblems, info: ShardInfo, symptoms: Symptoms) -> None:
         """`info` is the sidecar of the shard that the manifest names, not of one that may have taken its place."""
-        self._data, self._entry, self._info, self._symptoms = data, entry, info, symptoms
-        self._path = data.directory / entry.file
-        self._expected = expected_rows(data, entry.lo, entry.hi)
-        self._problems: list[Problem] = []
+        self._problems, self._info, self._symptoms = problems, info, symptoms
+        self._add, self._path, self._expected = problems.add, problems.path, problems.expected
+        self._num_before = len(problems.found)
         self._stored = StoredShard.by_sidecar(self._path, info)
         self._own = None if symptoms.is_skeleton_intact else open_by_itself(self._path)
-        self._lost, self._given = self._unproven()
+        problems.lost, self._given = self._unproven()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._stored.close()
         if self._own is not None:
             self._own.close()
 
-    def problems(self) -> list[Problem]:
-        """All findings; together they name every row whose fields are not proven."""
-        if not self._is_foreign():
-            self._judge_size()
-            self._judge_schema()
-            self._judge_ids()
-            for dataset in self._info.datasets:
-                self._judge_column(dataset)
-            self._judge_rest()
-        return self._problems
+    def add_all(self) -> None:
+        """Add problems which together name every row whose fields are not proven."""
+        if self._is_foreign():
+            return
+        self._judge_size()
+        self._judge_schema()
+        self._judge_ids()
+        for dataset in self._info.datasets:
+            self._judge_column(dataset)
+        self._judge_rest()
 
-    def _add(self, kind: Kind, message: str, *, dataset: str = "", rows: Array = NO_ROWS) -> None:
-        self._problems.append(
-            problem(self._data, kind, self._entry.file, message, dataset=dataset, rows=rows, lost=self._lost)
-        )
+    def _found(self) -> list[Problem]:
+        return self._problems.found[self._num_before :]
 
     # ------------------------------------------------------------ what is lost
 
@@ -92,10 +82,10 @@ class Diagnosis:
         """Expected rows whose fields, and whose inputs or parameters, are not proven to be what was written."""
         try:
             proven = ProvenRows(self._path, self._info)
-        except ShardError:  # the sidecar has no check values: whole blocks are lost
+        except ShardError:  # the sidecar has no check values: all rows of damaged blocks are lost
             lost: dict[int, list[Array]] = {FIELDS: [NO_ROWS], GIVEN: [NO_ROWS]}
             for dataset in self._info.datasets:
-                group = group_of(dataset.name.replace("/offsets", "/values"))
+                group = _group_of(dataset)
                 if group is not None:
                     lost[group].append(self._candidates(dataset))
             return np.unique(np.concatenate(lost[FIELDS])), np.unique(np.concatenate(lost[GIVEN]))
@@ -104,10 +94,10 @@ class Diagnosis:
 
     def _candidates(self, dataset: DatasetInfo) -> Array:
         """Rows that have values in the damaged blocks of a column."""
-        if dataset.dtype == TEXT_DTYPE:
-            bad = [] if self._symptoms.is_skeleton_intact else self._bad_text(dataset)
+        if dataset.dtype != TEXT_DTYPE:
+            bad = self._symptoms.bad(dataset)
         else:
-            bad = self._symptoms.findings.get(dataset.name, Findings()).bad
+            bad = [] if self._symptoms.is_skeleton_intact else self._bad_text(dataset)
         return self._rows_of(dataset, [np.arange(a, b) for a, b in bad])
 
     def _bad_text(self, dataset: DatasetInfo) -> list[tuple[int, int]]:
@@ -117,18 +107,17 @@ class Diagnosis:
         for number, digest in enumerate(dataset.blocks):
             lo, hi = number * step, min((number + 1) * step, num_rows)
             try:
-                if digest_text(self._stored.read(dataset.name, lo, hi).tolist()) != digest:
-                    bad.append((lo, hi))
+                is_bad = digest_text(self._stored.read(dataset.name, lo, hi).tolist()) != digest
             except (ShardError, UnicodeEncodeError):
+                is_bad = True
+            if is_bad:
                 bad.append((lo, hi))
         return bad
 
     def _rows_of(self, dataset: DatasetInfo, places: list[Array]) -> Array:
         """Row numbers of places in a column: of rows, of items, or of entries of offsets."""
-        if not places:
-            return NO_ROWS
-        found = np.unique(np.concatenate(places))
-        if dataset.ragged and dataset.name.endswith("/values"):
+        found = np.unique(np.concatenate([NO_ROWS, *places]))
+        if len(found) and dataset.ragged and dataset.name.endswith("/values"):
             found = places_of_items(found, self._offsets(dataset), len(self._expected))
         elif dataset.ragged:
             found = np.union1d(found - 1, found)
@@ -145,24 +134,26 @@ class Diagnosis:
 
     def _is_foreign(self) -> bool:
         """A shard of another study or another place; then nothing else need be said about it."""
-        marks = "" if self._own is None else foreign_marks(self._data, self._entry, self._own.attributes)
+        marks = "" if self._own is None else self._problems.foreign_marks(self._own.attributes)
         if marks:
-            self._add("foreign shard", f"it is a shard of another place: {marks}", rows=self._lost)
+            message = f"it is a shard of another place: {marks}"
+            self._add("foreign shard", message, rows=self._problems.lost)
         return bool(marks)
 
     def _judge_size(self) -> None:
-        size, expected = self._symptoms.size_bytes, self._entry.size_bytes
+        size, expected = self._symptoms.size_bytes, self._problems.entry.size_bytes
         if size == expected or self._own is not None:
-            return  # a whole file of another size holds other rows, and that is said below
+            return  # an intact file of another size holds other rows, which are compared below
         message = f"expected {expected} bytes, found {size}"
         if size > expected:
             self._add("flipped bytes", message)
             return
         cut = [self._rows_beyond(dataset, size) for dataset in self._info.datasets]
-        self._add("truncated", message, rows=np.intersect1d(np.concatenate([*cut, NO_ROWS]), self._lost))
+        rows = np.intersect1d(np.concatenate([NO_ROWS, *cut]), self._problems.lost)
+        self._add("truncated", message, rows=rows)
 
     def _rows_beyond(self, dataset: DatasetInfo, size: int) -> Array:
-        """Rows with bytes after the end of the file, to the row where that can be told."""
+        """Rows with bytes after the end of the file, to the row where that is known."""
         places = []
         for extent in dataset.extents:
             if extent.offset + extent.nbytes <= size:
@@ -178,9 +169,9 @@ class Diagnosis:
         if self._own is None:
             return
         own = {name: (column.dtype, column.shape[1:]) for name, column in self._own.columns.items()}
-        for name, expected, found in schema_differences(self._info, own):
-            rows = self._lost if group_of(name) == FIELDS else NO_ROWS
-            self._add("wrong schema", f"expected {expected}, found {found}", dataset=name, rows=rows)
+        for name, message in schema_differences(schema_of(self._info.datasets), own):
+            rows = self._problems.lost if group_of(name) == FIELDS else NO_ROWS
+            self._add("wrong schema", message, dataset=name, rows=rows)
 
     def _judge_ids(self) -> None:
         """Rows that are in the file twice, do not belong there, or are not there."""
@@ -189,45 +180,49 @@ class Diagnosis:
             rows, ids = (source.read(name, 0, source.columns[name].shape[0]) for name in _IDS)
         except (ShardError, KeyError, IndexError):
             return
-        for kind, message, concerned in compare_ids(self._data, self._expected, rows, ids):
+        for kind, message, concerned in self._problems.compare_ids(rows, ids):
             self._add(kind, message, rows=concerned)
 
     # ------------------------------------------------------------ columns
 
     def _judge_column(self, dataset: DatasetInfo) -> None:
         candidates = self._candidates(dataset)
-        is_bad = bool(self._symptoms.findings.get(dataset.name, Findings()).bad) or len(candidates) > 0
-        if not is_bad or self._is_told(dataset):
+        if not (self._symptoms.bad(dataset) or len(candidates)) or self._is_known(dataset):
             return
         rows = candidates
-        group = group_of(dataset.name.replace("/offsets", "/values"))
+        group = _group_of(dataset)
         if group is not None:
-            unproven = self._lost if group == FIELDS else self._given
-            rows = np.intersect1d(candidates, unproven)
+            rows = np.intersect1d(candidates, self._problems.lost if group == FIELDS else self._given)
             if not len(rows) and dataset.dtype == TEXT_DTYPE:
                 return  # another text of the file is damaged, or what is between the texts
-        if self._symptoms.size_bytes < self._entry.size_bytes:
-            told = numbers(r for p in self._problems if p.kind == "truncated" for r in p.rows)
-            rows = np.setdiff1d(rows, told)
+        if self._symptoms.size_bytes < self._problems.entry.size_bytes:
+            cut_off = numbers(r for p in self._found() if p.kind == "truncated" for r in p.rows)
+            rows = np.setdiff1d(rows, cut_off)
             if not len(rows):
                 return
         what = "texts differ" if dataset.dtype == TEXT_DTYPE else "stored bytes differ"
         rows = rows if len(rows) else candidates
         self._add("flipped bytes", f"{what} in {in_rows(rows)}", dataset=dataset.name, rows=rows)
 
-    def _is_told(self, dataset: DatasetInfo) -> bool:
-        """Whether a finding of another kind says what is wrong with a column."""
+    def _is_known(self, dataset: DatasetInfo) -> bool:
+        """A problem of another kind says what is wrong with a column."""
+        found = self._found()
         if dataset.name in _IDS:
-            return any("sample id" in p.kind or p.kind == "count mismatch" for p in self._problems)
-        return any(p.kind == "wrong schema" and p.dataset == dataset.name for p in self._problems)
+            return any("sample id" in p.kind or p.kind == "count mismatch" for p in found)
+        return any(p.kind == "wrong schema" and p.dataset == dataset.name for p in found)
 
     def _judge_rest(self) -> None:
-        """Lost rows that no finding names yet; and damage that concerns no row."""
-        left = np.setdiff1d(self._lost, lost_rows(self._problems))
+        """Lost rows that no problem names yet; and damage that concerns no row."""
+        left = np.setdiff1d(self._problems.lost, lost_rows(self._found()))
         if len(left):
             self._add("flipped bytes", f"the values of {in_rows(left)} cannot be proven", rows=left)
-        if not self._symptoms.is_skeleton_intact and not self._problems:
+        if not self._symptoms.is_skeleton_intact and not self._found():
             self._add("flipped bytes", "bytes differ in its headers, attributes or gaps")
+
+
+def _group_of(dataset: DatasetInfo) -> int | None:
+    """The check values that damage of a column shows in: offsets count with their values."""
+    return group_of(dataset.name.replace("/offsets", "/values"))
 
 
 def open_by_itself(path: Path) -> StoredShard | None:

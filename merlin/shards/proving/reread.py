@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from merlin.shards.format.manifest_file import DataSet, FieldInfo, ShardEntry
 from merlin.shards.format.row_check import encode
 from merlin.shards.format.rows import to_ranges
 from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo, Extent, Ranges, ShardInfo
-from merlin.shards.format.statistics import Accumulator, Statistics, channel_axis
+from merlin.shards.format.statistics import Accumulator, Statistics
 from merlin.shards.proving.stored import StoredColumn, StoredShard
 from merlin.shards.writing.columns import skeleton_digest
 
@@ -114,8 +115,8 @@ def _describe(
 def _extents(stored: StoredShard, column: StoredColumn, blocks: tuple[str, ...]) -> list[Extent]:
     if column.chunks is not None:
         return [
-            Extent(c.offset, c.nbytes, c.lo, c.hi, digest_bytes(stored.peek(c.offset, c.nbytes)), c.mask)
-            for c in column.chunks.table
+            replace(chunk, digest=digest_bytes(stored.peek(chunk.offset, chunk.nbytes)))
+            for chunk in column.chunks.table
         ]
     if column.is_text or not column.row_bytes:
         return []
@@ -138,7 +139,7 @@ def _statistics(
     is_numeric = not column.is_text and column.numpy.kind in "iufb"
     if not is_numeric or not (field is not None or is_described):
         return None
-    taken = Accumulator(column.shape[1:], channel_axis(field) if field is not None else None)
+    taken = Accumulator(column.shape[1:], field.channel_axis if field is not None else None)
     step, num = _step(column), column.shape[0]
     for lo in range(0, num, step):
         taken.add(stored.read(name, lo, min(lo + step, num)))

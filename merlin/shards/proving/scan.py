@@ -9,16 +9,18 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
 from merlin.shards.format.aligned import aligned_empty
-from merlin.shards.format.digest import TEXT_DTYPE, BlockDigest, digest_bytes
+from merlin.shards.format.digest import BlockDigest, digest_bytes
 from merlin.shards.format.shard_info import DatasetInfo, Extent, ShardInfo
 from merlin.shards.proving.bounds import Bounds
-from merlin.shards.reading.chunks import Chunk, Chunks, chunks_of
+from merlin.shards.reading.chunks import Chunks, chunks_of
 
 Array = np.ndarray[Any, Any]
 Tick = Callable[[int], None]  # so many bytes more were read
@@ -33,10 +35,8 @@ _local = threading.local()
 class Findings:
     """What is wrong with a column; places are rows of the file, for ragged values items."""
 
-    # their stored bytes differ, or cannot be decoded
-    bad: list[tuple[int, int]] = field(default_factory=list)
-    # places with values out of range, where the bytes are right
-    broken: list[Array] = field(default_factory=list)
+    bad: list[tuple[int, int]] = field(default_factory=list)  # the stored bytes differ, or cannot be decoded
+    broken: list[Array] = field(default_factory=list)  # the bytes are right, values are out of range
 
     def add(self, other: Findings) -> None:
         self.bad += other.bad
@@ -78,9 +78,7 @@ def _scan_raw(job: Job, descriptor: int, tick: Tick) -> Findings:
     dataset, bounds, found = job.dataset, job.bounds, Findings()
     dtype, shape, row_bytes = np.dtype(dataset.dtype), dataset.shape[1:], _row_bytes(dataset)
     rows_at_once = PIECE_BYTES // row_bytes
-    size = (
-        max(1, rows_at_once) * row_bytes if rows_at_once else PIECE_BYTES // dtype.itemsize * dtype.itemsize
-    )
+    size = rows_at_once * row_bytes or PIECE_BYTES // dtype.itemsize * dtype.itemsize
     for extent in job.extents:
         state, broken = BlockDigest(row_bytes), list[Array]()
         for done in range(0, extent.nbytes, size):
@@ -103,7 +101,7 @@ def _scan_raw(job: Job, descriptor: int, tick: Tick) -> Findings:
 
 
 def _row_bytes(dataset: DatasetInfo) -> int:
-    return np.dtype(dataset.dtype).itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
+    return np.dtype(dataset.dtype).itemsize * prod(dataset.shape[1:])
 
 
 def _read(descriptor: int, at: int, size: int) -> Array:
@@ -134,9 +132,8 @@ def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> Findings:
             continue
         if not len(memory):
             memory = np.empty(chunks.chunk_bytes, np.uint8)
-        chunk = Chunk(extent.offset, extent.nbytes, extent.lo, extent.hi, extent.mask)
         try:
-            values = chunks.decode(stored, chunk, memory)
+            values = chunks.decode(stored, extent, memory)
         except ShardError:
             found.bad.append((extent.lo, extent.hi))
             continue

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
-from merlin.shards.format.digest import TEXT_DTYPE, digest_bytes
+from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
@@ -20,189 +21,134 @@ from merlin.shards.format.shard_info import (
     read_info,
 )
 from merlin.shards.proving.bounds import bounds_of
-from merlin.shards.proving.compare import (
-    compare_ids,
-    foreign_marks,
-    in_rows,
-    places_of_items,
-    schema_differences,
-)
-from merlin.shards.proving.damage import NO_ROWS, Kind, Problem, problem
+from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
+from merlin.shards.proving.damage import Kind, Problem, in_rows
 from merlin.shards.proving.diagnose import Diagnosis, Symptoms, open_by_itself
-from merlin.shards.proving.expected import expected_rows
 from merlin.shards.proving.probe import plain
 from merlin.shards.proving.reread import content_digest
-from merlin.shards.proving.scan import Findings, Job, Tick, jobs_of
+from merlin.shards.proving.scan import Findings, Tick, jobs_of
 from merlin.shards.proving.stored import StoredShard
 from merlin.shards.writing.columns import skeleton_digest
 
 Array = np.ndarray[Any, Any]
-Work = Callable[[], Any]
 
 
-class ShardCheck:
-    """One shard of a data set: `begin`, then its work in any threads, then `finish` with what that returned."""
+def check_shard(
+    data: DataSet, entry: ShardEntry, *, scanners: Executor, tick: Tick, quick: bool
+) -> list[Problem]:
+    """The problems of one shard, whose values are read by the `scanners`."""
+    check = _ShardCheck(data, entry, scanners, tick, quick)
+    check.run()
+    return check.problems.found
 
-    def __init__(self, data: DataSet, entry: ShardEntry, tick: Tick, *, quick: bool) -> None:
-        self._data, self._entry, self._tick, self._quick = data, entry, tick, quick
-        self._path = data.directory / entry.file
-        self._problems: list[Problem] = []
-        self._info: ShardInfo | None = None
-        self._is_ours = False  # the sidecar describes the content that the manifest names
-        self._jobs: list[Job] = []
-        self._descriptor = -1
-        self._size = 0
 
-    def _add(
-        self,
-        kind: Kind,
-        message: str,
-        *,
-        file: str = "",
-        dataset: str = "",
-        rows: Array = NO_ROWS,
-        lost: bool = False,
-    ) -> None:
-        found = problem(
-            self._data,
-            kind,
-            file or self._entry.file,
-            message,
-            dataset=dataset,
-            rows=rows,
-            lost=rows if lost else NO_ROWS,
-        )
-        self._problems.append(found)
+class _ShardCheck:
+    def __init__(self, data: DataSet, entry: ShardEntry, scanners: Executor, tick: Tick, quick: bool) -> None:
+        self._data, self._entry, self._quick = data, entry, quick
+        self._scanners, self._tick = scanners, tick
+        self.problems = ShardProblems(data, entry)
+        self._add, self._path = self.problems.add, self.problems.path
+        self._descriptor, self._size = -1, 0
 
-    # ------------------------------------------------------------------ begin
-
-    def begin(self) -> list[Work]:
-        """Look at the outside; returns what is to be read. May be called in any thread."""
-        self._expected = expected_rows(self._data, self._entry.lo, self._entry.hi)
-        if len(self._expected) != self._entry.num_rows:
-            self._add(
-                "count mismatch",
-                f"{len(self._expected)} of its tasks ended ok, the manifest gives it {self._entry.num_rows} rows",
+    def run(self) -> None:
+        num_expected = len(self.problems.expected)
+        if num_expected != self._entry.num_rows:
+            message = (
+                f"{num_expected} of its tasks ended ok, the manifest gives it {self._entry.num_rows} rows"
             )
-        self._read_sidecar()
+            self._add("count mismatch", message)
+        info = self._read_sidecar()
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            self._size = os.fstat(self._descriptor).st_size
-        except FileNotFoundError:
-            self._add("missing file", "the file is not there", rows=self._expected, lost=True)
-            return []
         except OSError as e:
-            message = f"cannot be opened: {e.strerror}"
-            self._add("missing file", message, rows=self._expected, lost=True)
-            return []
-        if self._info is None:
-            return [] if self._quick else [self._reread]
-        jobs = [] if self._quick else self._all_jobs(self._info)
-        return [self._skeleton, *(self._scan(job) for job in jobs)]
+            is_gone = isinstance(e, FileNotFoundError)
+            message = "the file is not there" if is_gone else f"cannot be opened: {e.strerror}"
+            self.problems.add_all_lost("missing file", message)
+            return
+        try:
+            self._size = os.fstat(self._descriptor).st_size
+            if info is not None:
+                self._check_with_sidecar(info)
+            elif not self._quick and self._reread() != self._entry.content_digest:
+                self._lost_without_proof("without its sidecar it cannot be told which rows are damaged")
+        finally:
+            os.close(self._descriptor)
 
-    def _all_jobs(self, info: ShardInfo) -> list[Job]:
-        fields = {field.path: field for field in self._data.fields}
-        self._jobs = list(jobs_of(info, lambda d: bounds_of(d, fields.get(d.name.removesuffix("/values")))))
-        return self._jobs
-
-    def _read_sidecar(self) -> None:
-        name, entry = info_name(self._entry.shard), self._entry
+    def _read_sidecar(self) -> ShardInfo | None:
+        name = info_name(self._entry.shard)
         path = self._data.directory / name
         try:
             content = path.read_bytes()
             info = read_info(path)
         except FileNotFoundError:
             self._add("missing file", "the sidecar is not there", file=name)
-            return
+            return None
         except (OSError, ShardError) as e:
             self._add("damaged sidecar", str(e), file=name)
-            return
-        self._info = info
-        self._is_ours = info.content_digest == entry.content_digest
-        if digest_bytes(content) != entry.info_digest:
-            what = "though of the same content" if self._is_ours else "and of another content"
-            self._add(
-                "damaged sidecar", f"it is not the one that the manifest was made from, {what}", file=name
-            )
+            return None
+        if digest_bytes(content) != self._entry.info_digest:
+            what = "though of the same" if self._is_ours(info) else "and of another"
+            message = f"it is not the one that the manifest was made from, {what} content"
+            self._add("damaged sidecar", message, file=name)
+        return info
 
-    def _scan(self, job: Job) -> Work:
-        return lambda: job.run(self._descriptor, self._tick)
-
-    def _skeleton(self) -> bool:
-        """Whether every byte outside of the values is as it was written."""
-        assert self._info is not None
-        digest = skeleton_digest(self._path, self._info.datasets)
-        if not self._quick:
-            self._tick(max(0, self._size - sum(e.nbytes for d in self._info.datasets for e in d.extents)))
-        return digest == self._info.skeleton
+    def _is_ours(self, info: ShardInfo) -> bool:
+        """The sidecar describes the content that the manifest names."""
+        return info.content_digest == self._entry.content_digest
 
     def _reread(self) -> str:
         """The content digest of a shard without a sidecar; "" if it cannot be read."""
         try:
             with StoredShard.by_itself(self._path) as stored:
-                found = content_digest(stored)
+                return content_digest(stored)
         except ShardError:
-            found = ""
-        self._tick(self._size)
-        return found
-
-    # ----------------------------------------------------------------- finish
-
-    def finish(self, results: Sequence[Any]) -> list[Problem]:
-        """Draw the conclusions."""
-        try:
-            if self._descriptor >= 0:
-                self._conclude(results)
-            return self._problems
+            return ""
         finally:
-            self.close()
+            self._tick(self._size)
 
-    def close(self) -> None:
-        """Let go of the file; `finish` does it, too."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
-
-    def _conclude(self, results: Sequence[Any]) -> None:
-        info = self._info
-        if info is None:
-            if not self._quick and results[0] != self._entry.content_digest:
-                self._lost_without_proof("without its sidecar it cannot be told which rows are damaged")
-            return
-        results = list(results)
-        if self._quick and not Symptoms({}, results[0], self._size).is_healthy(info):
-            results += [job.run(self._descriptor, self._tick) for job in self._all_jobs(info)]
-        findings: dict[str, Findings] = {}
-        for job, found in zip(self._jobs, results[1:], strict=True):
-            findings.setdefault(job.dataset.name, Findings()).add(found)
-        symptoms = Symptoms(findings, results[0], self._size)
-        if not self._is_ours:
+    def _check_with_sidecar(self, info: ShardInfo) -> None:
+        symptoms = self._examine(info, with_values=not self._quick)
+        if self._quick and not symptoms.is_healthy(info):
+            symptoms = self._examine(info, with_values=True)
+        if not self._is_ours(info):
             self._judge_other_version(info, symptoms)
         elif symptoms.is_healthy(info):
-            self._check_inside(info, findings)
+            self._check_inside(info, symptoms)
         else:
-            with Diagnosis(self._data, self._entry, info, symptoms) as diagnosis:
-                self._problems += diagnosis.problems()
+            with Diagnosis(self.problems, info, symptoms) as diagnosis:
+                diagnosis.add_all()
+
+    def _examine(self, info: ShardInfo, *, with_values: bool) -> Symptoms:
+        """Read the file; the values only if they are asked for."""
+        fields = {field.path: field for field in self._data.fields}
+        jobs = []
+        if with_values:
+            jobs = list(jobs_of(info, lambda d: bounds_of(d, fields.get(d.name.removesuffix("/values")))))
+        scans = [self._scanners.submit(job.run, self._descriptor, self._tick) for job in jobs]
+        is_intact = skeleton_digest(self._path, info.datasets) == info.skeleton
+        if with_values:
+            self._tick(max(0, self._size - sum(e.nbytes for d in info.datasets for e in d.extents)))
+        findings: dict[str, Findings] = {}
+        for job, scan in zip(jobs, scans, strict=True):
+            findings.setdefault(job.dataset.name, Findings()).add(scan.result())
+        return Symptoms(findings, is_intact, self._size)
 
     def _lost_without_proof(self, why: str) -> None:
         """The content is not that of the manifest, and nothing says which of it might be."""
         if self._is_foreign():
             return
         kind: Kind = "truncated" if self._size < self._entry.size_bytes else "flipped bytes"
-        message = f"its content is not what the manifest says, and {why}"
-        self._add(kind, message, rows=self._expected, lost=True)
+        self.problems.add_all_lost(kind, f"its content is not what the manifest says, and {why}")
 
     def _is_foreign(self) -> bool:
-        """Whether the file says that it belongs elsewhere; then all rows of this place are lost."""
+        """The file says that it belongs elsewhere; then all rows of this place are lost."""
         stored = open_by_itself(self._path)
         if stored is None:
             return False
         with stored:
-            marks = foreign_marks(self._data, self._entry, stored.attributes)
+            marks = self.problems.foreign_marks(stored.attributes)
         if marks:
-            self._add(
-                "foreign shard", f"it is a shard of another place: {marks}", rows=self._expected, lost=True
-            )
+            self.problems.add_all_lost("foreign shard", f"it is a shard of another place: {marks}")
         return bool(marks)
 
     def _judge_other_version(self, info: ShardInfo, symptoms: Symptoms) -> None:
@@ -214,40 +160,34 @@ class ShardCheck:
             return
         with StoredShard.by_sidecar(self._path, info) as stored:
             rows, ids = (stored.read(name, 0, info.num_rows) for name in ("row", "sample_id"))
-        told = compare_ids(self._data, self._expected, rows, ids)
-        for kind, message, concerned in told:
-            self._add(kind, message, rows=concerned, lost=kind == "count mismatch")
-        if not told:
+        differences = self.problems.compare_ids(rows, ids)
+        for kind, message, concerned in differences:
+            if kind == "count mismatch":
+                self.problems.lost = concerned
+            self._add(kind, message, rows=concerned)
+        if not differences:
             message = "it and its sidecar are another version than the manifest's"
-            self._add("foreign shard", message, rows=self._expected, lost=True)
+            self.problems.add_all_lost("foreign shard", message)
 
-    def _check_inside(self, info: ShardInfo, findings: dict[str, Findings]) -> None:
-        """Every byte is as it was written; now whether that is what belongs here."""
-        self._check_schema(info)
+    def _check_inside(self, info: ShardInfo, symptoms: Symptoms) -> None:
+        """Every byte is as it was written; now check that it is what belongs here."""
+        manifest = {column.path: (column.dtype, column.shape) for column in self._data.columns}
+        for name, message in schema_differences(manifest, schema_of(info.datasets)):
+            self._add("wrong schema", message, dataset=name)
+        entry = self._entry
+        if (info.num_rows, info.lo, info.hi) != (entry.num_rows, entry.lo, entry.hi):
+            message = "its sidecar and the manifest differ in rows"
+            self._add("count mismatch", message, file=info_name(info.shard))
         self._check_headers(info)
         if self._quick:
             return
         with StoredShard.by_sidecar(self._path, info) as stored:
-            rows = stored.read("row", 0, info.num_rows)
-            ids = stored.read("sample_id", 0, info.num_rows)
-            for kind, message, concerned in compare_ids(self._data, self._expected, rows, ids):
+            rows, ids = (stored.read(name, 0, info.num_rows) for name in ("row", "sample_id"))
+            for kind, message, concerned in self.problems.compare_ids(rows, ids):
                 self._add(kind, message, rows=concerned)
-            for name, found in findings.items():
+            for name, found in symptoms.findings.items():
                 if found.broken:
                     self._out_of_range(info, stored, name, np.unique(np.concatenate(found.broken)))
-
-    def _check_schema(self, info: ShardInfo) -> None:
-        """The sidecar agrees with the manifest about the columns."""
-        found = {d.name: (d.dtype, d.shape[1:]) for d in info.datasets}
-        wanted = {column.path: (column.dtype, column.shape) for column in self._data.columns}
-        for name in sorted(found.keys() | wanted.keys()):
-            if found.get(name) != wanted.get(name):
-                message = f"expected {wanted.get(name, 'nothing')}, found {found.get(name, 'nothing')}"
-                self._add("wrong schema", message, dataset=name)
-        if (info.num_rows, info.lo, info.hi) != (self._entry.num_rows, self._entry.lo, self._entry.hi):
-            self._add(
-                "count mismatch", "its sidecar and the manifest differ in rows", file=info_name(info.shard)
-            )
 
     def _check_headers(self, info: ShardInfo) -> None:
         """What HDF5 makes of the file; its headers are as they were written, so asking it is safe."""
@@ -256,7 +196,7 @@ class ShardCheck:
         try:
             with h5py.File(self._path, "r", locking=False) as file:
                 attributes = {name: plain(value) for name, value in file.attrs.items()}
-                own = {d.name: _schema_of(file, d.name) for d in info.datasets if d.name in file}
+                own = {d.name: _schema_in(file, d.name) for d in info.datasets if d.name in file}
                 broken = [d for d in info.datasets if num_not_finite(d) and _promises_finite(file, d)]
         except (OSError, KeyError, RuntimeError, ValueError) as e:
             self._add("wrong schema", f"HDF5 cannot read it: {e}")
@@ -265,11 +205,11 @@ class ShardCheck:
         if kind != (SHARD_FORMAT, SHARD_VERSION):
             message = f"expected {SHARD_FORMAT} version {SHARD_VERSION}, found {kind[0]} {kind[1]}"
             self._add("wrong schema", message)
-        marks = foreign_marks(self._data, self._entry, attributes)
+        marks = self.problems.foreign_marks(attributes)
         if marks:
             self._add("foreign shard", f"it is a shard of another place with the same content: {marks}")
-        for name, expected, other in schema_differences(info, own):
-            self._add("wrong schema", f"expected {expected}, found {other}", dataset=name)
+        for name, message in schema_differences(schema_of(info.datasets), own):
+            self._add("wrong schema", message, dataset=name)
         for dataset in broken:
             message = f"{num_not_finite(dataset)} values are not finite, and it promises that all are"
             self._add("out of range", message, dataset=dataset.name)
@@ -277,7 +217,8 @@ class ShardCheck:
     def _out_of_range(self, info: ShardInfo, stored: StoredShard, name: str, places: Array) -> None:
         if name.endswith("/values"):
             places = places_of_items(places, stored.offsets(name.removesuffix("/values")), info.num_rows)
-        rows = self._expected[places[places < len(self._expected)]]
+        expected = self.problems.expected
+        rows = expected[places[places < len(expected)]]
         message = f"values contradict the recorded statistics in {in_rows(rows)}"
         self._add("out of range", message, dataset=name, rows=rows)
 
@@ -295,7 +236,7 @@ def _promises_finite(file: Any, dataset: DatasetInfo) -> bool:
     return bool(file[name].attrs.get("finite"))
 
 
-def _schema_of(file: Any, name: str) -> tuple[str, tuple[int, ...]]:
+def _schema_in(file: Any, name: str) -> tuple[str, tuple[int, ...]]:
     """dtype and shape of one row."""
     import h5py
 

@@ -14,8 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
-from merlin.shards.format.digest import BLOCK_BYTES, TEXT_BLOCK_ROWS, TEXT_DTYPE
+from merlin.shards.format.digest import BLOCK_BYTES, TEXT_BLOCK_ROWS
 from merlin.shards.format.row_check import NUM_GROUPS, RowChecks, group_of
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
 from merlin.shards.proving.probe import probe

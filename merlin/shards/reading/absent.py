@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.errors import MerlinError
 from merlin.shards.format.counts import OUTCOMES
-from merlin.shards.format.digest import TEXT_DTYPE
 from merlin.shards.format.manifest_file import DataSet, SourceInfo
 from merlin.shards.format.rows import to_ranges
 from merlin.shards.reading.fates import Fates

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from merlin.shards.reading.decode import DecodeError
+from merlin.base.codecs.codec import DecodeError
 from merlin.shards.reading.shard_file import Chunked, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
 from merlin.shards.reading.sharing import Cache

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from merlin.base.codecs.pipeline import Pipeline, make_pipeline
 from merlin.errors import ShardError, command_line
+from merlin.shards.format.shard_info import SHARD_FORMAT, SHARD_VERSION
 from merlin.shards.reading.address_range import map_file
-from merlin.shards.reading.decode import Pipeline, make_pipeline
+from merlin.shards.reading.chunks import stored_chunks, stored_filters
 
 Array = np.ndarray[Any, Any]
-
-FORMAT = "merlin-shard"
-VERSION = 1
 
 
 class ReplacedError(Exception):
@@ -125,8 +125,9 @@ class ShardFile:
     def _check_attributes(self, attributes: Any) -> None:
         expected = self._expected
         found = (attributes["format"], int(attributes["version"]))
-        if found != (FORMAT, VERSION):
-            raise ShardError(f"{self.path}: expected {FORMAT} version {VERSION}, found {found[0]} {found[1]}")
+        if found != (SHARD_FORMAT, SHARD_VERSION):
+            wanted = f"{SHARD_FORMAT} version {SHARD_VERSION}"
+            raise ShardError(f"{self.path}: expected {wanted}, found {found[0]} {found[1]}")
         place = tuple(int(attributes[name]) for name in ("shard", "row_lo", "row_hi"))
         if place != (expected.shard, expected.lo, expected.hi):
             raise self.damaged(
@@ -186,16 +187,16 @@ class ShardFile:
     def _place(self, dataset: Any, wanted: Wanted, num: int) -> Stored:
         assert self._identity is not None
         chunks = dataset.chunks
-        whole = num * wanted.dtype.itemsize * int(np.prod(wanted.shape, dtype=np.int64))
+        num_bytes = num * wanted.dtype.itemsize * prod(wanted.shape)
         if wanted.dtype.kind == "O":
             return ThroughLibrary(num, max(1, num))
-        if not whole:
+        if not num_bytes:
             return Contiguous(num, 0)
         if chunks is None:
             offset = dataset.id.get_offset()
             if offset is None:
                 return ThroughLibrary(num, num)
-            if offset + whole > self._identity[2]:
+            if offset + num_bytes > self._identity[2]:
                 raise self.damaged(f"it ends before the end of {wanted.path}")
             return Contiguous(num, offset)
         stored = self._chunked(dataset, num) if chunks[1:] == dataset.shape[1:] else None
@@ -206,16 +207,10 @@ class ShardFile:
         assert self._identity is not None
         import hdf5plugin  # noqa: F401 - registers the decompressors, should the library have to read
 
-        properties = dataset.id.get_create_plist()
-        filters = [properties.get_filter(i) for i in range(properties.get_nfilters())]
         rows = int(dataset.chunks[0])
-        row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
-        pipeline = make_pipeline([(f[0], tuple(f[2])) for f in filters], rows * row_bytes)
-        found: list[tuple[int, int, int, int]] = []
-        dataset.id.chunk_iter(
-            lambda c: found.append((c.chunk_offset[0], c.byte_offset, c.size, c.filter_mask))
-        )
-        table = np.array(sorted(found), dtype=np.int64).reshape(-1, 4)
+        chunk_bytes = rows * dataset.dtype.itemsize * prod(dataset.shape[1:])
+        pipeline = make_pipeline(stored_filters(dataset.id.get_create_plist()), chunk_bytes)
+        table = np.array(stored_chunks(dataset), dtype=np.int64).reshape(-1, 4)
         begins = np.arange(-(-num // rows), dtype=np.int64) * rows
         if pipeline is None or not np.array_equal(table[:, 0], begins):
             return None

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
-from merlin.shards.format.digest import TEXT_DTYPE
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet
 from merlin.shards.reading.address_range import is_supported, map_limit
 from merlin.shards.reading.shard_file import Expected, ReplacedError, ShardFile, Stored, Wanted

@@ -19,7 +19,7 @@ import numpy as np
 from merlin.base.files import replacing
 from merlin.ledger.session import session_start
 from merlin.shards.format.hdf5_file import NewFile
-from merlin.shards.format.segments import Column, Ragged
+from merlin.shards.format.segments import Ragged, Values
 from merlin.shards.writing.check import block_rows
 
 FORMAT = "merlin-bundle"
@@ -62,7 +62,7 @@ class Contribution:
 
     rows: Array  # (n,) ascending
     keep: Array  # (n,) bool: those to be stored
-    columns: Mapping[str, Column]  # of n rows, by path ("fields/energy")
+    columns: Mapping[str, Values]  # of n rows, by path ("fields/energy")
     filtered: Mapping[str, Array]  # rows that a filter rejected, by its expression
 
 

@@ -6,25 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from merlin.plan.plan import Field
-from merlin.shards.format.segments import Column, Ragged
+from merlin.base.field import Field
+from merlin.shards.format.segments import Ragged, Values
 
 BLOCK_BYTES = 1 << 20
-
-TEXT = np.dtype(object)  # in memory, text columns are arrays of str
 
 
 class BadOutput(Exception):
     """A task's output cannot be collected; the message is the cause, without the field's name."""
-
-
-def is_text(field: Field) -> bool:
-    return field.kind == "text"
-
-
-def field_dtype(field: Field) -> np.dtype[Any]:
-    """The little-endian dtype of a field in memory and in files (`TEXT` for text)."""
-    return TEXT if is_text(field) else np.dtype(field.dtype).newbyteorder("<")
 
 
 def castable(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
@@ -45,7 +34,7 @@ def bad_rows(field: Field, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 
     Works block by block, so the extra memory does not grow with n.
     """
-    wanted = field_dtype(field)
+    wanted = field.value_dtype
     bad = np.zeros(len(values), dtype=bool)
     narrows = values.dtype != wanted and not np.can_cast(values.dtype, wanted, "safe")
     if wanted.kind in "fc" and (field.finite or narrows):
@@ -79,7 +68,7 @@ def _out_of_range(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndar
 
 def explain_bad_row(field: Field, row: np.ndarray[Any, Any]) -> str:
     """The cause for a row that `bad_rows` reported."""
-    wanted = field_dtype(field)
+    wanted = field.value_dtype
     if wanted.kind in "iu":
         offending = row[_out_of_range(row, wanted)].flat[0]
         return f"expected {wanted.name} values, found {offending}, which is out of range"
@@ -94,14 +83,14 @@ def explain_bad_row(field: Field, row: np.ndarray[Any, Any]) -> str:
     return f"expected finite values, found {row[first]!s} at {list(first)} ({share})"
 
 
-def bad_samples(field: Field, column: Column) -> np.ndarray[Any, Any]:
+def bad_samples(field: Field, column: Values) -> np.ndarray[Any, Any]:
     """(n,) `bad_rows` of a column; of a ragged one, the samples with a bad item."""
     if isinstance(column, Ragged):
         return column.any_item(bad_rows(field, column.items))
     return bad_rows(field, column)
 
 
-def explain_bad_sample(field: Field, column: Column, i: int) -> str:
+def explain_bad_sample(field: Field, column: Values, i: int) -> str:
     """The cause for a sample that `bad_samples` reported."""
     if isinstance(column, Ragged):
         return explain_bad_row(field, column.rows(i, i + 1).items)
@@ -134,9 +123,9 @@ def convert(field: Field, raw: Any, *, textual: bool = False) -> Any:
 
     `textual` says that `raw` was read from text, so its strings are parsed as numbers. Raises BadOutput.
     """
-    if is_text(field):
+    if field.is_text:
         return _to_text(raw)
-    wanted = field_dtype(field)
+    wanted = field.value_dtype
     if raw is None:
         raise BadOutput(f"expected {wanted.name}, found null")
     if isinstance(raw, dict):

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
 from merlin.plan.cleanup import needed_by
 from merlin.plan.layout import FINISHED
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.reopen import reopen_failed
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.digest import TEXT_BLOCK_ROWS, TEXT_DTYPE, digest_text
+from merlin.shards.format.digest import TEXT_BLOCK_ROWS, digest_text
 from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from merlin.plan.plan import Field, StepInstance
+from merlin.plan.plan import PlannedField, StepInstance
 from merlin.shards.format.rows import row_map
-from merlin.shards.format.segments import Column
+from merlin.shards.format.segments import Values
 from merlin.shards.writing.bundle import (
     GATHERED,
     Contribution,
@@ -23,7 +23,7 @@ from merlin.shards.writing.bundle import (
     free_path,
     write_bundle,
 )
-from merlin.shards.writing.check import BadOutput, field_dtype, is_text
+from merlin.shards.writing.check import BadOutput
 from merlin.shards.writing.derive import Rules
 from merlin.shards.writing.extract import TaskFiles
 from merlin.shards.writing.graph_check import refuse_bad_graphs
@@ -97,8 +97,8 @@ def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str
     """Every field that is not derived, for tasks [lo, hi) or as many of them as fit the memory."""
     assert request.aggregate.aggregate is not None
     outputs = request.outputs
-    direct: list[Field] = []
-    from_files: list[Field] = []
+    direct: list[PlannedField] = []
+    from_files: list[PlannedField] = []
     for column in request.aggregate.aggregate.fields:
         if column.expression:
             continue
@@ -119,13 +119,13 @@ def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str
     return piece
 
 
-def _row_bytes(columns: list[Field]) -> int:
+def _row_bytes(columns: list[PlannedField]) -> int:
     """Of one task's values, as far as they are known beforehand."""
-    dense = [column for column in columns if not (column.ragged or is_text(column))]
-    return sum(field_dtype(c).itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in dense)
+    dense = [column for column in columns if not (column.ragged or column.is_text)]
+    return sum(c.value_dtype.itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in dense)
 
 
-def _read_files(request: CollectRequest, piece: Piece, columns: tuple[Field, ...]) -> None:
+def _read_files(request: CollectRequest, piece: Piece, columns: tuple[PlannedField, ...]) -> None:
     """Read fields from the tasks' directories; the piece ends early if they take too much memory."""
     files = TaskFiles(columns)
     builders = {column.name: ColumnBuilder(column, piece.num) for column in columns}
@@ -162,11 +162,11 @@ def save_outputs(
     rows; returns task -> cause where an output has the wrong number of rows or cannot be stored.
     """
     piece = Piece(lo, hi, np.array(ok, dtype=bool), {})
-    columns: dict[str, Column] = {}
+    columns: dict[str, Values] = {}
     for name in outputs:
-        values: Column | str = output_rows(Field(name=name, output=name), outputs, hi - lo)
+        values: Values | str = output_rows(PlannedField(name=name, output=name), outputs, hi - lo)
         if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
-            values = convert_rows(piece, Field(name=name, kind="text"), values)
+            values = convert_rows(piece, PlannedField(name=name, kind="text"), values)
         if isinstance(values, str):
             piece.refuse_all(f"output '{name}': {values}")
         else:

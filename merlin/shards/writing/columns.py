@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.compression import NONE, Compression, chunk_rows
+from merlin.base.field import TEXT_DTYPE
 from merlin.shards.format.aligned import aligned_empty
-from merlin.shards.format.codecs import NONE, Codec, chunk_rows, filters
 from merlin.shards.format.digest import (
     TEXT_BLOCK_ROWS,
-    TEXT_DTYPE,
     block_rows,
     digest_array,
     digest_bytes,
@@ -50,7 +50,7 @@ class ColumnSpec:
     dtype: np.dtype[Any]  # object: text
     shape: tuple[int, ...]  # rows first
     fill: Fill
-    codec: Codec = NONE
+    codec: Compression = NONE
     attributes: Mapping[str, Any] = field(default_factory=dict)
     channel_axis: int | None = None
     with_statistics: bool = False
@@ -176,8 +176,8 @@ def _create_bare(file: Any, column: ColumnSpec) -> Any:
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     else:
         properties.set_chunk((chunk_rows(column.row_bytes, column.shape[0]), *column.shape[1:]))
-        for wanted in filters(column.codec):
-            properties.set_filter(wanted.id, h5py.h5z.FLAG_OPTIONAL, wanted.options)
+        for wanted in column.codec.filters():
+            properties.set_filter(wanted.number, h5py.h5z.FLAG_OPTIONAL, wanted.options)
     space = h5py.h5s.create_simple(column.shape)
     kind = h5py.h5t.py_create(column.dtype, logical=True)
     return h5py.Dataset(h5py.h5d.create(group.id, leaf.encode(), kind, space, properties))

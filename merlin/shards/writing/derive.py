@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from merlin.plan.plan import Field, StepInstance
-from merlin.shards.format.segments import Column, Ragged
-from merlin.shards.writing.check import BadOutput, castable, field_dtype, shape_mismatch
+from merlin.plan.plan import PlannedField, StepInstance
+from merlin.shards.format.segments import Ragged, Values
+from merlin.shards.writing.check import BadOutput, castable, shape_mismatch
 from merlin.shards.writing.expression import Result, evaluate, is_true
 from merlin.shards.writing.piece import Piece, as_stored
 from merlin.spec.expression import parse
@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 _parse = lru_cache(maxsize=256)(parse)
 
 
-def derived_order(fields: Sequence[Field]) -> list[Field]:
+def derived_order(fields: Sequence[PlannedField]) -> list[PlannedField]:
     """The derived fields, each after those that its expression names."""
     waiting = {field.name: field for field in fields if field.expression}
-    ordered: list[Field] = []
+    ordered: list[PlannedField] = []
     while waiting:
         ready = [f for f in waiting.values() if not waiting.keys() & _parse(f.expression).names]
         assert ready, "the spec was checked for circles"
@@ -66,9 +66,9 @@ class Rules:
             found.refuse(piece)
         return rejected
 
-    def _given(self, piece: Piece) -> dict[str, Column]:
+    def _given(self, piece: Piece) -> dict[str, Values]:
         """The inputs and parameters that the expressions name; fields come before inputs, these before parameters."""
-        found: dict[str, Column] = {
+        found: dict[str, Values] = {
             name: np.array([value] * piece.num, dtype=object if isinstance(value, str) else None)
             for name, value in self._source.params.items()
             if name in self._names
@@ -79,7 +79,7 @@ class Rules:
             found.update({name: np.asarray(table[name]) for name in samples.labels if name in self._names})
         return found
 
-    def _filter(self, piece: Piece, columns: dict[str, Column]) -> dict[str, Array]:
+    def _filter(self, piece: Piece, columns: dict[str, Values]) -> dict[str, Array]:
         rejected: dict[str, Array] = {}
         for expression in self._valid:
             try:
@@ -98,9 +98,9 @@ class Rules:
 class _Derived:
     """A derived column; what is wrong with it is held back until the filters have had their say."""
 
-    field: Field
-    raw: Column | None  # as computed
-    stored: Column
+    field: PlannedField
+    raw: Values | None  # as computed
+    stored: Values
     undefined: Array  # (n,) bool: samples without a value
     cause: str  # for those
 
@@ -111,7 +111,7 @@ class _Derived:
             piece.refuse_bad(self.field, self.raw)
 
 
-def _derive(field: Field, columns: Mapping[str, Column], num: int) -> _Derived:
+def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _Derived:
     expression = _parse(field.expression)
     try:
         result = evaluate(expression, columns, num)
@@ -119,27 +119,27 @@ def _derive(field: Field, columns: Mapping[str, Column], num: int) -> _Derived:
     except BadOutput as e:
         cause = f"{field.expression}: {e}"
     if cause:
-        empty = np.zeros((0 if field.ragged else num, *field.shape), field_dtype(field))
-        stored: Column = Ragged(empty, np.zeros(num + 1, np.int64)) if field.ragged else empty
+        empty = np.zeros((0 if field.ragged else num, *field.shape), field.value_dtype)
+        stored: Values = Ragged(empty, np.zeros(num + 1, np.int64)) if field.ragged else empty
         return _Derived(field, None, stored, np.ones(num, dtype=bool), cause)
     undefined = _undefined(field, result, num)
     cause = f"{field.expression} is undefined"
     return _Derived(field, result.values, as_stored(field, result.values), undefined, cause)
 
 
-def _undefined(field: Field, result: Result, num: int) -> Array:
+def _undefined(field: PlannedField, result: Result, num: int) -> Array:
     """(n,) bool: samples whose value the field's dtype has no word for (floats have NaN)."""
     if result.undefined is not None:
         return result.undefined
     values = result.values
     flat = values.items if isinstance(values, Ragged) else values
-    if flat.dtype.kind != "f" or field_dtype(field).kind == "f":
+    if flat.dtype.kind != "f" or field.value_dtype.kind == "f":
         return np.zeros(num, dtype=bool)
     marks = np.asarray(np.isnan(flat).any(axis=tuple(range(1, flat.ndim))))
     return values.any_item(marks) if isinstance(values, Ragged) else marks
 
 
-def misfit(field: Field, result: Result) -> str:
+def misfit(field: PlannedField, result: Result) -> str:
     """Why an expression's value is not what the field says; "" if it is."""
     values = result.values
     found = values.values if isinstance(values, Ragged) else values
@@ -147,7 +147,7 @@ def misfit(field: Field, result: Result) -> str:
         return "expected items" if field.ragged else "expected one value, found items"
     if found.shape[1:] != field.shape:
         return shape_mismatch(field, found.shape[1:])
-    wanted = field_dtype(field)
+    wanted = field.value_dtype
     if not castable(found.dtype, wanted) and not (wanted.kind in "iu" and _is_whole(found)):
         return f"expected dtype {wanted.name}, found {found.dtype.name}"
     return ""

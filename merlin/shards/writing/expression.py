@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.format.segments import Column, Ragged
+from merlin.shards.format.segments import Ragged, Values
 from merlin.shards.writing.check import BadOutput
 from merlin.spec.expression import CONSTANTS, ELEMENTWISE, OPERATORS, Expression, indices
 
@@ -32,11 +32,11 @@ _BLOCK_BYTES = 1 << 22  # of float64, that are worked on at once
 class Result:
     """The value for each sample: float64 with NaN where undefined, int64 or bool (n, …), or ragged."""
 
-    values: Column
+    values: Values
     undefined: Array | None  # (n,) bool: samples for which a condition is undefined; None: there are none
 
 
-def evaluate(expression: Expression, columns: Mapping[str, Column], num: int) -> Result:
+def evaluate(expression: Expression, columns: Mapping[str, Values], num: int) -> Result:
     """Evaluate for `num` samples. Raises BadOutput where an input or a parameter is a text and has to be a number."""
     parts = _blocks(expression, columns, num)
     if not parts:
@@ -52,7 +52,7 @@ def evaluate(expression: Expression, columns: Mapping[str, Column], num: int) ->
     return Result(Ragged(data, offsets), undefined)
 
 
-def is_true(expression: Expression, columns: Mapping[str, Column], num: int) -> Array:
+def is_true(expression: Expression, columns: Mapping[str, Values], num: int) -> Array:
     """(num,) bool: for which samples the condition is known to be true. Raises BadOutput as `evaluate` does."""
     parts = [_truth(value).data for value in _blocks(expression, columns, num)]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
@@ -77,7 +77,7 @@ class _Value:
         return self.data.ndim - 1
 
 
-def _blocks(expression: Expression, columns: Mapping[str, Column], num: int) -> list[_Value]:
+def _blocks(expression: Expression, columns: Mapping[str, Values], num: int) -> list[_Value]:
     """The value, block of samples by block, so that intermediate results stay small."""
     used = {name: columns[name] for name in expression.names if name in columns}
     per_sample = sum(8.0 * _size(column) / max(1, num) for column in used.values())
@@ -98,11 +98,11 @@ def _undefined_samples(value: _Value) -> Array:
     return _counted(value, value.undefined) > 0
 
 
-def _size(column: Column) -> int:
+def _size(column: Values) -> int:
     return column.items.size if isinstance(column, Ragged) else column.size
 
 
-def _cut(column: Column, lo: int, hi: int) -> Column:
+def _cut(column: Values, lo: int, hi: int) -> Values:
     return column.rows(lo, hi) if isinstance(column, Ragged) else column[lo:hi]
 
 
@@ -117,7 +117,7 @@ def _spread(value: _Value, num: int) -> _Value:
 class _Evaluator:
     """One block of samples."""
 
-    def __init__(self, columns: Mapping[str, Column], num: int) -> None:
+    def __init__(self, columns: Mapping[str, Values], num: int) -> None:
         self._columns = columns
         self._num = num
 

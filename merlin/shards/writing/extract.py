@@ -15,16 +15,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from merlin.plan.layout import is_set_aside
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.format.foreign_hdf5 import ForeignFile
 from merlin.shards.format.stored import read_npy_header, require_unpackable
-from merlin.shards.writing.check import BadOutput, convert, is_text
+from merlin.shards.writing.check import BadOutput, convert
 
 
 class Document(Protocol):
     """An opened output file."""
 
-    def get(self, field: Field) -> Any:
+    def get(self, field: PlannedField) -> Any:
         """The field's value; BadOutput if it is not there."""
 
     def close(self) -> None: ...
@@ -33,8 +33,8 @@ class Document(Protocol):
 class TaskFiles:
     """Reads fields from one task directory after another; each file is parsed once per task."""
 
-    def __init__(self, fields: tuple[Field, ...]) -> None:
-        groups: dict[str, list[Field]] = {}
+    def __init__(self, fields: tuple[PlannedField, ...]) -> None:
+        groups: dict[str, list[PlannedField]] = {}
         for field in fields:
             groups.setdefault(field.file or "", []).append(field)
         self._groups = groups
@@ -90,12 +90,12 @@ def _suffix(path: str) -> str:
     return "." + name.rpartition(".")[2].lower() if "." in name else ""
 
 
-def _read_field(path: str, field: Field, documents: dict[str, Document]) -> Any:
+def _read_field(path: str, field: PlannedField, documents: dict[str, Document]) -> Any:
     suffix = "regex" if field.regex is not None else _suffix(path)
     document = documents.get(suffix)
     if document is None:
         opener = _OPENERS.get(suffix)
-        if opener is None and not is_text(field):
+        if opener is None and not field.is_text:
             raise BadOutput(
                 f"files of type '{suffix}' need a regex (known: .json .npy .npz .csv .tab .h5 .hdf5)"
             )
@@ -129,7 +129,7 @@ class Json:
         except RecursionError:
             raise ValueError("nested too deeply") from None
 
-    def get(self, field: Field) -> Any:
+    def get(self, field: PlannedField) -> Any:
         key, node = field.key, self._root
         if not key:
             return node
@@ -169,7 +169,7 @@ class Npy:
             read_npy_header(file, os.fstat(file.fileno()).st_size)
         self._array = np.load(path, allow_pickle=False)
 
-    def get(self, field: Field) -> Any:
+    def get(self, field: PlannedField) -> Any:
         return self._array
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Npz:
         if not isinstance(self._file, np.lib.npyio.NpzFile):
             raise ValueError("not an .npz archive")
 
-    def get(self, field: Field) -> Any:
+    def get(self, field: PlannedField) -> Any:
         names = self._file.files
         key = field.key or (names[0] if len(names) == 1 else "")
         if key not in names:
@@ -234,7 +234,7 @@ class Table:
         if any(cell and not _is_number(cell) for cell in self._rows[0]):
             self._header = self._rows.pop(0)
 
-    def get(self, field: Field) -> Any:
+    def get(self, field: PlannedField) -> Any:
         if not field.key and field.ndim == 2:
             return self._rows
         column = self._column(field)
@@ -248,7 +248,7 @@ class Table:
             raise BadOutput(f"expected one row for a scalar, found {len(cells)}")
         return cells[0]
 
-    def _column(self, field: Field) -> int:
+    def _column(self, field: PlannedField) -> int:
         width = len(self._header) or len(self._rows[0])
         key = field.key
         if not key:
@@ -281,13 +281,13 @@ class Hdf5:
     def __init__(self, path: str) -> None:
         self._file = ForeignFile(path)
 
-    def get(self, field: Field) -> Any:
+    def get(self, field: PlannedField) -> Any:
         try:
             return self._get(field)
         except (RuntimeError, TypeError, KeyError) as e:  # of h5py, for types that NumPy does not know
             raise ValueError(_one_line(e)) from e
 
-    def _get(self, field: Field) -> Any:
+    def _get(self, field: PlannedField) -> Any:
         import h5py
 
         names = self._file.names()
@@ -295,7 +295,7 @@ class Hdf5:
         node = self._file.dataset(key) if key else None
         if node is None:
             raise BadOutput(f"expected a dataset '{key}', found {', '.join(names[:8]) or 'nothing'}")
-        return node.asstr()[()] if is_text(field) and h5py.check_string_dtype(node.dtype) else node[()]
+        return node.asstr()[()] if field.is_text and h5py.check_string_dtype(node.dtype) else node[()]
 
     def close(self) -> None:
         self._file.close()
@@ -312,7 +312,7 @@ class Text:
         with open(path, encoding="utf-8", errors="replace") as file:
             self._text = file.read()
 
-    def get(self, field: Field) -> Any:
+    def get(self, field: PlannedField) -> Any:
         if field.regex is None:
             return self._text
         expression = re.compile(field.regex, re.MULTILINE)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from merlin.base.compression import NONE, Compression
 from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
-from merlin.plan.plan import Aggregate, Field, StepInstance
-from merlin.shards.format.codecs import NONE, Codec
+from merlin.plan.plan import Aggregate, PlannedField, StepInstance
 from merlin.shards.format.row_check import RowChecks, encode
 from merlin.shards.format.rows import RowMap, row_map, to_ranges
 from merlin.shards.format.shard_info import (
@@ -32,9 +32,8 @@ from merlin.shards.format.shard_info import (
     next_info_name,
     shard_name,
 )
-from merlin.shards.format.statistics import Accumulator, channel_axis
+from merlin.shards.format.statistics import Accumulator
 from merlin.shards.writing.assembly import Assembly, RowSource
-from merlin.shards.writing.check import field_dtype, is_text
 from merlin.shards.writing.columns import Around, ColumnSpec, skeleton_digest, write_columns
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class Place:
 def store_shard(
     place: Place,
     content: Content,
-    fields: Sequence[Field],
+    fields: Sequence[PlannedField],
     columns: list[ColumnSpec],
     around: Around,
     filtered: Mapping[str, tuple[tuple[int, int], ...]],
@@ -169,14 +168,14 @@ def store_shard(
     return info
 
 
-def codec_of(field: Field, aggregate: Aggregate) -> Codec:
+def codec_of(field: PlannedField, aggregate: Aggregate) -> Compression:
     """How a field is compressed, with what the aggregate says for all."""
     name = field.compression or aggregate.compression
     level = aggregate.level if field.level is None and not field.compression else field.level
-    return Codec(name, field.shuffle or aggregate.shuffle or "byte", level)
+    return Compression(name, field.shuffle or aggregate.shuffle or "byte", level)
 
 
-def field_columns(field: Field, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
+def field_columns(field: PlannedField, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
     """The data sets of a field: one, or the values and the offsets of a ragged one."""
     if field.ragged:
         return _ragged_columns(field, aggregate, assembly)
@@ -184,22 +183,22 @@ def field_columns(field: Field, aggregate: Aggregate, assembly: Content) -> list
     def fill(lo: int, hi: int, out: Array) -> None:
         assembly.read(field.path, lo, hi, out)
 
-    dtype = field_dtype(field)
+    dtype = field.value_dtype
     return [
         ColumnSpec(
             field.path,
             dtype,
-            (len(assembly.rows), *(() if is_text(field) else field.shape)),
+            (len(assembly.rows), *(() if field.is_text else field.shape)),
             fill,
-            codec=NONE if is_text(field) else codec_of(field, aggregate),
+            codec=NONE if field.is_text else codec_of(field, aggregate),
             attributes=_field_attributes(field),
-            channel_axis=channel_axis(field),
+            channel_axis=field.channel_axis,
             with_statistics=dtype.kind in "iufb",
         )
     ]
 
 
-def _ragged_columns(field: Field, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
+def _ragged_columns(field: PlannedField, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
     """The values, all samples' one after the other, and the offsets with the statistics of the lengths."""
     offsets = assembly.offsets(field.path)
     lengths = Accumulator((), None)
@@ -211,14 +210,14 @@ def _ragged_columns(field: Field, aggregate: Aggregate, assembly: Content) -> li
     def fill_offsets(lo: int, hi: int, out: Array) -> None:
         out[...] = offsets[lo:hi]
 
-    dtype = field_dtype(field)
+    dtype = field.value_dtype
     values = ColumnSpec(
         f"{field.path}/values",
         dtype,
         (int(offsets[-1]), *field.shape),
         fill,
         codec=codec_of(field, aggregate),
-        channel_axis=channel_axis(field),
+        channel_axis=field.channel_axis,
         with_statistics=dtype.kind in "iufb",
         ragged=True,
     )
@@ -233,7 +232,7 @@ def _ragged_columns(field: Field, aggregate: Aggregate, assembly: Content) -> li
     return [values, ends]
 
 
-def _field_attributes(field: Field) -> dict[str, Any]:
+def _field_attributes(field: PlannedField) -> dict[str, Any]:
     """What a reader of the file alone needs to know of a field."""
     found: dict[str, Any] = {
         "kind": field.kind,
@@ -252,7 +251,7 @@ def _field_attributes(field: Field) -> dict[str, Any]:
     return found
 
 
-def group_attributes(fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+def group_attributes(fields: Sequence[PlannedField]) -> dict[str, dict[str, Any]]:
     """Attributes of graphs and of ragged fields, which are groups."""
     found: dict[str, dict[str, Any]] = {}
     for field in fields:

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from merlin.plan.plan import Field
+from merlin.base.field import Field
+from merlin.base.kinds import ROLES
 from merlin.shards.format.segments import Ragged
 from merlin.shards.writing.piece import Piece
 
 Array = np.ndarray[Any, Any]
-
-OF_NODES = ("nodes", "positions", "node_targets")
-OF_EDGES = ("edges", "edge_features")
 
 
 def refuse_bad_graphs(piece: Piece, fields: Sequence[Field]) -> None:
@@ -24,9 +22,9 @@ def refuse_bad_graphs(piece: Piece, fields: Sequence[Field]) -> None:
     for field in fields:
         if field.graph:
             graphs[field.graph][field.role] = field
-    for name, members in graphs.items():
-        num_nodes = _agreed(piece, name, members, OF_NODES)
-        _agreed(piece, name, members, OF_EDGES)
+    for members in graphs.values():
+        num_nodes = _agreed(piece, members, "node")
+        _agreed(piece, members, "edge")
         if num_nodes is not None and "edges" in members:
             _refuse_bad_edges(piece, members["edges"], num_nodes)
 
@@ -37,9 +35,9 @@ def _column(piece: Piece, field: Field) -> Ragged:
     return column
 
 
-def _agreed(piece: Piece, graph: str, members: dict[str, Field], roles: Sequence[str]) -> Array | None:
-    """(n,) the number of items that all these members have; None if there is no such member."""
-    there = [members[role] for role in roles if role in members]
+def _agreed(piece: Piece, members: dict[str, Field], item: str) -> Array | None:
+    """(n,) the number of nodes or edges, on which the members that have a row for each agree; None without any."""
+    there = [members[role.name] for role in ROLES.values() if role.item == item and role.name in members]
     if not there:
         return None
     wanted = _column(piece, there[0]).lengths
@@ -47,7 +45,7 @@ def _agreed(piece: Piece, graph: str, members: dict[str, Field], roles: Sequence
         found = _column(piece, other).lengths
         for i in np.flatnonzero((found != wanted) & piece.keep).tolist():
             cause = f"{int(wanted[i])} {there[0].role}, and {int(found[i])} {other.role}"
-            piece.refuse(i, f"graph '{graph}': {cause}")
+            piece.refuse(i, f"graph '{other.graph}': {cause}")
     return wanted
 
 

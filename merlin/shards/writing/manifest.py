@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import TEMPORARY_SUFFIX
 from merlin.errors import ShardError
-from merlin.plan.plan import Aggregate, Field, StepInstance
+from merlin.plan.plan import Aggregate, PlannedField, StepInstance
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
 from merlin.shards.format import splits
 from merlin.shards.format.counts import OUTCOMES, Counts
-from merlin.shards.format.digest import ALGORITHM, TEXT_DTYPE, block_rows, combine, digest_array
+from merlin.shards.format.digest import ALGORITHM, block_rows, combine, digest_array
 from merlin.shards.format.rows import RowMap, row_map, to_ranges
 from merlin.shards.format.shard_info import (
     DatasetInfo,
@@ -221,7 +222,7 @@ class Summary:
             found.append({"expression": expression, "num": _total(ranges), "rows": ranges})
         return found
 
-    def _field_json(self, field: Field) -> dict[str, Any]:
+    def _field_json(self, field: PlannedField) -> dict[str, Any]:
         column = self.columns[f"{field.path}/values" if field.ragged else field.path]
         codec = codec_of(field, self.rows.aggregate)
         is_compressed = not (codec.is_none or column.dtype == TEXT_DTYPE)

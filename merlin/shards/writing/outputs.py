@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from merlin.plan.plan import Field, StepInstance
-from merlin.shards.writing.check import castable, field_dtype, is_text, shape_mismatch
+from merlin.plan.plan import PlannedField, StepInstance
+from merlin.shards.writing.check import castable, shape_mismatch
 from merlin.shards.writing.piece import Piece, convert_rows
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _pair(value: tuple[Any, ...], num: int) -> tuple[Array, Array] | None:
     return (values, offsets) if ascending and offsets[0] == 0 and offsets[-1] == len(values) else None
 
 
-def output_rows(column: Field, outputs: Outputs, num_tasks: int) -> Array | str:
+def output_rows(column: PlannedField, outputs: Outputs, num_tasks: int) -> Array | str:
     """The function's array for a field, or why there is none."""
     name = column.output or column.name
     if name not in outputs:
@@ -83,12 +83,12 @@ def output_rows(column: Field, outputs: Outputs, num_tasks: int) -> Array | str:
     return values
 
 
-def take_output(piece: Piece, column: Field, values: Array | str) -> None:
+def take_output(piece: Piece, column: PlannedField, values: Array | str) -> None:
     """Check the rows of the piece's tasks, without a loop over tasks unless they are Python objects."""
-    wanted = field_dtype(column)
+    wanted = column.value_dtype
     cause = values if isinstance(values, str) else ""
     if not isinstance(values, str):
-        if values.dtype.kind == "O" or is_text(column) or column.ragged:
+        if values.dtype.kind == "O" or column.is_text or column.ragged:
             piece.add(column, convert_rows(piece, column, values))
             return
         if values.shape[1:] != column.shape:

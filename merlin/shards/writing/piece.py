@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from merlin.plan.plan import Field
-from merlin.shards.format.segments import Column, Ragged
+from merlin.base.field import Field
+from merlin.shards.format.segments import Ragged, Values
 from merlin.shards.writing.check import (
     BadOutput,
     bad_rows,
@@ -16,8 +16,6 @@ from merlin.shards.writing.check import (
     convert,
     explain_bad_row,
     explain_bad_sample,
-    field_dtype,
-    is_text,
 )
 from merlin.shards.writing.rounding import round_mantissa
 
@@ -33,7 +31,7 @@ class Piece:
     keep: Array  # (hi - lo,) bool
     causes: dict[int, str]  # by task
     # by field name; values of tasks not kept mean nothing
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, Values] = field(default_factory=dict)
 
     @property
     def num(self) -> int:
@@ -48,18 +46,18 @@ class Piece:
         for i in np.flatnonzero(self.keep):
             self.refuse(int(i), cause)
 
-    def refuse_bad(self, column: Field, values: Column, place: str = "") -> None:
+    def refuse_bad(self, column: Field, values: Values, place: str = "") -> None:
         """Refuse the tasks with a value that the field cannot hold, or that is not finite though it must be."""
         for i in np.flatnonzero(bad_samples(column, values) & self.keep):
             self.refuse(int(i), f"field '{column.name}': {place}{explain_bad_sample(column, values, int(i))}")
 
-    def add(self, column: Field, values: Column, place: str = "") -> None:
+    def add(self, column: Field, values: Values, place: str = "") -> None:
         """Check values of the right shape, and keep them as they will be stored."""
         self.refuse_bad(column, values, place)
         self.columns[column.name] = as_stored(column, values)
 
 
-def as_stored(column: Field, values: Column) -> Column:
+def as_stored(column: Field, values: Values) -> Values:
     """Cast to the field's dtype and rounded as it says; nothing is copied where nothing changes."""
     if isinstance(values, Ragged):
         return Ragged(_as_stored(column, values.values), values.offsets)
@@ -67,7 +65,7 @@ def as_stored(column: Field, values: Column) -> Column:
 
 
 def _as_stored(column: Field, values: Array) -> Array:
-    wanted = field_dtype(column)
+    wanted = column.value_dtype
     if values.dtype != wanted:
         with np.errstate(over="ignore", invalid="ignore"):
             values = values.astype(wanted)
@@ -82,10 +80,10 @@ class ColumnBuilder:
         self._num = num
         self._items: list[Array | None] = [None] * num if column.ragged else []
         self._values: Array = np.zeros(0)
-        if is_text(column):
+        if column.is_text:
             self._values = np.full(num, "", dtype=object)
         elif not column.ragged:
-            self._values = np.zeros((num, *column.shape), dtype=field_dtype(column))
+            self._values = np.zeros((num, *column.shape), dtype=column.value_dtype)
 
     def put(self, i: int, value: Any) -> int:
         """Store what `convert` made for task i; returns the bytes it takes beyond those of a dense row.
@@ -110,14 +108,14 @@ class ColumnBuilder:
         if bad.any():
             raise BadOutput(explain_bad_row(self._field, rows if self._field.ragged else rows[0]))
 
-    def cut(self, num: int) -> Column:
+    def cut(self, num: int) -> Values:
         """The column of the first `num` tasks."""
         if self._field.ragged:
-            return Ragged.of(self._items[:num], field_dtype(self._field), self._field.shape)
+            return Ragged.of(self._items[:num], self._field.value_dtype, self._field.shape)
         return self._values[:num]
 
 
-def convert_rows(piece: Piece, column: Field, rows: Array) -> Column:
+def convert_rows(piece: Piece, column: Field, rows: Array) -> Values:
     """Rows that are Python objects (text, arrays that did not stack, items), one by one."""
     builder = ColumnBuilder(column, piece.num)
     for i in np.flatnonzero(piece.keep):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from merlin.base.kinds import MANTISSA_BITS
 
-MANTISSA_BITS = {"float16": 10, "float32": 23, "float64": 52}
+Array = np.ndarray[Any, Any]
 
 _WORK_BYTES = 1 << 20
 

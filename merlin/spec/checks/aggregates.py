@@ -7,11 +7,9 @@ from merlin.base.document.scalars import Problem, to_float
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import Entry, to_data
 from merlin.spec.checks.expressions import ExpressionChecker
-from merlin.spec.checks.fields import DTYPES, FieldChecker, check_compression, check_level, is_true
+from merlin.spec.checks.fields import FieldChecker, check_compression, check_level, is_true
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import funnel_base
-
-__all__ = ["DTYPES", "check_aggregates"]
 
 
 def check_aggregates(source: Source, tree: Entry, graph: StepGraph, findings: Findings) -> None:

@@ -4,33 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from merlin.base.compression import CODECS
 from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, to_bool, to_int
 from merlin.base.document.tree import MISSING, Entry, to_data
-from merlin.spec.layouts import SPATIAL
+from merlin.base.kinds import DTYPES, KINDS, MANTISSA_BITS, ROLES
 
-DTYPES = (
-    *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
-    *("uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128"),
-)
-MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10}
-LEVELS = {"gzip": (0, 9), "zstd": (1, 22), "blosc2": (0, 9)}
-# number of axes of a sample (of a ragged field: of an item), the least and the greatest
-AXES = {
-    "scalar": (0, 0),
-    "text": (0, 0),
-    "series": (1, 2),
-    "image": (2, 3),
-    "volume": (3, 4),
-    "ragged": (0, 8),
-}
-_SHAPES = {
-    "series": "[128]",
-    "image": "[64, 64] or [64, 64, 4]",
-    "volume": "[32, 32, 32]",
-    "ragged": '["*"] or ["*", 3]',
-}
-ROLES = ("nodes", "positions", "edges", "edge_features", "node_targets", "targets")
 _OF_SHAPE_ALONE = ("layout", "channels", "axes")
 _SOURCES = ("file", "output", "expression")
 
@@ -114,52 +93,46 @@ class FieldChecker:
             self._error(dtype.place, message, dtype.text, allowed(dtype.text, DTYPES, "types"), "dtype")
 
     def _shape(self, name: str, field: Entry) -> None:
-        shape, axes = field.get("shape"), field.get("axes")
+        shape = field.get("shape")
         ragged, num = shape_of(field)
-        kind = field.get("kind").text or ("ragged" if ragged else "scalar")
-        if kind not in AXES:
-            return  # the model says so
-        low, high = AXES[kind]
-        if kind == "ragged" and not ragged:
-            message = f'field {name} is ragged, so its shape has to begin with "*"'
-            hint = f"e.g. shape: {_SHAPES['ragged']}"
-            self._error(shape.place if not shape.is_null else field.key_place, message, name, hint, "shape")
-        elif kind == "text" and ragged:
+        kind = KINDS.get(field.get("kind").text or ("ragged" if ragged else "scalar"))
+        if kind is None or not kind.axes:
+            return  # the model says so, or the members of a graph do
+        place = field.key_place if shape.is_null else shape.place
+        if kind.name == "ragged" and not ragged:
+            message, hint = 'is ragged, so its shape has to begin with "*"', f"e.g. shape: {kind.example}"
+            self._error(place, f"field {name} {message}", name, hint, "shape")
+        elif kind.name == "text" and ragged:
             hint = "leave shape out, and join the texts"
-            self._error(shape.place, f"field {name}: a text cannot be ragged", name, hint, "shape")
-        elif not low <= num <= high:
-            wanted = f"e.g. shape: {_SHAPES[kind]}" if kind in _SHAPES else f"leave shape out for {kind}"
+            self._error(place, f"field {name}: a text cannot be ragged", name, hint, "shape")
+        elif num not in kind.axes:
+            hint = f"e.g. shape: {kind.example}" if kind.example else f"leave shape out for {kind.name}"
             what = "an item has" if ragged else "its shape has"
-            place = shape.place if not shape.is_null else field.key_place
-            self._error(
-                place, f"field {name} is of kind {kind}, and {what} {num} axes", name, wanted, "shape"
-            )
+            message = f"field {name} is of kind {kind.name}, and {what} {num} axes"
+            self._error(place, message, name, hint, "shape")
+        self._axes(f"field {name}", name, field)
+
+    def _axes(self, what: str, name: str, field: Entry) -> None:
+        axes, (ragged, num) = field.get("axes"), shape_of(field)
         if not axes.is_null and len(axes.items) != num + ragged:
-            message = f"field {name} names {len(axes.items)} axes, but its shape has {num + ragged}"
+            message = f"{what} names {len(axes.items)} axes, but its shape has {num + ragged}"
             self._error(axes.place, message, name, code="shape")
 
     def _layout(self, name: str, field: Entry) -> None:
-        kind = field.get("kind").text or "scalar"
+        kind = KINDS.get(field.get("kind").text or "scalar")
         layout, channels = field.get("layout"), field.get("channels")
-        spatial = SPATIAL.get(kind)
-        for entry, word in ((layout, "layout"), (channels, "channels")):
-            if not entry.is_null and spatial is None:
+        if kind is None or not kind.spatial:
+            entry, word = (channels, "channels") if layout.is_null else (layout, "layout")
+            if not entry.is_null:
                 message = f"field {name}: {word} is for images and volumes"
                 self._error(entry.key_place, message, word, "name its axes with axes: [...]", "layout")
-                return
-        if spatial is None:
             return
         _, num = shape_of(field)
-        letters = layout.text
-        if letters and sorted(letters) not in (sorted(spatial), sorted(spatial + "c")):
+        letters, spatial = layout.text, kind.spatial
+        if letters and not kind.has_layout(letters):
+            message = f"field {name}: {letters!r} is no layout for kind {kind.name}"
             hint = f"each letter of {spatial} once, and c if it has channels, e.g. {spatial}c or c{spatial}"
-            self._error(
-                layout.place,
-                f"field {name}: {letters!r} is no layout for kind {kind}",
-                letters,
-                hint,
-                "layout",
-            )
+            self._error(layout.place, message, letters, hint, "layout")
         elif letters and len(letters) != num:
             message = f"field {name}: the layout {letters} has {len(letters)} axes, its shape has {num}"
             self._error(layout.place, message, letters, code="layout")
@@ -251,7 +224,7 @@ class FieldChecker:
     def _member(self, name: str, role: str, member: Entry, graph: Entry) -> None:
         self._origin(name, member, graph.get("file"))
         self._dtype(name, member)
-        default = "int64" if role == "edges" else graph.get("dtype").text or "float64"
+        default = ROLES[role].dtype or graph.get("dtype").text or "float64"
         self._storage(name, member, default, graph.get("compression").text)
         self._member_form(name, role, member, member.get("dtype").text or default)
 
@@ -273,16 +246,9 @@ class FieldChecker:
                 self._error(place, f"{name}: the targets of a graph have a fixed shape", name, hint, "shape")
         elif not ragged or num > 1:
             hint = f'e.g. shape: ["*", {3 if role == "positions" else 8}]'
-            message = f'{name}: its shape has to be ["*"] or ["*", n], a row for each {_item_of(role)}'
+            message = f'{name}: its shape has to be ["*"] or ["*", n], a row for each {ROLES[role].item}'
             self._error(place, message, name, hint, "shape")
-        axes = member.get("axes")
-        if not axes.is_null and len(axes.items) != num + ragged:
-            message = f"{name} names {len(axes.items)} axes, but its shape has {num + ragged}"
-            self._error(axes.place, message, name, code="shape")
-
-
-def _item_of(role: str) -> str:
-    return "edge" if role.startswith("edge") else "node"
+        self._axes(name, name, member)
 
 
 def shape_of(field: Entry) -> tuple[bool, int]:
@@ -310,13 +276,10 @@ def _warn_of_no_compression(what: str, block: Entry, why: str, findings: Finding
 
 def check_level(what: str, block: Entry, findings: Findings) -> None:
     """Whether the codec has the level of compression that the block asks for."""
-    level, codec = block.get("level"), block.get("compression").text
+    level, codec = block.get("level"), CODECS.get(block.get("compression").text)
     num = _number(level)
-    if num is None or codec not in LEVELS:
-        return
-    low, high = LEVELS[codec]
-    if not low <= num <= high:
-        message = f"{what}: {codec} has levels {low} to {high}, not {num}"
+    if num is not None and codec is not None and num not in codec.levels:
+        message = f"{what}: {codec.name} has levels {codec.levels[0]} to {codec.levels[-1]}, not {num}"
         findings.error(level.place, message, text=level.text, code="level")
 
 

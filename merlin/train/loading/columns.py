@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from merlin.errors import UsageError
-from merlin.shards.format.digest import TEXT_DTYPE, combine, digest_array
+from merlin.base.field import TEXT_DTYPE
+from merlin.shards.format.digest import combine, digest_array
 from merlin.shards.format.manifest_file import ColumnInfo, FieldInfo
 from merlin.shards.format.statistics import Statistics
 from merlin.shards.reading.reader import Ensemble, Selection

@@ -15,7 +15,7 @@ from waiting import wait_until
 
 from merlin.base.processes import group_members
 from merlin.errors import ExecutionError
-from merlin.plan.plan import Aggregate, Field, StepInstance, StepKind
+from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 
 OK, FAILED, INTERRUPTED = Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED
@@ -255,7 +255,7 @@ def test_a_wake_up_without_a_wish_to_stop_changes_nothing(make: Any, fresh: bool
 # ------------------------------------------------------------------ data sets
 
 
-def aggregate_of(source: str, *fields: Field) -> StepInstance:
+def aggregate_of(source: str, *fields: PlannedField) -> StepInstance:
     block = Aggregate(sources=(source,), fields=fields, samples_per_shard=10)
     return StepInstance(
         id="a", step="a", kind=StepKind.AGGREGATE, num_tasks=1, per_sample=False, aggregate=block
@@ -265,7 +265,7 @@ def aggregate_of(source: str, *fields: Field) -> StepInstance:
 def test_a_bad_output_file_fails_its_task_before_the_ledger_says_ok(make: Any) -> None:
     command = "[ $(MERLIN_SAMPLE_ID) = 2 ] && exit 0\necho '{\"y\": $(X)}' > out.json\n"
     source = step("s", 4, command=command, feeds=("a",))
-    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    bench = make(source, aggregate_of("s", PlannedField(name="y", file="out.json", key="y")))
     assert bench.run(0, 4).runs == ((0, 2, OK), (2, 3, FAILED), (3, 4, OK))
     assert bench.outcomes() == [(0, 2, OK), (2, 3, FAILED), (3, 4, OK)]
     assert "y" in bench.failures()[2].cause
@@ -277,7 +277,7 @@ def test_a_bad_output_file_fails_its_task_before_the_ledger_says_ok(make: Any) -
 
 def test_a_shard_whose_rows_are_nowhere_has_failed(make: Any) -> None:
     source = step("s", 4, kind=StepKind.FUNCTION, function="nowhere:f", feeds=("a",))
-    bench = make(source, aggregate_of("s", Field(name="y", output="y")))
+    bench = make(source, aggregate_of("s", PlannedField(name="y", output="y")))
     assert bench.run(0, 1, "a").runs == ((0, 1, FAILED),)
     assert bench.failures()[0].cause
 
@@ -329,7 +329,7 @@ def test_a_bug_of_ours_fails_the_tasks_that_meet_it_and_no_others(
 ) -> None:
     command = "echo x >> ran\necho '{\"y\": $(X)}' > out.json\n"
     source = step("s", 6, command=command, feeds=("a",), fresh_shell=fresh)
-    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    bench = make(source, aggregate_of("s", PlannedField(name="y", file="out.json", key="y")))
     collecting_fails_for(monkeypatch, *(range(6) if num_bad == 6 else [2]))
     result = bench.run(0, 6)
     expected = ((0, 2, OK), (2, 3, FAILED), (3, 6, OK)) if num_bad == 1 else ((0, 6, FAILED),)
@@ -349,7 +349,7 @@ def test_a_bug_of_ours_does_not_run_again_what_waits_for_its_next_try(
 ) -> None:
     command = "echo x >> ran\n[ $(MERLIN_SAMPLE_ID) != 1 ] || exit 104\necho '{\"y\": $(X)}' > out.json\n"
     source = step("s", 4, command=command, feeds=("a",), max_retries=3)
-    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    bench = make(source, aggregate_of("s", PlannedField(name="y", file="out.json", key="y")))
     collecting_fails_for(monkeypatch, 2)
     result = bench.run(0, 4)
     assert [d.chunk.task_ids() for d in result.deferred] == [[1]]
@@ -363,7 +363,7 @@ def test_a_bug_of_ours_in_writing_a_shard_fails_that_shard(
     from merlin.shards.writing import gather
 
     source = step("s", 4, command="echo '{\"y\": $(X)}' > out.json\n", feeds=("a",))
-    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    bench = make(source, aggregate_of("s", PlannedField(name="y", file="out.json", key="y")))
     bench.run(0, 4)
     monkeypatch.setattr(gather, "write_shard", lambda *_: [][0])
     assert bench.run(0, 1, "a").runs == ((0, 1, FAILED),)
@@ -380,7 +380,7 @@ def test_an_error_that_is_no_tasks_fault_fails_no_task(
         raise error
 
     source = step("s", 4, command="echo '{\"y\": $(X)}' > out.json\n", feeds=("a",))
-    bench = make(source, aggregate_of("s", Field(name="y", file="out.json", key="y")))
+    bench = make(source, aggregate_of("s", PlannedField(name="y", file="out.json", key="y")))
     monkeypatch.setattr(collect, "collect_chunk", broken)
     with pytest.raises(type(error)):
         bench.run(0, 4)

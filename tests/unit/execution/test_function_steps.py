@@ -14,7 +14,7 @@ from study_on_disk import make_workspace, step
 from merlin.execution.runner import ChunkRunner
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.plan import Aggregate, Field, StepInstance, StepKind
+from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
@@ -187,7 +187,7 @@ def test_a_call_cannot_spoil_the_inputs_of_the_next_one(make: Any) -> None:
 
 
 def test_outputs_are_collected_and_a_bad_one_fails_its_sample(make: Any) -> None:
-    block = Aggregate(sources=("s",), fields=(Field(name="y", output="y"),), samples_per_shard=10)
+    block = Aggregate(sources=("s",), fields=(PlannedField(name="y", output="y"),), samples_per_shard=10)
     aggregate = StepInstance(
         id="a", step="a", kind=StepKind.AGGREGATE, num_tasks=1, per_sample=False, aggregate=block
     )

@@ -15,7 +15,7 @@ from study_on_disk import step
 from waiting import wait_until
 
 from merlin.execution.task_files import set_aside
-from merlin.plan.plan import Aggregate, Field, StepInstance, StepKind
+from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.reading.reader import open_shards
 
@@ -27,7 +27,7 @@ PACK = StepInstance(
     num_tasks=1,
     per_sample=False,
     aggregate=Aggregate(
-        sources=("s",), fields=(Field(name="y", file="out*/y.json", key="y"),), samples_per_shard=10
+        sources=("s",), fields=(PlannedField(name="y", file="out*/y.json", key="y"),), samples_per_shard=10
     ),
 )
 
@@ -119,7 +119,7 @@ def packing(file: str) -> StepInstance:
     return replace(
         PACK,
         aggregate=Aggregate(
-            sources=("s",), fields=(Field(name="y", file=file, key="y"),), samples_per_shard=10
+            sources=("s",), fields=(PlannedField(name="y", file=file, key="y"),), samples_per_shard=10
         ),
     )
 

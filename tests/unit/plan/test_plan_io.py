@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merlin.errors import WorkspaceError
-from merlin.plan.plan import Aggregate, Edge, Field, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan import Aggregate, Edge, Plan, PlannedField, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import plan_digest, plan_from_json, plan_to_json, read_plan, relocate, write_plan
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)
 scalars = words | st.integers() | st.booleans() | st.floats(allow_nan=False)
 fields = st.builds(
-    Field,
+    PlannedField,
     name=words,
     kind=st.sampled_from(["scalar", "image"]),
     shape=st.lists(st.integers(1, 9), max_size=3).map(tuple),

@@ -7,33 +7,35 @@ from pathlib import Path
 import numpy as np
 from shard_study import ShardStudy, make_study
 
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.writing.outputs import item_rows
 
 NUM = 60
 FAILED, FILTERED, MISSING = (7, 8), (20,), (59,)
 
 FIELDS = (
-    Field(name="energy", units="J", description="what it costs"),
-    Field(name="count", dtype="int32"),
-    Field(name="time", kind="series", dtype="float32", shape=(8,), units="us"),
-    Field(name="trace", kind="series", dtype="float32", shape=(8,), units="V", axes=("time",)),
-    Field(name="pair", kind="series", shape=(8, 2), axes=("time", "channel"), channels=("left", "right")),
-    Field(name="image", kind="image", dtype="float32", shape=(2, 6, 9), layout="chw", axes=("channel", "y", "x"),
+    PlannedField(name="energy", units="J", description="what it costs"),
+    PlannedField(name="count", dtype="int32"),
+    PlannedField(name="time", kind="series", dtype="float32", shape=(8,), units="us"),
+    PlannedField(name="trace", kind="series", dtype="float32", shape=(8,), units="V", axes=("time",)),
+    PlannedField(name="pair", kind="series", shape=(8, 2), axes=("time", "channel"), channels=("left", "right")),
+    PlannedField(name="image", kind="image", dtype="float32", shape=(2, 6, 9), layout="chw", axes=("channel", "y", "x"),
           channels=("soft", "hard"), units="W"),
-    Field(name="photo", kind="image", dtype="uint8", shape=(6, 9, 3), layout="hwc", axes=("y", "x", "channel")),
-    Field(name="density", kind="volume", dtype="float32", shape=(4, 5, 6), layout="dhw", axes=("z", "y", "x")),
-    Field(name="note", kind="text"),
+    PlannedField(name="photo", kind="image", dtype="uint8", shape=(6, 9, 3), layout="hwc", axes=("y", "x", "channel")),
+    PlannedField(name="density", kind="volume", dtype="float32", shape=(4, 5, 6), layout="dhw", axes=("z", "y", "x")),
+    PlannedField(name="note", kind="text"),
 )  # fmt: skip
 
 RAGGED = (
-    Field(name="track", kind="series", ragged=True, units="mm"),
-    Field(name="mesh.nodes", kind="ragged", ragged=True, shape=(2,), graph="mesh", role="nodes"),
-    Field(name="mesh.positions", kind="ragged", ragged=True, shape=(3,), graph="mesh", role="positions"),
-    Field(
+    PlannedField(name="track", kind="series", ragged=True, units="mm"),
+    PlannedField(name="mesh.nodes", kind="ragged", ragged=True, shape=(2,), graph="mesh", role="nodes"),
+    PlannedField(
+        name="mesh.positions", kind="ragged", ragged=True, shape=(3,), graph="mesh", role="positions"
+    ),
+    PlannedField(
         name="mesh.edges", kind="ragged", ragged=True, shape=(2,), dtype="int64", graph="mesh", role="edges"
     ),
-    Field(name="mesh.targets", kind="series", shape=(2,), graph="mesh", role="targets"),
+    PlannedField(name="mesh.targets", kind="series", shape=(2,), graph="mesh", role="targets"),
 )
 
 
@@ -71,7 +73,9 @@ def ragged_outputs_of(tasks: np.ndarray) -> dict[str, object]:
     return {**items, "mesh.targets": np.column_stack([tasks, tasks**2]).astype(np.float64)}
 
 
-def make_data(path: Path, *, ragged: bool = False, fields: tuple[Field, ...] = (), **more) -> ShardStudy:
+def make_data(
+    path: Path, *, ragged: bool = False, fields: tuple[PlannedField, ...] = (), **more
+) -> ShardStudy:
     """A finished study; its data set is at `.directory`."""
     fields = fields or FIELDS + RAGGED * ragged
     names = {field.name for field in fields}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from shard_study import FIELDS, ShardStudy, make_study, values_of
 
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 
 NUM = 50
 FAILED = (5, 30)
@@ -17,15 +17,17 @@ FILTERED = (44,)
 PRESENT = [t for t in range(NUM) if t not in (*FAILED, *SKIPPED, *MISSING, *FILTERED)]
 
 RAGGED = (
-    Field(name="track", kind="ragged", ragged=True, dtype="float32", shape=(3,)),
-    Field(name="hits", kind="ragged", ragged=True, dtype="int64"),
-    Field(
+    PlannedField(name="track", kind="ragged", ragged=True, dtype="float32", shape=(3,)),
+    PlannedField(name="hits", kind="ragged", ragged=True, dtype="int64"),
+    PlannedField(
         name="mesh.nodes", kind="ragged", ragged=True, dtype="float32", shape=(4,), graph="mesh", role="nodes"
     ),
-    Field(
+    PlannedField(
         name="mesh.edges", kind="ragged", ragged=True, dtype="int64", shape=(2,), graph="mesh", role="edges"
     ),
-    Field(name="mesh.targets", kind="series", dtype="float64", shape=(2,), graph="mesh", role="targets"),
+    PlannedField(
+        name="mesh.targets", kind="series", dtype="float64", shape=(2,), graph="mesh", role="targets"
+    ),
 )
 
 

@@ -13,14 +13,17 @@ from merlin.errors import ShardError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.layout import FINISHED
-from merlin.plan.plan import Edge, Field, StepInstance, StepKind
+from merlin.plan.plan import Edge, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.writing import cleanup
 from merlin.shards.writing.cleanup import clean_after_shard, clean_data_set, prove
 from merlin.shards.writing.manifest import write_manifest
 from merlin.workspace.directory import Workspace
 
-FIELDS = (Field(name="e", file="o.json", key="e"), Field(name="t", kind="text", file="note.txt"))
+FIELDS = (
+    PlannedField(name="e", file="o.json", key="e"),
+    PlannedField(name="t", kind="text", file="note.txt"),
+)
 
 
 def study_of(path, num=60, **more):

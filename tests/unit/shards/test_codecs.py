@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_study import make_study
 
+from merlin.base.compression import Compression, chunk_rows
 from merlin.errors import ShardError
-from merlin.plan.plan import Field
-from merlin.shards.format.codecs import Codec, chunk_rows, filters
+from merlin.plan.plan import PlannedField
 from merlin.shards.format.manifest_file import read_manifest
 
-WAVE = Field(name="wave", kind="series", dtype="float32", shape=(512,))
-ITEMS = Field(name="items", kind="ragged", dtype="int32", shape=(2,), ragged=True, output="items")
-LABEL = Field(name="label", kind="text")
+WAVE = PlannedField(name="wave", kind="series", dtype="float32", shape=(512,))
+ITEMS = PlannedField(name="items", kind="ragged", dtype="int32", shape=(2,), ragged=True, output="items")
+LABEL = PlannedField(name="label", kind="text")
 
 
 def outputs(num):
@@ -50,9 +50,9 @@ def test_every_codec_and_shuffle_holds_the_same_content(tmp_path, codec, shuffle
 
 def test_a_field_may_differ_from_the_aggregate(tmp_path):
     fields = (
-        Field(name="a", kind="series", shape=(512,), output="wave"),
-        Field(name="b", kind="series", shape=(512,), output="wave", compression="none"),
-        Field(
+        PlannedField(name="a", kind="series", shape=(512,), output="wave"),
+        PlannedField(name="b", kind="series", shape=(512,), output="wave", compression="none"),
+        PlannedField(
             name="c", kind="series", shape=(512,), output="wave", compression="gzip", level=9, shuffle="none"
         ),
     )
@@ -73,7 +73,7 @@ def test_a_field_may_differ_from_the_aggregate(tmp_path):
 def test_rounded_floats_compress_better_and_the_data_set_says_so(tmp_path):
     sizes = {}
     for bits in (None, 6):
-        field = Field(name="wave", kind="series", dtype="float32", shape=(512,), keep_bits=bits)
+        field = PlannedField(name="wave", kind="series", dtype="float32", shape=(512,), keep_bits=bits)
         study = make_study(tmp_path / str(bits), num=20, fields=(field,), compression="zstd", shuffle="bit")
         study.collect(0, 20, outputs={"wave": outputs(20)["wave"]})
         data = read_manifest(study.finish())
@@ -99,6 +99,6 @@ def test_large_rows_stand_alone_and_small_ones_share_a_chunk(row_bytes, num):
 
 def test_unknown_words_are_refused():
     with pytest.raises(ShardError, match="unknown compression 'lzma'; known: none, gzip"):
-        filters(Codec("lzma"))
+        Compression("lzma").filters()
     with pytest.raises(ShardError, match="unknown shuffle 'nibble'"):
-        filters(Codec("zstd", "nibble"))
+        Compression("zstd", "nibble").filters()

@@ -10,7 +10,7 @@ import pytest
 from shard_study import FIELDS, make_cmd_study, make_study, values_of
 
 import merlin
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.writing.bundle import Origin
 from merlin.shards.writing.collect import save_outputs
 
@@ -35,7 +35,7 @@ def hdf5(**arrays) -> bytes:
     return out.getvalue()
 
 
-IMAGE = Field(name="image", kind="image", dtype="float32", shape=(64, 64, 4))
+IMAGE = PlannedField(name="image", kind="image", dtype="float32", shape=(64, 64, 4))
 
 
 class TestFunctionOutputs:
@@ -57,14 +57,22 @@ class TestFunctionOutputs:
     @pytest.mark.parametrize(
         ("field", "output", "cause"),
         [
-            (Field(name="x"), np.zeros((3, 1)), "expected a scalar, found shape (1,)"),
-            (Field(name="x", dtype="int64"), np.zeros(3), "expected dtype int64, found float64"),
-            (Field(name="x"), np.zeros(3, complex), "expected dtype float64, found complex128"),
-            (Field(name="x"), np.zeros(4), "expected an array of 3 rows (one per sample), found 4 rows"),
-            (Field(name="x"), np.float64(1), "expected an array of 3 rows (one per sample), found a scalar"),
-            (Field(name="x"), np.array(["a"] * 3), "expected dtype float64, found str32"),
-            (Field(name="x", output="z"), np.zeros(3), "expected an output 'z', found x"),
-            (Field(name="x", kind="text"), np.zeros(3), "expected text, found float64"),
+            (PlannedField(name="x"), np.zeros((3, 1)), "expected a scalar, found shape (1,)"),
+            (PlannedField(name="x", dtype="int64"), np.zeros(3), "expected dtype int64, found float64"),
+            (PlannedField(name="x"), np.zeros(3, complex), "expected dtype float64, found complex128"),
+            (
+                PlannedField(name="x"),
+                np.zeros(4),
+                "expected an array of 3 rows (one per sample), found 4 rows",
+            ),
+            (
+                PlannedField(name="x"),
+                np.float64(1),
+                "expected an array of 3 rows (one per sample), found a scalar",
+            ),
+            (PlannedField(name="x"), np.array(["a"] * 3), "expected dtype float64, found str32"),
+            (PlannedField(name="x", output="z"), np.zeros(3), "expected an output 'z', found x"),
+            (PlannedField(name="x", kind="text"), np.zeros(3), "expected text, found float64"),
         ],
     )
     def test_every_kind_of_misfit_has_its_cause(self, tmp_path, field, output, cause):
@@ -86,11 +94,11 @@ class TestFunctionOutputs:
             assert file["fields/count"][:].tolist() == [*range(7), *range(8, 20)]
 
     def test_nan_is_welcome_where_the_field_says_so(self, tmp_path):
-        study = make_study(tmp_path, num=3, fields=(Field(name="x", finite=False),))
+        study = make_study(tmp_path, num=3, fields=(PlannedField(name="x", finite=False),))
         assert study.collect(0, 3, outputs={"x": np.array([1.0, np.nan, np.inf])}) == {}
 
     def test_values_that_the_dtype_cannot_hold_are_refused_not_wrapped(self, tmp_path):
-        fields = (Field(name="x", dtype="float32"), Field(name="n", dtype="uint8"))
+        fields = (PlannedField(name="x", dtype="float32"), PlannedField(name="n", dtype="uint8"))
         study = make_study(tmp_path, num=3, fields=fields)
         causes = study.collect(0, 3, outputs={"x": np.array([1.0, 1e39, 2.0]), "n": np.array([1, 2, -1])})
         assert causes == {
@@ -99,14 +107,14 @@ class TestFunctionOutputs:
         }
 
     def test_samples_that_did_not_end_ok_are_left_out_and_not_judged(self, tmp_path):
-        study = make_study(tmp_path, num=4, fields=(Field(name="x"),))
+        study = make_study(tmp_path, num=4, fields=(PlannedField(name="x"),))
         outputs = {"x": np.array([0.0, np.nan, 2.0, np.nan])}
         assert set(study.collect(0, 4, ok=[True, False, True, True], outputs=outputs)) == {3}
         with h5py.File(next(study.directory.rglob("*.h5"))) as file:
             assert file["fields/x"][:].tolist() == [0.0, 2.0]
 
     def test_rows_that_do_not_stack_are_judged_one_by_one(self, tmp_path):
-        study = make_study(tmp_path, num=3, fields=(Field(name="x", kind="series", shape=(2,)),))
+        study = make_study(tmp_path, num=3, fields=(PlannedField(name="x", kind="series", shape=(2,)),))
         ragged = np.empty(3, dtype=object)
         ragged[:] = [np.zeros(2), np.zeros(5), None]
         assert study.collect(0, 3, outputs={"x": ragged}) == {
@@ -115,7 +123,7 @@ class TestFunctionOutputs:
         }
 
     def test_the_same_worker_collecting_a_chunk_twice_keeps_both_bundles(self, tmp_path):
-        study = make_study(tmp_path, num=4, fields=(Field(name="x"),))
+        study = make_study(tmp_path, num=4, fields=(PlannedField(name="x"),))
         outputs = {"x": np.arange(4.0)}
         study.collect(0, 4, ok=[True, True, False, False], outputs=outputs)
         study.collect(0, 4, ok=[False, False, True, True], outputs=outputs)
@@ -133,8 +141,8 @@ class TestFunctionOutputs:
             assert file["fields/name"].asstr()[:].tolist() == list("abcd")
 
 
-def field(name="f", **more) -> Field:
-    return Field(name=name, **more)
+def field(name="f", **more) -> PlannedField:
+    return PlannedField(name=name, **more)
 
 
 GOOD = [

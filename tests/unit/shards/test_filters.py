@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from shard_study import make_cmd_study, make_study
 
 from merlin.errors import ShardError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.writing.bundle import list_bundles
 from merlin.shards.writing.manifest import write_manifest
 
-ENERGY = Field(name="energy")
-LOG = Field(name="log", expression="log10(energy)")
+ENERGY = PlannedField(name="energy")
+LOG = PlannedField(name="log", expression="log10(energy)")
 VALID = ("energy > 0", "energy < 40 or x > 90")
 
 
@@ -78,13 +78,13 @@ def test_a_shard_may_lose_all_its_rows_to_filters(tmp_path):
 
 def test_derived_values_are_those_of_the_stored_ones(tmp_path):
     fields = (
-        Field(name="energy", dtype="float32", keep_bits=8),
-        Field(name="log", expression="log10(energy)", dtype="float32", units="dex"),
-        Field(name="twice", expression="2 * log"),
-        Field(name="good", expression="energy > x", dtype="bool"),
-        Field(name="count", expression="floor(2.5) + 1 > 2", dtype="bool"),
-        Field(name="trace", kind="series", shape=(4,), dtype="float32"),
-        Field(name="part", kind="series", shape=(2,), expression="trace[1:3] / energy"),
+        PlannedField(name="energy", dtype="float32", keep_bits=8),
+        PlannedField(name="log", expression="log10(energy)", dtype="float32", units="dex"),
+        PlannedField(name="twice", expression="2 * log"),
+        PlannedField(name="good", expression="energy > x", dtype="bool"),
+        PlannedField(name="count", expression="floor(2.5) + 1 > 2", dtype="bool"),
+        PlannedField(name="trace", kind="series", shape=(4,), dtype="float32"),
+        PlannedField(name="part", kind="series", shape=(2,), expression="trace[1:3] / energy"),
     )
     study = make_study(tmp_path, num=20, fields=fields)
     energy = np.arange(1, 21) * np.pi
@@ -125,7 +125,9 @@ def test_filters_come_before_what_is_derived_fails(tmp_path):
     ],
 )
 def test_what_is_undefined_is_not_valid(tmp_path, expression, kept):
-    study = make_study(tmp_path, num=4, fields=(Field(name="energy", finite=False),), valid=(expression,))
+    study = make_study(
+        tmp_path, num=4, fields=(PlannedField(name="energy", finite=False),), valid=(expression,)
+    )
     assert study.collect(0, 4, outputs={"energy": np.array([np.nan, 1.0, 2.0, 3.0])}) == {}
     study.finish()
     assert rows_of(study) == kept
@@ -140,10 +142,10 @@ def test_a_field_that_must_be_finite_fails_before_any_filter(tmp_path):
 def test_inputs_parameters_texts_and_items_may_be_named(tmp_path):
     fields = (
         ENERGY,
-        Field(name="note", kind="text"),
-        Field(name="path", kind="ragged", ragged=True, output="path"),
-        Field(name="steps", expression="len(path)", dtype="int32"),
-        Field(name="halves", kind="ragged", ragged=True, expression="path / scale"),
+        PlannedField(name="note", kind="text"),
+        PlannedField(name="path", kind="ragged", ragged=True, output="path"),
+        PlannedField(name="steps", expression="len(path)", dtype="int32"),
+        PlannedField(name="halves", kind="ragged", ragged=True, expression="path / scale"),
     )
     study = make_study(
         tmp_path,
@@ -170,7 +172,7 @@ def test_inputs_parameters_texts_and_items_may_be_named(tmp_path):
 
 
 def test_an_input_of_text_where_a_number_is_needed_fails_the_samples_with_a_cause(tmp_path):
-    study = make_study(tmp_path, num=3, fields=(ENERGY, Field(name="d", expression="energy + mode")),
+    study = make_study(tmp_path, num=3, fields=(ENERGY, PlannedField(name="d", expression="energy + mode")),
                        params=({"mode": "fast"},))  # fmt: skip
     causes = study.collect(0, 3, outputs={"energy": np.ones(3)})
     assert causes[0] == "field 'd': energy + mode: 'mode' is a text, and a number is needed"
@@ -182,7 +184,7 @@ def test_an_input_of_text_where_a_number_is_needed_fails_the_samples_with_a_caus
 
 
 def test_a_whole_number_that_the_dtype_cannot_hold_is_refused_not_wrapped(tmp_path):
-    fields = (Field(name="n", dtype="int64"), Field(name="m", expression="n * 2", dtype="int8"))
+    fields = (PlannedField(name="n", dtype="int64"), PlannedField(name="m", expression="n * 2", dtype="int8"))
     study = make_study(tmp_path, num=2, fields=fields)
     causes = study.collect(0, 2, outputs={"n": np.array([5, 100])})
     assert causes == {1: "field 'm': expected int8 values, found 200, which is out of range"}
@@ -190,9 +192,9 @@ def test_a_whole_number_that_the_dtype_cannot_hold_is_refused_not_wrapped(tmp_pa
 
 def test_an_undefined_whole_number_fails_its_sample(tmp_path):
     fields = (
-        Field(name="r", kind="ragged", dtype="int32", ragged=True, output="r"),
-        Field(name="m", expression="max(r)", dtype="int32"),
-        Field(name="b", expression="max(r) > 2", dtype="bool"),
+        PlannedField(name="r", kind="ragged", dtype="int32", ragged=True, output="r"),
+        PlannedField(name="m", expression="max(r)", dtype="int32"),
+        PlannedField(name="b", expression="max(r) > 2", dtype="bool"),
     )
     study = make_study(tmp_path, num=2, fields=fields)
     items = np.empty(2, dtype=object)
@@ -206,7 +208,7 @@ def test_an_undefined_whole_number_fails_its_sample(tmp_path):
 class TestTheSameAnswerAgain:
     def test_a_lost_bundle_is_filtered_again_from_files(self, tmp_path):
         files = {t: {"o.json": {"e": t - 5}} for t in range(50)}
-        fields = (Field(name="energy", file="o.json", key="e"), LOG)
+        fields = (PlannedField(name="energy", file="o.json", key="e"), LOG)
         study = make_cmd_study(tmp_path, files, fields, valid=VALID)
         study.collect(0, 50)
         whole = [study.write_shard(k) for k in range(3)]

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from merlin.base.document.findings import Findings
 from merlin.errors import MerlinError, ShardError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.run import import_data
 from merlin.shards.importing.sources import open_source
@@ -188,7 +188,9 @@ def test_the_outputs_of_tasks_are_read_in_the_same_way(
     tmp_path: Path, make: Callable[[h5py.File, Path], None]
 ) -> None:
     make_file(tmp_path, make, "out.h5")
-    files = TaskFiles((Field(name="y", kind="series", dtype="float64", shape=(4,), file="out.h5", key="y"),))
+    files = TaskFiles(
+        (PlannedField(name="y", kind="series", dtype="float64", shape=(4,), file="out.h5", key="y"),)
+    )
     with pytest.raises(BadOutput, match=HDF5[make]):
         files.read(str(tmp_path))
 
@@ -256,7 +258,7 @@ def test_arrays_that_promise_more_than_there_is_leave_nothing(tmp_path: Path, co
     (tmp_path / "y.npy").write_bytes(content)
     assert "y.npy" in refused(tmp_path / "y.npy")
     for name in ("a.npz", "y.npy"):
-        field = Field(name="y", kind="series", dtype="float64", shape=(10,), file=name, key="y")
+        field = PlannedField(name="y", kind="series", dtype="float64", shape=(10,), file=name, key="y")
         with pytest.raises(BadOutput):
             TaskFiles((field,)).read(str(tmp_path))
     assert import_(tmp_path / "a.npz", "fields: {fine: }", tmp_path / "rest").counts.ok == 3
@@ -308,7 +310,7 @@ def test_whatever_a_header_says_the_error_is_ours(
         except MerlinError:
             pass
         try:
-            TaskFiles((Field(name="y", file=file.name, key="y"),)).read(str(folder))
+            TaskFiles((PlannedField(name="y", file=file.name, key="y"),)).read(str(folder))
         except BadOutput:
             pass
 
@@ -389,7 +391,7 @@ def test_numbers_of_many_digits_are_bad_values(tmp_path: Path) -> None:
 def test_a_cell_that_is_too_long_is_a_bad_output(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y\n" + "9" * 200_000 + "\n")
     with pytest.raises(BadOutput, match="cannot be read: field larger than field limit"):
-        TaskFiles((Field(name="y", file="a.csv", key="y"),)).read(str(tmp_path))
+        TaskFiles((PlannedField(name="y", file="a.csv", key="y"),)).read(str(tmp_path))
 
 
 def test_ids_that_are_too_large_are_refused(tmp_path: Path) -> None:

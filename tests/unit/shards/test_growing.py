@@ -12,7 +12,7 @@ import merlin
 from merlin.errors import NotADataSetError, ShardError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.manifest_file import read_manifest, read_manifest_json
@@ -137,8 +137,8 @@ def test_a_grown_data_set_is_the_one_made_at_once(tmp_path):
 
 def test_filters_and_ragged_fields_grow(tmp_path):
     fields = (
-        Field(name="count", dtype="int64"),
-        Field(name="hits", kind="ragged", dtype="float32", ragged=True),
+        PlannedField(name="count", dtype="int64"),
+        PlannedField(name="hits", kind="ragged", dtype="float32", ragged=True),
     )
     more = {"fields": fields, "valid": ("count % 3 != 0", "count < 60"), "compression": "gzip"}
 

@@ -14,7 +14,7 @@ from shard_study import make_study
 
 import merlin
 from merlin.errors import MissingExtraError, UsageError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.shards import plot as plots
 from merlin.shards.plot import request, write_plot
@@ -293,9 +293,11 @@ def test_a_notebook_shows_a_summary(ens):
 
 def test_complex_numbers_are_drawn_by_their_magnitude(tmp_path):
     fields = (
-        Field(name="wave", dtype="complex128"),
-        Field(name="signal", kind="series", dtype="complex64", shape=(4,)),
-        Field(name="phase", kind="image", dtype="complex64", shape=(6, 5), layout="hw", axes=("y", "x")),
+        PlannedField(name="wave", dtype="complex128"),
+        PlannedField(name="signal", kind="series", dtype="complex64", shape=(4,)),
+        PlannedField(
+            name="phase", kind="image", dtype="complex64", shape=(6, 5), layout="hw", axes=("y", "x")
+        ),
     )
     study = make_study(tmp_path / "w", num=20, fields=fields)
     unit = np.exp(1j * np.arange(20))

@@ -14,7 +14,7 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import MissingExtraError, UsageError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.shards.format.splits import split_indices
 from merlin.shards.reading.query import table_of
@@ -104,7 +104,7 @@ def test_a_bad_expression_says_what_is_wrong(ens, expression, words):
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory):
     names = ("order", "yield", "Group", "select", "row", "a-b", "x", "dot.ted", "end")
-    fields = tuple(Field(name=name) for name in names if "." not in name)
+    fields = tuple(PlannedField(name=name) for name in names if "." not in name)
     study = make_study(tmp_path_factory.mktemp("names") / "w", num=10, fields=fields)
     study.collect(0, 10, outputs={field.name: np.arange(10.0) + i for i, field in enumerate(fields)})
     with merlin.open_shards(study.finish()) as ensemble:

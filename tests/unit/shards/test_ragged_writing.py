@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from shard_study import make_cmd_study, make_study
 
 from merlin.errors import ShardError
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.segments import Ragged
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.writing.bundle import list_bundles
 from merlin.shards.writing.outputs import item_rows
 
-TRACK = Field(name="track", kind="ragged", dtype="float32", shape=(3,), ragged=True, output="track")
-MASS = Field(name="mass", kind="ragged", ragged=True, output="mass")
+TRACK = PlannedField(name="track", kind="ragged", dtype="float32", shape=(3,), ragged=True, output="track")
+MASS = PlannedField(name="mass", kind="ragged", ragged=True, output="mass")
 
 
 def member(role, shape=(), **more):
     more.setdefault("dtype", "int64" if role == "edges" else "float32")
     ragged = role != "targets"
-    return Field(
+    return PlannedField(
         name=f"mol.{role}", kind="ragged" if ragged else "scalar", shape=shape, ragged=ragged, graph="mol", role=role,
         **({"output": f"mol.{role}"} | more),
     )  # fmt: skip
@@ -204,14 +204,16 @@ class TestFiles:
         ],
     )
     def test_every_kind_of_file_holds_items(self, tmp_path, name, content, key):
-        field = Field(name="t", kind="ragged", dtype="float32", shape=(3,), ragged=True, file=name, key=key)
+        field = PlannedField(
+            name="t", kind="ragged", dtype="float32", shape=(3,), ragged=True, file=name, key=key
+        )
         study = make_cmd_study(tmp_path, {0: {name: content}}, [field])
         assert study.collect(0, 1) == {}
         study.write_shards()
         np.testing.assert_array_equal(stored(study, "fields/t", field)[0], [[1, 2, 3], [4, 5, 6]])
 
     def test_a_column_of_a_table_is_as_long_as_the_table(self, tmp_path):
-        field = Field(name="t", kind="ragged", ragged=True, file="t.csv", key="b")
+        field = PlannedField(name="t", kind="ragged", ragged=True, file="t.csv", key="b")
         files = {0: {"t.csv": b"a,b\n1,2\n3,4\n"}, 1: {"t.csv": b"a,b\n5,6\n"}}
         study = make_cmd_study(tmp_path, files, [field])
         study.collect(0, 2)
@@ -219,14 +221,14 @@ class TestFiles:
         assert {k: v.tolist() for k, v in stored(study, "fields/t", field).items()} == {0: [2, 4], 1: [6]}
 
     def test_every_match_of_a_regular_expression_is_an_item(self, tmp_path):
-        field = Field(name="t", kind="ragged", ragged=True, file="log", regex=r"E=(\S+)")
+        field = PlannedField(name="t", kind="ragged", ragged=True, file="log", regex=r"E=(\S+)")
         study = make_cmd_study(tmp_path, {0: {"log": b"E=1\nE=2.5\n"}, 1: {"log": b"none"}}, [field])
         assert study.collect(0, 2) == {}
         study.write_shards()
         assert {k: v.tolist() for k, v in stored(study, "fields/t", field).items()} == {0: [1, 2.5], 1: []}
 
     def test_an_empty_list_has_no_items_whatever_their_shape(self, tmp_path):
-        field = Field(name="t", kind="ragged", shape=(3,), ragged=True, file="a.json", key="t")
+        field = PlannedField(name="t", kind="ragged", shape=(3,), ragged=True, file="a.json", key="t")
         study = make_cmd_study(
             tmp_path, {0: {"a.json": {"t": []}}, 1: {"a.json": {"t": [[1, 2, 3]]}}}, [field]
         )
@@ -234,8 +236,8 @@ class TestFiles:
 
     def test_files_larger_than_the_memory_for_them_become_several_bundles(self, tmp_path, monkeypatch):
         monkeypatch.setattr("merlin.shards.writing.collect.SLICE_BYTES", 1000)
-        ragged = Field(name="t", kind="ragged", ragged=True, file="t.npy")
-        dense = Field(name="d", kind="series", shape=(20,), file="d.npy")
+        ragged = PlannedField(name="t", kind="ragged", ragged=True, file="t.npy")
+        dense = PlannedField(name="d", kind="series", shape=(20,), file="d.npy")
         files = {
             t: {"t.npy": npy(np.full(10 * t, float(t))), "d.npy": npy(np.full(20, t))} for t in range(12)
         }

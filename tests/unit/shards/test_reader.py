@@ -296,9 +296,9 @@ def test_slices_of_uncompressed_rows_are_views_that_cannot_be_written(tmp_path):
 
 def test_a_slice_over_shards_is_a_view_if_they_end_where_it_fits(tmp_path):
     """Rows of 1024 float32 are a page each, and 16 of them a multiple of 64 KiB."""
-    from merlin.plan.plan import Field
+    from merlin.plan.plan import PlannedField
 
-    field = Field(name="page", kind="series", dtype="float32", shape=(1024,))
+    field = PlannedField(name="page", kind="series", dtype="float32", shape=(1024,))
     study = make_study(tmp_path / "w", num=45, per_shard=16, fields=(field,))
     values = np.arange(45 * 1024, dtype=np.float32).reshape(45, 1024)
     study.collect(0, 45, outputs={"page": values})

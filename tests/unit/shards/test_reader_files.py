@@ -278,9 +278,9 @@ def test_files_are_mapped_where_one_range_cannot_be_had(made, monkeypatch):
 
 def test_rows_that_do_not_fill_pages_lie_in_one_range_too(tmp_path):
     """1001 bytes: no shard ends at a page, and no two begin alike."""
-    from merlin.plan.plan import Field
+    from merlin.plan.plan import PlannedField
 
-    field = Field(name="odd", kind="series", dtype="uint8", shape=(1001,))
+    field = PlannedField(name="odd", kind="series", dtype="uint8", shape=(1001,))
     study = make_study(tmp_path / "w", num=60, per_shard=17, fields=(field,))
     values = np.random.default_rng(0).integers(0, 255, (60, 1001)).astype(np.uint8)
     study.collect(0, 60, outputs={"odd": values})

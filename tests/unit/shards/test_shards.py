@@ -15,7 +15,7 @@ from shard_study import FIELDS, make_cmd_study, make_study, values_of
 import merlin
 from merlin.errors import ShardError
 from merlin.ledger.session import make_session
-from merlin.plan.plan import Field
+from merlin.plan.plan import PlannedField
 from merlin.shards.describe import describe
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.splits import split_indices
@@ -73,7 +73,7 @@ def test_the_content_digest_does_not_depend_on_how_the_run_was_cut_into_chunks(t
 
 
 def test_of_two_bundles_with_the_same_row_the_highest_attempt_counts_then_the_newest(tmp_path):
-    study = make_study(tmp_path, num=3, fields=(Field(name="x"),))
+    study = make_study(tmp_path, num=3, fields=(PlannedField(name="x"),))
     study.collect(0, 3, outputs={"x": np.full(3, 2.0)}, attempt=2, worker="b")
     study.collect(0, 3, outputs={"x": np.full(3, 1.0)}, attempt=1, worker="a")
     study.collect(1, 2, outputs={"x": np.full(1, 3.0)}, attempt=2, worker="a")
@@ -87,7 +87,7 @@ def test_of_two_bundles_with_the_same_row_the_highest_attempt_counts_then_the_ne
 
 
 def test_a_later_run_outranks_whatever_an_earlier_one_called_its_attempts(tmp_path):
-    study = make_study(tmp_path, num=3, fields=(Field(name="x"),))
+    study = make_study(tmp_path, num=3, fields=(PlannedField(name="x"),))
     first, second = make_session(1_700_000_000.0), make_session(1_700_000_100.0)
     study.collect(0, 3, outputs={"x": np.full(3, 2.0)}, attempt=1, session=second)
     study.collect(0, 3, outputs={"x": np.full(3, 1.0)}, attempt=5, session=first)
@@ -98,7 +98,7 @@ def test_a_later_run_outranks_whatever_an_earlier_one_called_its_attempts(tmp_pa
 
 
 def test_in_place_of_a_bundle_that_cannot_be_read_nothing_older_is_taken(tmp_path):
-    study = make_study(tmp_path, num=3, fields=(Field(name="x"),))
+    study = make_study(tmp_path, num=3, fields=(PlannedField(name="x"),))
     study.collect(0, 3, outputs={"x": np.full(3, 1.0)})
     study.finish()
     study.collect(0, 3, outputs={"x": np.full(3, 2.0)}, attempt=2)
@@ -119,7 +119,7 @@ def test_a_row_that_nothing_holds_is_an_error_that_names_it(tmp_path):
 
 def test_rows_of_a_shell_step_without_bundle_are_read_from_its_files(tmp_path):
     files = {t: {"o.json": {"e": t}} for t in range(6)}
-    study = make_cmd_study(tmp_path, files, [Field(name="e", file="o.json", key="e")])
+    study = make_cmd_study(tmp_path, files, [PlannedField(name="e", file="o.json", key="e")])
     study.collect(0, 2)
     with merlin.open_shards(study.finish()) as ens:
         assert ens["e"][:].tolist() == list(range(6))

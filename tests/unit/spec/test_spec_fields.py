@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 import yaml
 
+from merlin.base.kinds import axes_of, layout_of
 from merlin.errors import Diagnostic
 from merlin.plan.fields import plan_fields
-from merlin.spec.layouts import axes_of, layout_of
 from merlin.spec.load import check_spec, load_spec
 from merlin.spec.schema import json_schema
 

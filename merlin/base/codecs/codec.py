@@ -1,0 +1,49 @@
+"""What a codec is: the filters of HDF5's pipeline that compress a data set, and how they are undone without HDF5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+Options = tuple[int, ...]
+
+
+class Filter(NamedTuple):
+    """A filter of HDF5's pipeline."""
+
+    number: int  # as it is registered with HDF5
+    options: Options = ()
+
+
+class DecodeError(Exception):
+    """The bytes are not what the filter once made."""
+
+
+# undoes one filter: from bytes, into as many bytes as there are room for; raises DecodeError
+Stage = Callable[["Array", "Array"], None]
+# the stage for a filter's options; None if only the HDF5 library can undo it
+MakeStage = Callable[[Options], Stage | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A way of compressing. Files of any level are read alike."""
+
+    name: str
+    levels: range
+    usual_level: int
+    filters: Callable[[str, int], list[Filter]]  # of a shuffle and a level
+    undo: Mapping[int, MakeStage]  # by the number of the filter that compresses
+
+
+def copy_exactly(stored: Array, out: Array) -> None:
+    """Copy bytes that are as many as there is room for."""
+    if len(stored) != len(out):
+        raise DecodeError(f"{len(out)} bytes expected, {len(stored)} found")
+    out[:] = stored

@@ -1,0 +1,103 @@
+"""One field of a data set: what a sample of it is, for whoever plans, writes, reads or learns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from merlin.base.kinds import KINDS, layout_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TEXT_DTYPE = "text"  # of text, wherever a dtype is written down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field; of a ragged one, `shape`, `layout` and `channels` are those of an item."""
+
+    name: str  # of a member of a graph: "<graph>.<role>"
+    kind: str = "scalar"  # one of merlin.base.kinds
+    dtype: str = "float64"  # a NumPy dtype, little-endian; of text it means nothing
+    shape: tuple[int, ...] = ()  # of one sample
+    ragged: bool = False  # a sample has any number of items, along a first axis that `shape` leaves out
+    units: str = ""
+    description: str = ""
+    axes: tuple[str, ...] = ()  # names of a sample's axes, e.g. ("y", "x", "channel"), the variable one first
+    layout: str = ""  # of images and volumes, a letter per axis of `shape`: h w d c, e.g. "hwc"
+    channels: tuple[str, ...] = ()  # names along the channel axis
+    graph: str = ""  # the graph that it is a member of, in the part `role`
+    role: str = ""
+    finite: bool = True  # False: NaN and infinity are values, too
+    expression: str = ""  # of a derived field: over fields, input labels and parameters
+    compression: str = ""  # the codec's name
+    shuffle: str = ""  # none | byte | bit
+    keep_bits: int | None = None  # mantissa bits that are kept; None = all
+
+    @property
+    def path(self) -> str:
+        """Where a shard has it: a data set, or for a ragged field a group of `values` and `offsets`."""
+        return f"fields/{self.graph}/{self.role}" if self.graph else f"fields/{self.name}"
+
+    @property
+    def ndim(self) -> int:
+        """Axes of one sample, with the one of variable length."""
+        return len(self.shape) + self.ragged
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind == "text"
+
+    @property
+    def value_dtype(self) -> np.dtype[Any]:
+        """Little-endian, in memory and in files; text is objects in memory, which are str."""
+        return dtype_of(TEXT_DTYPE if self.is_text else self.dtype)
+
+    @property
+    def item_bytes(self) -> int:
+        """Of one sample, or of one item of a ragged field; text counts as references."""
+        return self.value_dtype.itemsize * prod(self.shape)
+
+    @property
+    def full_layout(self) -> str:
+        """The layout, also where only the names of the axes tell it; "" for what is no image or volume."""
+        return self.layout or layout_of(self.kind, len(self.shape), self.axes[self.ragged :])
+
+    @property
+    def channel_axis(self) -> int | None:
+        """The axis of `shape` that separates channels: the layout's c, the one named "channel", an image's or a
+        volume's last, and the only one of items."""
+        ndim, kind = len(self.shape), KINDS.get(self.kind)
+        if self.layout:
+            return self.layout.index("c") if "c" in self.layout else None
+        if "channel" in self.axes and len(self.axes) == self.ndim:
+            return self.axes.index("channel") - self.ragged
+        if kind is not None and kind.items_are_vectors:
+            return 0 if ndim == 1 else None
+        has_more = kind is not None and kind.spatial and ndim > len(kind.spatial)
+        return ndim - 1 if has_more else None
+
+    @property
+    def spatial_axes(self) -> tuple[int, ...]:
+        """The axes of `shape` in the order depth, height, width; none for what is no image or volume."""
+        layout = self.full_layout
+        return tuple(layout.index(letter) for letter in "dhw" if letter in layout)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Of a number, or of a series, as columns of a matrix."""
+        return column_names(self.name, self.shape)
+
+
+def dtype_of(written: str) -> np.dtype[Any]:
+    """The little-endian NumPy type that a plan, a sidecar or a manifest names; objects for text."""
+    import numpy as np
+
+    return np.dtype(object) if written == TEXT_DTYPE else np.dtype(written).newbyteorder("<")
+
+
+def column_names(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """What a number, or a series, is called as columns of a matrix: "x", or "x[0]", "x[1]", …"""
+    return tuple(f"{name}[{i}]" for i in range(shape[0])) if shape else (name,)

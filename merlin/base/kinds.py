@@ -1,0 +1,88 @@
+"""The kinds of fields and the parts of graphs. A new kind is one entry in `KINDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one sample of a field is."""
+
+    name: str
+    axes: range  # how many axes a sample may have (of a ragged field: an item); empty: its members say
+    example: str = ""  # shapes, as messages show them
+    spatial: str = ""  # the letters of its spatial axes; an axis of channels may come with them
+    items_are_vectors: bool = False  # the only axis of an item is one of channels
+
+    def has_layout(self, letters: str) -> bool:
+        """Whether the letters are those of its axes, each once, in any order."""
+        return bool(self.spatial) and sorted(letters) in (sorted(self.spatial), sorted(self.spatial + "c"))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRole:
+    """What a member of a graph is."""
+
+    name: str
+    item: str  # what its items belong to: "node", "edge", or "" for the graph itself
+    dtype: str = ""  # if nothing is said; "" = the graph's
+    shape: tuple[int | None, ...] = ()  # if nothing is said; None first: any number of items
+
+
+_KINDS = (
+    Kind("scalar", range(1)),
+    Kind("series", range(1, 3), "[128]"),
+    Kind("image", range(2, 4), "[64, 64] or [64, 64, 4]", spatial="hw"),
+    Kind("volume", range(3, 5), "[32, 32, 32]", spatial="dhw"),
+    Kind("text", range(1)),
+    Kind("ragged", range(9), '["*"] or ["*", 3]', items_are_vectors=True),
+    Kind("graph", range(0)),
+)
+_ROLES = (
+    GraphRole("nodes", "node"),
+    GraphRole("positions", "node"),
+    GraphRole("edges", "edge", "int64", (None, 2)),
+    GraphRole("edge_features", "edge"),
+    GraphRole("node_targets", "node"),
+    GraphRole("targets", ""),
+)
+KINDS = {kind.name: kind for kind in _KINDS}
+ROLES = {role.name: role for role in _ROLES}
+DTYPES = (
+    *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
+    *("uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128"),
+)
+MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10}
+
+AXIS_NAMES = {"h": "y", "w": "x", "d": "z", "c": "channel"}  # what axes are called if nothing else is said
+_LETTERS = {
+    **{name: letter for letter, name in AXIS_NAMES.items()},
+    "height": "h",
+    "width": "w",
+    "depth": "d",
+    "channels": "c",
+}
+
+
+def layout_of(kind: str, num_axes: int, axes: Sequence[str] = ()) -> str:
+    """The layout that the names of the axes suggest, else channels last; "" for what is no image or volume."""
+    spatial = KINDS[kind].spatial if kind in KINDS else ""
+    if not spatial or num_axes not in (len(spatial), len(spatial) + 1):
+        return ""
+    wanted = spatial + "c" * (num_axes - len(spatial))
+    named = "".join(_LETTERS.get(name.lower(), "?") for name in axes)
+    if sorted(named) == sorted(wanted):
+        return named
+    if len(wanted) > len(spatial) and named.count("c") == 1 and len(named) == num_axes:
+        at = named.index("c")
+        return spatial[:at] + "c" + spatial[at:]
+    return wanted
+
+
+def axes_of(layout: str, *, ragged: bool = False) -> tuple[str, ...]:
+    """Names of the axes that a layout says; none for none."""
+    if not layout:
+        return ()
+    return (*(["item"] if ragged else []), *(AXIS_NAMES[letter] for letter in layout))
