@@ -16,7 +16,7 @@ from merlin.base.text import count, duration, rate
 if TYPE_CHECKING:
     from merlin.execution.events import Progress, RunSummary
     from merlin.plan.plan import Plan
-    from merlin.plan.schedule import Counts
+    from merlin.plan.task_states import Counts
 
 LINE_EVERY_S = 5.0
 RATE_WINDOW_S = 10.0

@@ -7,7 +7,7 @@ from merlin.cli.output import to_json
 from merlin.cli.progress import LINE_EVERY_S, LineDisplay, LiveDisplay, Speed
 from merlin.execution.events import Progress
 from merlin.plan.plan import Plan
-from merlin.plan.schedule import Counts
+from merlin.plan.task_states import Counts
 
 
 class Clock:
