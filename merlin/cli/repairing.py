@@ -33,7 +33,7 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
     Raises WorkspaceError if the workspace is not the one.
     """
     from merlin.shards.format.manifest_file import read_manifest
-    from merlin.shards.proving.whereabouts import find_aggregate
+    from merlin.shards.proving.origin import find_aggregate
     from merlin.workspace.directory import open_workspace
 
     found = find_aggregate(directory)
@@ -61,7 +61,7 @@ def how_to_repair(report: Report) -> str:
     """What to do about a data set that is damaged."""
     from merlin.shards.format.manifest_file import read_manifest
     from merlin.shards.proving.repair import plan_repair
-    from merlin.shards.proving.whereabouts import find_aggregate
+    from merlin.shards.proving.origin import find_aggregate
 
     words = ("shards", "verify", report.path, "--repair")
     if find_aggregate(report.path) is None:
@@ -87,7 +87,7 @@ def repair(
     from merlin.cli.progress import choose_display
     from merlin.cli.publishing import refuse_published
     from merlin.execution.repair import Repair
-    from merlin.shards.proving.take_over import lend, take_over
+    from merlin.shards.proving.repair import lend, take_over
     from merlin.workspace.directory import members
 
     home = find_home(directory, workspace)

@@ -33,10 +33,9 @@ from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
 from merlin.shards.proving import repair as rebuild
 from merlin.shards.proving.damage import NO_ROWS
 from merlin.shards.proving.expected import expected_rows, sample_ids, tasks_of
-from merlin.shards.proving.promised import promised
+from merlin.shards.proving.origin import has_manifest_outcome, manifest_instance, promised
 from merlin.shards.proving.repair import RepairPlan, plan_repair
 from merlin.shards.proving.verify import Report
-from merlin.shards.proving.whereabouts import has_manifest_outcome, manifest_instance
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.manifest import write_manifest
@@ -178,7 +177,7 @@ class Repair:
             for name, tasks in again.items():
                 executed = np.union1d(executed, self._run_part(self._studies[name], tasks))
             if known is not None and not self.done.was_interrupted:
-                self._note_fates(read_manifest(self._directory), rows, executed)
+                self._note_outcomes(read_manifest(self._directory), rows, executed)
             return
         with self._locked():
             self._write_manifests()
@@ -226,10 +225,10 @@ class Repair:
             changed = np.union1d(changed, other[ours] if old is not None or ours.all() else NO_ROWS)
             doubted = np.union1d(doubted, other[~ours])
         self._forced = doubted
-        self._note_fates(now, rows, self._executed)
+        self._note_outcomes(now, rows, self._executed)
         self._note("changed", data, changed)
 
-    def _note_fates(self, now: DataSet, rows: Array, executed: Array) -> None:
+    def _note_outcomes(self, now: DataSet, rows: Array, executed: Array) -> None:
         """What became of the rows that were lost: some ran again, the others were collected from their files."""
         there = [expected_rows(now, entry.lo, entry.hi) for entry in now.shards]
         filtered = [np.arange(a, b) for f in now.filters for a, b in f.rows]

@@ -21,7 +21,7 @@ Kind = Literal[
     "duplicate sample id",
     "foreign sample id",
     "count mismatch",
-    "out of range",  # a value that contradicts the statistics of its shard, or is not finite where that is promised
+    "out of range",  # a value contradicts the statistics of its shard, or is not finite where that is promised
     "damaged sidecar",
     "damaged manifest",
     "damaged ensemble",
@@ -90,3 +90,8 @@ def samples_by_kind(problems: Iterable[Problem]) -> dict[str, list[tuple[int, in
     for each in problems:
         found.setdefault(each.kind, []).extend(each.samples)
     return {kind: to_ranges(numbers(ranges)) for kind, ranges in found.items()}
+
+
+def in_rows(rows: Array) -> str:
+    """ "rows 3, 7-9" for people."""
+    return f"rows {format_ranges(to_ranges(np.unique(rows)))}" if len(rows) else "no row that can be named"

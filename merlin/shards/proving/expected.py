@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
+from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet, SourceInfo
 from merlin.shards.format.rows import to_ranges
 
 Array = np.ndarray[Any, Any]
 
-ABSENT = ("failed", "filtered", "skipped", "missing")
+ABSENT = OUTCOMES[1:]  # of rows that are not in the data set
 
 
 def expected_rows(data: DataSet, lo: int, hi: int) -> Array:
@@ -26,8 +27,8 @@ def expected_rows(data: DataSet, lo: int, hi: int) -> Array:
 
 
 def _absent(source: SourceInfo) -> Iterator[tuple[int, int]]:
-    for fate in ABSENT:
-        for a, b in getattr(source, fate):
+    for outcome in ABSENT:
+        for a, b in getattr(source, outcome):
             yield source.first_row + a, source.first_row + b
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from merlin.errors import ShardError
+from merlin.shards.reading.chunks import stored_chunks, stored_filters
 
 TIMEOUT_S = 60.0
 
@@ -55,15 +56,9 @@ def _describe(dataset: Any) -> dict[str, Any]:
     if dataset.chunks is None:
         found["offset"] = dataset.id.get_offset()
         return found
-    properties = dataset.id.get_create_plist()
-    filters = [properties.get_filter(i) for i in range(properties.get_nfilters())]
-    chunks: list[list[int]] = []
-    dataset.id.chunk_iter(
-        lambda c: chunks.append([int(c.chunk_offset[0]), c.byte_offset, c.size, c.filter_mask])
-    )
     found["chunk"] = list(dataset.chunks)
-    found["filters"] = [[entry[0], [int(x) for x in entry[2]]] for entry in filters]
-    found["chunks"] = sorted(chunks)
+    found["filters"] = stored_filters(dataset.id.get_create_plist())
+    found["chunks"] = stored_chunks(dataset)
     return found
 
 

@@ -6,17 +6,28 @@ proves itself: sidecars from shards, shards from their proven rows and the study
 
 from __future__ import annotations
 
+import filecmp
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from merlin.base.files import write_text
+from merlin.base.files import replacing, write_text
 from merlin.errors import ShardError
+from merlin.ledger.replay import replay
+from merlin.plan.plan import StepInstance
 from merlin.shards.format.digest import combine
-from merlin.shards.format.manifest_file import NAME, DataSet, ShardEntry, read_manifest_json
+from merlin.shards.format.manifest_file import (
+    NAME,
+    VIRTUAL_NAME,
+    DataSet,
+    ShardEntry,
+    read_manifest,
+    read_manifest_json,
+)
 from merlin.shards.format.row_check import FIELDS, decode
 from merlin.shards.format.rows import row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, read_info, shard_name
@@ -28,10 +39,7 @@ from merlin.shards.proving.reread import filtered_in, reread_info
 from merlin.shards.writing.gather import write_shard
 from merlin.shards.writing.growing import write_manifest_file
 from merlin.shards.writing.manifest import present_rows
-
-if TYPE_CHECKING:
-    from merlin.plan.plan import StepInstance
-    from merlin.workspace.directory import Workspace
+from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +52,7 @@ class RepairPlan:
 
     manifest: bool = False  # write it anew from the ledger and the sidecars
     virtual: bool = False
-    sidecars: tuple[int, ...] = ()  # tell them from their shards
+    sidecars: tuple[int, ...] = ()  # write them anew from their shards
     repack: tuple[int, ...] = ()  # pack again from proven rows
     doubtful: tuple[int, ...] = ()  # their rows are not proven by the manifest until they are packed again
     rows: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # to run again
@@ -191,15 +199,13 @@ def lost_without_manifest(workspace: Workspace, aggregate: StepInstance) -> Arra
 
     A shard of the size that its sidecar says is believed here: a full check follows once there is a manifest.
     """
-    from merlin.ledger.replay import replay
-
     rows = row_map(workspace, aggregate)
     ended = replay(workspace.ledger_dir, workspace.plan).outcomes
     outcomes = [ended[source] for source in rows.aggregate.sources]
     directory = workspace.data_set_dir(aggregate)
     lost = [NO_ROWS]
     for shard in rows.shards:
-        if not _is_whole(directory, shard):
+        if not _has_its_size(directory, shard):
             found, _ = previous_rows(directory, shard)
             known = [each.rows for each in found] + [r for each in found for r in each.filtered.values()]
             for each in found:
@@ -209,10 +215,36 @@ def lost_without_manifest(workspace: Workspace, aggregate: StepInstance) -> Arra
     return np.concatenate(lost)
 
 
-def _is_whole(directory: Path, shard: int) -> bool:
+def _has_its_size(directory: Path, shard: int) -> bool:
     try:
-        return (directory / shard_name(shard)).stat().st_size == read_info(
-            directory / info_name(shard)
-        ).size_bytes
+        wanted = read_info(directory / info_name(shard)).size_bytes
+        return (directory / shard_name(shard)).stat().st_size == wanted
     except (ShardError, OSError):
         return False
+
+
+# ------------------------------------------------------------------------- of a copy
+
+
+def lend(copy: Path, place: Path) -> None:
+    """Fill the data set's place in its workspace, where its manifest is gone, with what the copy has."""
+    for path in [*sorted(copy.glob("shard_*")), copy / VIRTUAL_NAME, copy / NAME]:
+        if path.is_file() and not (place / path.name).exists():
+            _copy(path, place / path.name)
+
+
+def take_over(place: Path, copy: Path) -> list[str]:
+    """Replace what differs in the copy, the manifest last; returns the names of these files."""
+    data = read_manifest(place)
+    names = [name for entry in data.shards for name in (entry.file, info_name(entry.shard))]
+    taken = []
+    for name in dict.fromkeys([*names, data.virtual.file, VIRTUAL_NAME, NAME]):
+        if not (copy / name).is_file() or not filecmp.cmp(place / name, copy / name, shallow=False):
+            _copy(place / name, copy / name)
+            taken.append(name)
+    return taken
+
+
+def _copy(source: Path, target: Path) -> None:
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)

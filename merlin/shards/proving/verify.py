@@ -1,4 +1,4 @@
-"""Prove that a data set is what its manifest says, or tell what is wrong with it and which samples it concerns.
+"""Prove that a data set is what its manifest says, or report what is wrong with it and which samples that concerns.
 
 Every byte of every file is covered by exactly one digest: the manifest's own, that of a sidecar, of ``ensemble.h5``, of
 a block of values, or of what lies between the values of a shard. Damaged blocks are narrowed down to rows by the check
@@ -12,10 +12,10 @@ import json
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,10 @@ from merlin.shards.format.manifest_file import (
 from merlin.shards.format.rows import to_ranges
 from merlin.shards.proving.damage import Problem, lost_rows, problem, samples_by_kind
 from merlin.shards.proving.expected import ABSENT, sample_ids
-from merlin.shards.proving.promised import promised
-from merlin.shards.proving.scan import Tick
-from merlin.shards.proving.shard_check import ShardCheck
+from merlin.shards.proving.origin import find_aggregate, has_manifest_outcome, promised
+from merlin.shards.proving.shard_check import check_shard
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-
-_SHARDS_AHEAD = 4  # per thread; begun and not concluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class Report:
 
     @property
     def has_manifest(self) -> bool:
-        """Whether there is a manifest, and it can be read."""
+        """There is a manifest, and it can be read."""
         lost = ("missing file", "damaged manifest")
         return not any(p.file == NAME and p.kind in lost for p in self.problems)
 
@@ -112,7 +109,6 @@ def verify(
     """
     started = time.monotonic()
     lost: Problem | None = None
-    beside: tuple[Problem, ...]
     directory = manifest_path(Path(path)).parent
     try:
         data = read_manifest(directory)
@@ -121,9 +117,8 @@ def verify(
         known = promised(directory)
         if known is None:
             return Report(directory, quick, (lost,), time.monotonic() - started)
-        data, beside = known, (lost,)
-    else:
-        beside = (*_check_counts(data), *_check_virtual(data))
+        data = known
+    beside = [lost] if lost else [*_check_counts(data), *_check_virtual(data)]
     counter = _Counter(data.size_bytes, progress)
     problems = (*beside, *_check_shards(data, counter, quick, workers))
     return Report(
@@ -161,8 +156,6 @@ def _manifest_problem(directory: Path, error: ShardError) -> Problem:
 
 def _was_finished(directory: Path) -> bool:
     """Whether the study of a data set without a manifest says that it had one; true where no study is there."""
-    from merlin.shards.proving.whereabouts import find_aggregate, has_manifest_outcome
-
     found = find_aggregate(directory)
     return found is None or has_manifest_outcome(*found)
 
@@ -188,11 +181,11 @@ def _check_counts(data: DataSet) -> Iterator[Problem]:
         if not counts.reconciled:
             yield problem(data, "count mismatch", NAME, f"the counts of {of} do not add up: {counts}")
     for source in data.sources:
-        for fate in ABSENT:
-            listed = sum(b - a for a, b in getattr(source, fate))
-            counted = getattr(source.counts, fate)
+        for outcome in ABSENT:
+            listed = sum(b - a for a, b in getattr(source, outcome))
+            counted = getattr(source.counts, outcome)
             if listed != counted:
-                message = f"'{source.id}' counts {counted} {fate} tasks and lists {listed}"
+                message = f"'{source.id}' counts {counted} {outcome} tasks and lists {listed}"
                 yield problem(data, "count mismatch", NAME, message)
     totals = {key: sum(getattr(s.counts, key) for s in data.sources) for key in ("planned", "ok")}
     if (totals["planned"], totals["ok"]) != (data.counts.planned, data.counts.ok):
@@ -214,36 +207,18 @@ def _check_virtual(data: DataSet) -> Iterator[Problem]:
         path = data.directory / name
         if not path.is_file():
             yield problem(data, "missing file", name, "the file is not there")
-        elif digest_bytes(path.read_bytes()) not in (
+        elif digest_bytes(path.read_bytes()) not in {
             entry.digest,
             entry.before if name != entry.file else "",
-        ):
+        }:
             size = path.stat().st_size
             other = "" if size == entry.size_bytes else f": expected {entry.size_bytes} bytes, found {size}"
             yield problem(data, "damaged ensemble", name, f"its digest differs{other}")
 
 
 def _check_shards(data: DataSet, counter: _Counter, quick: bool, workers: int | None) -> list[Problem]:
-    num_threads = workers or len(os.sched_getaffinity(0))
-    concluding: list[Future[list[Problem]]] = []
-    begun: deque[tuple[ShardCheck, list[Future[Any]]]] = deque()
-    tick: Tick = counter.add
-    pool = ThreadPoolExecutor(num_threads, thread_name_prefix="verify")
-
-    def conclude_oldest() -> None:
-        check, work = begun.popleft()
-        concluding.append(pool.submit(check.finish, [each.result() for each in work]))
-
-    try:
-        for entry in data.shards:
-            check = ShardCheck(data, entry, tick, quick=quick)
-            begun.append((check, [pool.submit(work) for work in check.begin()]))
-            if len(begun) >= _SHARDS_AHEAD * num_threads:
-                conclude_oldest()
-        while begun:
-            conclude_oldest()
-        return [found for each in concluding for found in each.result()]
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for check, _ in begun:
-            check.close()
+    """Each shard by one thread, which leaves the reading of values to as many others."""
+    num = workers or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(num, "verify-values") as scanners, ThreadPoolExecutor(num, "verify") as checkers:
+        check = partial(check_shard, data, scanners=scanners, tick=counter.add, quick=quick)
+        return [problem for found in checkers.map(check, data.shards) for problem in found]

@@ -29,7 +29,7 @@ def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:
 
 def _in_workspace(path: Path, lost: bool) -> list[Path]:
     from merlin.plan.plan import StepKind
-    from merlin.shards.proving.whereabouts import has_manifest_outcome
+    from merlin.shards.proving.origin import has_manifest_outcome
     from merlin.workspace.directory import open_workspace
 
     workspace = open_workspace(path)
