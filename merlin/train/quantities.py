@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from merlin.base.records import as_kind, to_plain
 from merlin.train.loading.columns import Column, column_names
 
 if TYPE_CHECKING:
@@ -64,18 +65,6 @@ class Quantity:
             return self.channels[number]
         return f"channel {number}" if self.shape_chw[0] > 1 else ""
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Quantity:
-        lists = {key: tuple(data.get(key, ())) for key in ("shape", "channels", "classes")}
-        found = Quantity(**{**data, **lists})
-        texts = (found.name, found.path, found.units, found.description, *found.channels)
-        numbers = (found.low, found.high, found.axis, *found.shape, *found.classes)
-        if not all(isinstance(text, str) for text in texts) or not all(
-            number is None or isinstance(number, int | float) for number in numbers
-        ):
-            raise TypeError(f"a quantity is {found!r:.200}")
-        return found
-
 
 @dataclass(frozen=True)
 class Quantities:
@@ -111,13 +100,12 @@ class Quantities:
         return Quantities(some(selection.inputs), some(selection.scalars), some(selection.images), classes)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return to_plain(self)  # type: ignore[no-any-return]
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Quantities:
-        return Quantities(
-            **{group: tuple(Quantity.from_json(entry) for entry in data[group]) for group in data}
-        )
+        """What `to_json` made. Raises ValueError for anything else."""
+        return as_kind(data, Quantities)
 
 
 def _quantity(column: Column, info: FieldInfo | None) -> Quantity:

@@ -28,11 +28,11 @@ from merlin.train.distributed import choose_device
 from merlin.train.loading.columns import Column
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantity
+from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.held_out import choose_split, open_held_out
 from merlin.train.results.physical import PhysicalModel, as_chw
 from merlin.train.results.scores import ClassScores, ImageScores, ScalarScores
 from merlin.train.results.similarity import ssim
-from merlin.train.results.surrogate import BestModel, load_best
 from merlin.train.run_directory import RunDirectory, RunFacts, is_run
 
 Array = np.ndarray[Any, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,17 +52,61 @@ def _splits(name: str) -> Iterator[tuple[str, int]]:
             yield name[:cut], int(digits)
 
 
-def taken(arrays: Any, place: Place) -> Any:
-    """The column at a place, of a mapping or a DataFrame."""
-    key, number = place
-    return arrays[key] if number is None else np.asarray(arrays[key])[:, number]
+def matrix_of(inputs: Any, names: Sequence[str]) -> Array:
+    """The columns of these names of a mapping or a DataFrame, side by side, (n, d) float64; a number stands for all
+    samples. Raises UsageError for columns that are missing, or differ in length."""
+    keys = list(inputs.keys())
+    is_complete = set(names) <= set(keys)
+    shapes = {key: () if is_complete else np.shape(inputs[key])[1:] for key in keys}
+    places = find_columns(names, shapes, "inputs")
+    require_columns(names, [*keys, *places], "inputs")
+    columns = [
+        np.asarray(inputs[key] if number is None else np.asarray(inputs[key])[:, number], np.float64)
+        for key, number in places.values()
+    ]
+    lengths = {name: c.shape for name, c in zip(names, columns, strict=True) if c.ndim}
+    if len(set(lengths.values())) > 1 or any(len(shape) > 1 for shape in lengths.values()):
+        listed = ", ".join(f"{name} {shape}" for name, shape in lengths.items())
+        raise UsageError(f"inputs: columns are numbers, or arrays of one length; found {listed}")
+    num = next(iter(lengths.values()), (1,))
+    return np.stack([np.broadcast_to(column, num) for column in columns], axis=1)
 
 
-def require_finite(values: Array, where: str, name: str) -> None:
-    """UsageError for the first of the samples with a value that is no finite number."""
+def checked_matrix(x: Array, names: Sequence[str]) -> Array:
+    """A matrix (n, d) with these columns. Raises UsageError if it has another shape, or a value is not finite."""
+    if x.ndim != 2 or x.shape[1] != len(names):
+        raise UsageError(
+            f"inputs of shape {x.shape}: expected (samples, {len(names)}), the columns {', '.join(names)}"
+        )
+    for name, column in zip(names, x.T, strict=True):
+        _require_finite(column, name)
+    return x
+
+
+def checked_images(values: Array, name: str, shape: tuple[int, ...]) -> Array:
+    """Images (n, *shape); a single one is one sample. Raises UsageError as `checked_matrix`."""
+    if values.shape == shape:
+        values = values[np.newaxis]
+    if values.shape[1:] != shape:
+        expected = ", ".join(map(str, shape))
+        raise UsageError(f"inputs: '{name}' of shape {values.shape}: expected (samples, {expected})")
+    _require_finite(values, name)
+    return values
+
+
+def _require_finite(values: Array, name: str) -> None:
+    """UsageError for the first of the samples (n, …) with a value that is no finite number."""
     bad = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
     if len(bad):
-        raise UsageError(
-            f"{where}: row {bad[0]}, '{name}' has a value that is no finite number"
-            + (f"; so have {len(bad) - 1:,} more samples" if len(bad) > 1 else "")
-        )
+        what = f"is {values[bad[0]]}, which is" if values.ndim == 1 else "has a value that is"
+        more = f"; so in {len(bad) - 1:,} more samples" if len(bad) > 1 else ""
+        raise UsageError(f"inputs: row {bad[0]}, '{name}' {what} no finite number{more}")
+
+
+def require_columns(wanted: Sequence[str], found: Sequence[Any], what: str) -> None:
+    """UsageError that names every column that is not there."""
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        there = ", ".join(map(str, found[:20])) + (", …" if len(found) > 20 else "") or "none"
+        plural = "columns" if len(missing) > 1 else "column"
+        raise UsageError(f"{what}: missing {plural} {', '.join(missing)}; there are: {there}")

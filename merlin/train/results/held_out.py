@@ -11,7 +11,7 @@ from merlin.train.data import Classes, Selection, TrainingData, class_values, fi
 from merlin.train.loading.columns import Column, Columns
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantities, Quantity
-from merlin.train.results.surrogate import BestModel
+from merlin.train.results.best import BestModel
 
 ALL = "all"  # every sample, whatever its split
 USUAL = ("test", "validation")

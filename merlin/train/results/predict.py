@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,25 +52,20 @@ def predict_file(
     columns = _columns(surrogate, wanted)
     samples = open_samples(samples_path, surrogate.inputs, surrogate.input_images)
     notes += [samples.note] if samples.note else []
-    outside: dict[str, int] = {}
+    names = [column.name for column in columns]
+    outside: Counter[str] = Counter()
     row_bytes = sum(c.dtype.itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in columns)
     row_bytes += sum(4 * int(np.prod(shape)) for shape in surrogate.input_images.values())
     step = max(batch_size, min(_BLOCK, _BLOCK_BYTES // row_bytes) // batch_size * batch_size)
     facts = {"model": surrogate.best.name, "run": str(surrogate.best.directory.resolve().parent)}
     try:
         with writing_columns(out, columns, samples.num, facts) as file:
-            for lo, x in samples.blocks(step):
-                given = [*([x] if surrogate.inputs else []), *samples.images(lo, lo + len(x))]
-                made = [
-                    surrogate.predict_batch([values[at : at + batch_size] for values in given], wanted)
-                    for at in range(0, len(x), batch_size)
-                ]
-                names = [column.name for column in columns]
-                predicted = [np.concatenate([part[q.name] for part in made]) for q in wanted]
-                file.write(lo, dict(zip(names, [*x.T, *predicted], strict=True)))
-                for name, num in surrogate.outside(given).items():
-                    outside[name] = outside.get(name, 0) + num
-                progress(lo + len(x), samples.num)
+            for lo, given in samples.blocks(step):
+                made = surrogate.predict_arrays(given, wanted, batch_size)
+                inputs = given[0].T if surrogate.inputs else ()
+                file.write(lo, dict(zip(names, [*inputs, *(made[q.name] for q in wanted)], strict=True)))
+                outside.update(surrogate.outside(given))
+                progress(lo + len(given[0]), samples.num)
     finally:
         samples.close()
     if outside:
@@ -79,7 +75,7 @@ def predict_file(
         samples.num,
         (*surrogate.inputs, *surrogate.input_images),
         tuple(q.name for q in wanted),
-        outside,
+        dict(outside),
         tuple(notes),
     )
 

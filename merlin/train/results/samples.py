@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.importing.sources import SUFFIXES, Facts, SourceFile, open_source
-from merlin.shards.reading.reader import Ensemble, open_shards
+from merlin.shards.importing.sources import SUFFIXES, open_source
+from merlin.shards.reading.reader import open_shards
 from merlin.train.data import find_data_set
-from merlin.train.loading.columns import Column, Columns
-from merlin.train.results.given import Place, find_columns, require_finite
-from merlin.train.results.surrogate import require_columns
+from merlin.train.loading.columns import Columns
+from merlin.train.results.given import Place, find_columns, require_columns
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -23,239 +22,196 @@ Shape = tuple[int, ...]
 WHOLE = "inputs"  # the name of a matrix (n, d) in an .npz or HDF5 file
 
 
-class Samples(Protocol):
-    """What a model is to predict; `note` says what was taken for granted."""
+class _File:
+    """A CSV, TSV, .npy, .npz, Parquet or HDF5 file; the names of "inputs/x" and "# x" are x.
 
-    num: int
-    note: str
-
-    def blocks(self, size: int) -> Iterator[tuple[int, Array]]:
-        """(first row, matrix (rows, d) float64) of at most `size` rows each."""
-        ...
-
-    def images(self, lo: int, hi: int) -> list[Array]:
-        """Of samples [lo, hi), (rows, *shape) float32 each."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def open_samples(path: Path, names: Sequence[str], images: Mapping[str, Shape]) -> Samples:
-    """A data set if there is one at `path`, else a file. Raises as these."""
-    if path.is_dir():
-        return DataSetSamples(path, names, images)
-    return SamplesFile(path, names, images)
-
-
-class SamplesFile:
-    """The samples of a CSV, TSV, .npy, .npz, Parquet or HDF5 file.
-
-    Columns called z0, z1, … are found in a matrix z, too. Raises UsageError if the file is of another kind, empty, or
-    lacks columns or images; ShardError if it is damaged.
+    Unless it `is_titled`, its columns are those of the model, in its order.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], images: Mapping[str, Shape] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         if path.suffix.lower() not in SUFFIXES:
             raise UsageError(f"{path}: samples are read from {', '.join(SUFFIXES)}, or from a data set")
         self.path = path
-        self.names = tuple(names)
-        self.note = ""
-        self._source: SourceFile = open_source(path, "rows", None)
-        self._matrix = ""  # the key of a matrix, if there is one
-        self._keys = self._find() if self.names else ()
-        self._images = self._find_images(images or {})
-        keys = [*(key for key, _ in self._keys), *self._images]
-        sizes = {key: self._source.facts(key).num for key in keys}
-        if len(set(sizes.values())) > 1:
-            listed = ", ".join(f"{key} {num:,}" for key, num in sizes.items())
-            raise UsageError(f"{path}: columns differ in length: {listed}")
-        self.num = next(iter(sizes.values()))
-        if not self.num:
-            raise UsageError(f"{path} holds no samples")
-
-    def _find(self) -> tuple[Place, ...]:
-        """The place of each input, or that of the matrix of all of them."""
+        self._source = open_source(path, "rows", None)
         keys = self._source.names()
-        if not keys or self.path.suffix.lower() == ".npy":
-            return (self._as_matrix(self.path.stem),)
-        known = self._known()
-        if all(key.isdigit() for key in keys):  # a table without titles
-            return self._by_order(keys)
-        places = self._places(known)
-        if not places and WHOLE in known:
-            return (self._as_matrix(known[WHOLE]),)
-        require_columns(self.names, [*known, *places], str(self.path))
-        return tuple((known[key], number) for key, number in (places[name] for name in self.names))
+        plain = [key.rpartition("/")[2].lstrip("# ").strip() for key in keys]
+        self.is_titled = path.suffix.lower() != ".npy" and not all(key.isdigit() for key in keys)
+        self._keys = dict(zip(reversed(plain), reversed(keys), strict=True))  # the first of a name counts
+        self.names = list(dict.fromkeys(plain))
+        self._expected = 0, 0  # the rows that the file was asked for last
 
-    def _known(self) -> dict[str, str]:
-        """Keys by the names that columns go by."""
-        known: dict[str, str] = {}
-        for key in self._source.names():
-            known.setdefault(_plain(key), key)
-        return known
-
-    def _places(self, known: Mapping[str, str]) -> dict[str, Place]:
-        """Of the inputs that are there; the file is asked for shapes only if some have no column of their own."""
-        is_complete = set(self.names) <= set(known)
-        shapes = {name: () if is_complete else self._shape(key) for name, key in known.items()}
-        return find_columns(self.names, shapes, str(self.path))
-
-    def _shape(self, key: str) -> Shape:
-        """Of a sample; that of a number for what is of no use."""
+    def shape(self, name: str) -> Shape | None:
+        """The shape of a sample of a column; None for what holds no numbers."""
         try:
-            facts = self._source.facts(key)
+            facts = self._source.facts(self._keys[name])
         except ShardError:
-            return ()
-        return () if facts.is_text or facts.ragged else facts.shape
+            return None
+        return None if facts.is_text or facts.ragged else facts.shape
 
-    def _as_matrix(self, key: str) -> Place:
-        facts = self._source.facts(key)
-        if facts.shape != (len(self.names),) or facts.is_text:
-            raise UsageError(
-                f"{self.path}: expected numbers of shape (samples, {len(self.names)}), the columns "
-                f"{', '.join(self.names)}; found {facts.dtype} of shape {(facts.num, *facts.shape)}"
-            )
-        self._matrix = key
-        self._say_order()
-        return key, None
+    def num(self, name: str) -> int:
+        """Samples of a column."""
+        return self._source.facts(self._keys[name]).num
 
-    def _by_order(self, keys: Sequence[str]) -> tuple[Place, ...]:
-        if len(keys) != len(self.names):
-            raise UsageError(
-                f"{self.path} has no line of titles, and {len(keys)} columns instead of the {len(self.names)} inputs "
-                f"{', '.join(self.names)}"
-            )
-        self._say_order()
-        return tuple((key, None) for key in keys)
-
-    def _say_order(self) -> None:
-        self.note = f"{self.path} names no columns; they are taken for {', '.join(self.names)}"
-
-    def _find_images(self, images: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Shapes by key; a .npy is the only image, or none."""
-        if not images:
-            return {}
-        is_single = self.path.suffix.lower() == ".npy" and not self.names and len(images) == 1
-        known = dict.fromkeys(images, self.path.stem) if is_single else self._known()
-        require_columns(tuple(images), list(known), str(self.path))
-        for name, shape in images.items():
-            facts = self._source.facts(known[name])
-            if facts.shape != shape or facts.is_text or facts.ragged:
-                raise UsageError(
-                    f"{self.path}: expected '{name}' of shape (samples, {', '.join(map(str, shape))}), "
-                    f"found {facts.dtype} of shape {(facts.num, *facts.shape)}"
-                )
-        return {known[name]: shape for name, shape in images.items()}
-
-    def blocks(self, size: int) -> Iterator[tuple[int, Array]]:
-        """(first row, matrix (rows, d) float64) of at most `size` rows each.
-
-        Raises UsageError for the first value that is no finite number, with its place.
-        """
-        for lo in range(0, self.num, size):
-            hi = min(lo + size, self.num)
-            self._source.expect(lo, hi)
-            yield lo, self._block(lo, hi)
-
-    def _block(self, lo: int, hi: int) -> Array:
-        if not self._keys:
-            return np.zeros((hi - lo, 0))
-        read = {key: self._column(key, lo, hi) for key in dict(self._keys)}
-        if self._matrix:
-            x = read[self._matrix]
-        else:
-            x = np.stack([read[key] if i is None else read[key][:, i] for key, i in self._keys], axis=1)
-        bad = np.argwhere(~np.isfinite(x))
-        if len(bad):
-            row, column = bad[0].tolist()
-            key, number = self._keys[0 if self._matrix else column]
-            place = self._source.place(key, lo + row)
-            which = f", '{self.names[column]}'" if self._matrix or number is not None else ""
-            raise UsageError(f"{place}{which}: {x[row, column]} is no finite number")
-        return np.asarray(x)
-
-    def _column(self, key: str, lo: int, hi: int) -> Array:
+    def read(self, name: str, lo: int, hi: int, dtype: Any) -> Array:
+        """Samples [lo, hi) of a column. Raises UsageError for values that are missing."""
+        key = self._keys[name]
         facts = self._source.facts(key)
         if facts.is_text or facts.ragged:
-            raise UsageError(f"{self.path}: the column '{key}' holds no numbers")
-        self._refuse_problems(key, lo, hi, facts)
-        return np.asarray(self._source.read(key, lo, hi, facts), np.float64)
-
-    def _refuse_problems(self, key: str, lo: int, hi: int, facts: Facts) -> None:
+            raise UsageError(f"{self.path}: the column '{name}' holds no numbers")
+        if self._expected != (lo, hi):
+            self._expected = lo, hi
+            self._source.expect(lo, hi)
         for row, why in self._source.problems(key, lo, hi, facts).items():
             raise UsageError(f"{self._source.place(key, row)}: {why}")
+        return np.asarray(self._source.read(key, lo, hi, facts), dtype)
 
-    def images(self, lo: int, hi: int) -> list[Array]:
-        """Of samples [lo, hi), (rows, *shape) float32 each."""
-        found = []
-        for key in self._images:
-            facts = self._source.facts(key)
-            self._refuse_problems(key, lo, hi, facts)
-            values = np.asarray(self._source.read(key, lo, hi, facts), np.float32)
-            require_finite(values, f"{self.path}, from row {lo} on", _plain(key))
-            found.append(values)
-        return found
+    def place(self, name: str, row: int) -> str:
+        """Where a value is, for people."""
+        return self._source.place(self._keys[name], row)
 
     def close(self) -> None:
         self._source.close()
 
 
-class DataSetSamples:
-    """All samples of a data set, in the order of its rows.
+class _DataSet:
+    """All samples of a data set, in the order of its rows; it answers what `_File` does."""
 
-    Raises NotADataSetError if there is none, UsageError if it lacks inputs or images of the model.
-    """
+    is_titled = True
 
-    def __init__(self, path: Path, names: Sequence[str], images: Mapping[str, Shape]) -> None:
-        self._ens: Ensemble = open_shards(find_data_set(path))
-        self.note, self.num = "", len(self._ens)
+    def __init__(self, path: Path) -> None:
+        self._ens = open_shards(find_data_set(path))
+        self.path = self._ens.path
         columns = Columns(self._ens)
-        known = {**columns.fields, **columns.parameters, **columns.inputs}
-        usable = {
-            name: column.shape
-            for name, column in known.items()
-            if not (column.is_text or column.is_complex or column.ragged)
-        }
-        places = find_columns(names, usable, str(self._ens.path))
-        require_columns(names, [*usable, *places], str(self._ens.path))
-        require_columns(tuple(images), list(usable), str(self._ens.path))
-        for name, shape in images.items():
-            if usable[name] != shape:
-                raise UsageError(
-                    f"{self._ens.path}: '{name}' has shape {usable[name]}, the model's has {shape}"
-                )
-        self._places: list[tuple[Column, int | None]] = [
-            (known[key], number) for key, number in places.values()
-        ]
-        self._images = [columns.fields[name] for name in images]
+        self._columns = {**columns.fields, **columns.parameters, **columns.inputs}
+        self.names = [name for name in self._columns if self.shape(name) is not None]
 
-    def blocks(self, size: int) -> Iterator[tuple[int, Array]]:
-        """(first row, matrix (rows, d) float64) of at most `size` rows each; UsageError if it is not finite."""
-        for lo in range(0, self.num, size):
-            rows = np.arange(lo, min(lo + size, self.num))
-            yield lo, self._block(rows)
+    def shape(self, name: str) -> Shape | None:
+        column = self._columns[name]
+        return None if column.is_text or column.is_complex or column.ragged else column.shape
 
-    def _block(self, rows: Array) -> Array:
-        x = np.zeros((len(rows), len(self._places)))
-        for i, (column, number) in enumerate(self._places):
-            values = column.read(self._ens, rows)
-            x[:, i] = values if number is None else values[:, number]
-            require_finite(x[:, i], f"{self._ens.path}, from row {rows[0]} on", column.name)
-        return x
+    def num(self, name: str) -> int:
+        return len(self._ens)
 
-    def images(self, lo: int, hi: int) -> list[Array]:
-        """Of rows [lo, hi), (rows, *shape) float32 each."""
-        found = []
-        for column in self._images:
-            values = np.asarray(column.read(self._ens, np.arange(lo, hi)), np.float32)
-            require_finite(values, f"{self._ens.path}, from row {lo} on", column.name)
-            found.append(values)
-        return found
+    def read(self, name: str, lo: int, hi: int, dtype: Any) -> Array:
+        return np.asarray(self._columns[name].read(self._ens, np.arange(lo, hi)), dtype)
+
+    def place(self, name: str, row: int) -> str:
+        return f"{self.path}: row {row}, '{name}'"
 
     def close(self) -> None:
         self._ens.close()
 
 
-def _plain(key: str) -> str:
-    """The name that a column goes by: "inputs/x" and "# x" are x."""
-    return key.rpartition("/")[2].lstrip("# ").strip()
+def _described(shape: Shape | None) -> str:
+    return "no numbers" if shape is None else f"numbers of shape (samples, {', '.join(map(str, shape))})"
+
+
+class Samples:
+    """Inputs of a model in a source; `note` says what was taken for granted.
+
+    Columns called z0, z1, … are found in a matrix z, too. Raises UsageError if the source has no samples, or lacks
+    columns or images.
+    """
+
+    def __init__(self, source: _File | _DataSet, names: Sequence[str], images: Mapping[str, Shape]) -> None:
+        self._source, self._names = source, tuple(names)
+        self.note = ""
+        self._places = self._find() if names else ()
+        self._images = self._find_images(images)
+        sizes = {key: source.num(key) for key in (*dict(self._places), *self._images)}
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{key} {num:,}" for key, num in sizes.items())
+            raise UsageError(f"{source.path}: columns differ in length: {listed}")
+        self.num = next(iter(sizes.values()))
+        if not self.num:
+            raise UsageError(f"{source.path} holds no samples")
+
+    def _find(self) -> tuple[Place, ...]:
+        """The place of each input."""
+        source, where = self._source, str(self._source.path)
+        if not source.is_titled:
+            return self._by_order(source.names)
+        is_complete = set(self._names) <= set(source.names)  # then nothing is asked for its shape
+        shapes = {name: () if is_complete else source.shape(name) or () for name in source.names}
+        places = find_columns(self._names, shapes, where)
+        if not places and WHOLE in source.names:
+            return self._by_order([WHOLE])
+        require_columns(self._names, [*source.names, *places], where)
+        return tuple(places[name] for name in self._names)
+
+    def _by_order(self, keys: Sequence[str]) -> tuple[Place, ...]:
+        """The columns of a table without titles, or of a matrix."""
+        path, listed = self._source.path, ", ".join(self._names)
+        self.note = f"{path} names no columns; they are taken for {listed}"
+        if len(keys) == len(self._names) and self._source.shape(keys[0]) == ():
+            return tuple((key, None) for key in keys)
+        if len(keys) != 1:
+            raise UsageError(
+                f"{path} has no line of titles, and {len(keys)} columns instead of the {len(self._names)} "
+                f"inputs {listed}"
+            )
+        shape = self._source.shape(keys[0])
+        if shape != (len(self._names),):
+            raise UsageError(
+                f"{path}: expected numbers of shape (samples, {len(self._names)}), the columns {listed}; "
+                f"found {_described(shape)}"
+            )
+        return tuple((keys[0], number) for number in range(len(self._names)))
+
+    def _find_images(self, images: Mapping[str, Shape]) -> tuple[str, ...]:
+        """The columns of images; one that is alone in a file without names is meant by its place."""
+        source = self._source
+        if not source.is_titled and not self._names and len(images) == 1:
+            keys = tuple(source.names)
+        else:
+            require_columns(tuple(images), list(source.names), str(source.path))
+            keys = tuple(images)
+        for key, (name, shape) in zip(keys, images.items(), strict=True):
+            if source.shape(key) != shape:
+                raise UsageError(
+                    f"{source.path}: expected '{name}' of shape (samples, {', '.join(map(str, shape))}), "
+                    f"found {_described(source.shape(key))}"
+                )
+        return keys
+
+    def blocks(self, size: int) -> Iterator[tuple[int, list[Array]]]:
+        """(first row, inputs) of at most `size` rows each: the matrix (rows, d) float64, if there are columns, and
+        images (rows, *shape) float32.
+
+        Raises UsageError for the first value that is no finite number, with its place.
+        """
+        for lo in range(0, self.num, size):
+            hi = min(lo + size, self.num)
+            images = [
+                self._finite(key, lo, self._source.read(key, lo, hi, np.float32)) for key in self._images
+            ]
+            yield lo, [*([self._matrix(lo, hi)] if self._places else []), *images]
+
+    def _matrix(self, lo: int, hi: int) -> Array:
+        read = {key: self._source.read(key, lo, hi, np.float64) for key in dict(self._places)}
+        columns = [
+            self._finite(key, lo, read[key] if number is None else read[key][:, number], name)
+            for name, (key, number) in zip(self._names, self._places, strict=True)
+        ]
+        return np.stack(columns, axis=1)
+
+    def _finite(self, key: str, lo: int, values: Array, name: str = "") -> Array:
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            row, *rest = bad[0].tolist()
+            which = f", '{name}'" if name not in ("", key) else ""
+            value = values[(row, *rest)]
+            raise UsageError(f"{self._source.place(key, lo + row)}{which}: {value} is no finite number")
+        return values
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def open_samples(path: Path, names: Sequence[str], images: Mapping[str, Shape]) -> Samples:
+    """The samples of a data set if `path` is a directory, else those of a file.
+
+    Raises as `Samples`; NotADataSetError if there is no data set, UsageError for a file of an unknown kind, ShardError
+    for a damaged one.
+    """
+    return Samples(_DataSet(path) if path.is_dir() else _File(path), names, images)

@@ -18,8 +18,9 @@ from merlin.train.models.pretrained import Pretrained
 from merlin.train.models.registry import MODELS, find
 from merlin.train.models.regressor import Regressor
 from merlin.train.models.version import code_of, require_code
+from merlin.train.results.best import load_best
 from merlin.train.results.export import model_facts
-from merlin.train.results.surrogate import load_best, load_surrogate
+from merlin.train.results.surrogate import load_surrogate
 from merlin.train.run_directory import RunDirectory
 from merlin.workspace.prepare import code_version
 

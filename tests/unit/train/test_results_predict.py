@@ -26,10 +26,11 @@ from merlin.shards.reading.reader import open_shards
 from merlin.train.config_file import load_config
 from merlin.train.data import with_channels
 from merlin.train.prepare import open_data
+from merlin.train.results.best import load_best
 from merlin.train.results.history import read_history
 from merlin.train.results.predict import predict_file
-from merlin.train.results.samples import SamplesFile
-from merlin.train.results.surrogate import ExtrapolationWarning, Surrogate, load_best, load_surrogate
+from merlin.train.results.samples import open_samples
+from merlin.train.results.surrogate import ExtrapolationWarning, Surrogate, load_surrogate
 from merlin.train.run_directory import RunDirectory
 
 NAMES = ("a", "b", "c", "d")
@@ -154,23 +155,23 @@ def write_samples(path: Path, x: np.ndarray) -> Path:
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".npy", ".h5"])
 def test_samples_are_read_from_any_kind_of_file(surrogate: Surrogate, tmp_path: Path, suffix: str) -> None:
     x = inputs(11)
-    samples = SamplesFile(write_samples(tmp_path / f"samples{suffix}", x), NAMES)
+    samples = open_samples(write_samples(tmp_path / f"samples{suffix}", x), NAMES, {})
     blocks = list(samples.blocks(4))
     assert [lo for lo, _ in blocks] == [0, 4, 8]
-    np.testing.assert_allclose(np.concatenate([block for _, block in blocks]), x, rtol=1e-12)
+    np.testing.assert_allclose(np.concatenate([block for _, (block,) in blocks]), x, rtol=1e-12)
     assert bool(samples.note) == (suffix == ".npy")
     samples.close()
 
 
 def test_files_without_names_are_taken_in_order_and_said_so(tmp_path: Path) -> None:
     (tmp_path / "plain.csv").write_text("1,2,3,4\n5,6,7,8\n")
-    samples = SamplesFile(tmp_path / "plain.csv", NAMES)
+    samples = open_samples(tmp_path / "plain.csv", NAMES, {})
     assert "a, b, c, d" in samples.note and samples.num == 2
     (tmp_path / "titled.csv").write_text("# b,a,d,c\n1,2,3,4\n")
-    ((_, x),) = SamplesFile(tmp_path / "titled.csv", NAMES).blocks(9)
+    ((_, (x,)),) = open_samples(tmp_path / "titled.csv", NAMES, {}).blocks(9)
     assert x.tolist() == [[2, 1, 4, 3]]
     np.savez(tmp_path / "whole.npz", inputs=np.ones((3, 4)))
-    assert SamplesFile(tmp_path / "whole.npz", NAMES).num == 3
+    assert open_samples(tmp_path / "whole.npz", NAMES, {}).num == 3
 
 
 @pytest.mark.parametrize(
