@@ -18,6 +18,7 @@ from merlin.execution.events import Observer, Progress, RunSummary, SilentObserv
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, from_json
+from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
 from merlin.workspace.directory import Workspace, lock
 
@@ -101,6 +102,7 @@ class _Run:
         wanted = options.workers or cores
         self._num_workers = max(1, min(wanted, num_tasks))
         self._num_threads = max(1, cores // wanted)
+        self._has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
         self._workers: list[WorkerProcess] = []
         self._num_started = 0
         self._num_stillborn = 0
@@ -191,7 +193,11 @@ class _Run:
     def _start_worker(self) -> WorkerProcess:
         name = f"w{self._num_started}"
         worker = WorkerProcess(
-            self._workspace, name, session=self._conductor.session, num_threads=self._num_threads
+            self._workspace,
+            name,
+            session=self._conductor.session,
+            num_threads=self._num_threads,
+            may_fork=self._has_only_our_code,
         )
         self._num_started += 1
         self._workers.append(worker)

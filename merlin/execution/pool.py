@@ -6,8 +6,10 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Protocol
 
 from merlin.errors import ExecutionError
+from merlin.execution.forked import ForkedProcess, can_fork
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
 from merlin.execution.wire import Channel, to_json
@@ -17,13 +19,39 @@ from merlin.workspace.directory import Workspace
 LOGS_DIR = "logs"  # in merlin_info
 
 
+class Handle(Protocol):
+    """What the owner of a process uses of it; a `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
 class WorkerProcess:
     """One worker: its process, the socket to it, and the chunk it runs."""
 
     def __init__(
-        self, workspace: Workspace, name: str, *, session: str, num_threads: int, is_fenced: bool = False
+        self,
+        workspace: Workspace,
+        name: str,
+        *,
+        session: str,
+        num_threads: int,
+        is_fenced: bool = False,
+        may_fork: bool = False,
     ) -> None:
-        """Start it; if fenced, it asks before each commit. Raises ExecutionError if the machine cannot."""
+        """Start it; if fenced, it asks before each commit. Raises ExecutionError if the machine cannot.
+
+        With `may_fork` it is a copy of this process where that is sound; `num_threads` has no meaning then.
+        """
         self.name = name
         self.is_ready = False  # it has said so
         self.is_leaving = False  # it has been told to exit
@@ -36,7 +64,7 @@ class WorkerProcess:
             ours, theirs = socket.socketpair()
         except OSError as error:
             raise ExecutionError(f"cannot start a worker process: {error}") from error
-        argv = [sys.executable, "-P", "-m", "merlin.execution.worker", "--workspace", str(workspace.path)]
+        argv = ["--workspace", str(workspace.path)]
         argv += ["--plan", workspace.digest, "--fd", str(theirs.fileno())]
         argv += ["--name", name, "--session", session]
         argv += ["--threads", str(num_threads), *(["--fenced"] if is_fenced else [])]
@@ -44,14 +72,7 @@ class WorkerProcess:
             self.log.parent.mkdir(exist_ok=True)
             with self.log.open("ab") as log:
                 self._log_start = log.tell()
-                self.process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
+                self.process = _start(argv, theirs.fileno(), log.fileno(), may_fork=may_fork)
         except OSError as error:
             ours.close()
             raise ExecutionError(f"cannot start a worker process: {error}") from error
@@ -92,3 +113,20 @@ class WorkerProcess:
     def close(self) -> None:
         self.channel.close()
         os.close(self.pidfd)
+
+
+def _start(argv: list[str], fd: int, log: int, *, may_fork: bool) -> Handle:
+    """Raises OSError."""
+    if may_fork and can_fork():
+        from merlin.execution import runner, worker
+
+        assert runner  # loaded once, before the copies are made
+        return ForkedProcess(lambda: worker.main(argv), log=log, keep=fd)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "merlin.execution.worker", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[fd],
+        start_new_session=True,
+    )

@@ -1,4 +1,5 @@
-"""A worker process of the embedded executor: ``python -m merlin.execution.worker --workspace W --fd N …``.
+"""A worker process of the embedded executor: ``python -m merlin.execution.worker --workspace W --fd N …``, or a copy
+of the command that calls `main` (see `forked`).
 
 It leads its own session, runs one chunk at a time and says what happened over a socket. When the command that
 started it goes away, for whatever reason, it kills the tasks it runs and exits.

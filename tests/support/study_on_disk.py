@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from live_processes import live_processes
 
+from merlin.execution.pool import LOGS_DIR
 from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import write_plan
 from merlin.workspace.directory import Workspace, open_workspace
@@ -83,19 +84,31 @@ def end_of(run: subprocess.Popen[str], limit_s: float = 120.0) -> dict[str, Any]
 
 
 def processes_of(workspace: Workspace) -> list[str]:
-    """Command lines of live processes that name the workspace or work inside it."""
+    """Command lines of live processes that name the workspace, work inside it, or write their log there."""
     return [
         str(process)
         for process in live_processes()
         if process.pid != os.getpid()
-        and (str(workspace.path) in process.line or process.folder.is_relative_to(workspace.path))
+        and (
+            str(workspace.path) in process.line
+            or process.folder.is_relative_to(workspace.path)
+            or _logs_into(process.pid, workspace)
+        )
     ]
 
 
 def workers_of(workspace: Workspace) -> list[int]:
     """Process ids of the workspace's workers; each leads a session, other than a task that is about to begin in it."""
-    found = (int(p.split()[0]) for p in processes_of(workspace) if "merlin.execution.worker" in p)
-    return [pid for pid in found if _leads_session(pid)]
+    found = (int(p.split()[0]) for p in processes_of(workspace))
+    return [pid for pid in found if _logs_into(pid, workspace) and _leads_session(pid)]
+
+
+def _logs_into(pid: int, workspace: Workspace) -> bool:
+    """Whether it is a worker, by where its standard error goes; a task's goes into the task's directory."""
+    try:
+        return Path(f"/proc/{pid}/fd/2").readlink().parent == workspace.info / LOGS_DIR
+    except OSError:
+        return False
 
 
 def _leads_session(pid: int) -> bool:

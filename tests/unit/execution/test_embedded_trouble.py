@@ -32,6 +32,7 @@ def test_workers_that_cannot_start_end_the_run_with_their_last_words(
     broken.chmod(0o755)
     workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
     monkeypatch.setattr(sys, "executable", str(broken))
+    monkeypatch.setitem(sys.modules, "torch", sys)  # as where the command has loaded what no copy may have
     with pytest.raises(ExecutionError, match="no numpy here"):
         run_embedded(workspace, RunOptions(workers=2), SilentObserver())
     assert replay(workspace.ledger_dir, workspace.plan).events()[-1].kind == "run_failed"
