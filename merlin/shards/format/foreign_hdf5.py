@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.shards.format.stored import DEFLATE, MOST, require_stored
+from merlin.base.stored import DEFLATE, MOST, require_stored
 
 if TYPE_CHECKING:
     import h5py

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.errors import ShardError
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
-from merlin.shards.format.stored import read_npy_header, require_unpackable
-from merlin.shards.importing.sources import Facts, SourceFile, as_text, checked_cuts
+from merlin.shards.importing.source_file import Facts, SourceFile, as_text, checked_cuts
 
 _KINDS = "biufcUS"
 # what archives raise that are cut off, altered, encrypted, or compressed in a way that Python does not know
@@ -31,10 +31,6 @@ _DAMAGED = (
     RuntimeError,
     KeyError,
 )
-
-
-def open_arrays(path: Path) -> SourceFile:
-    return NpyFile(path) if path.suffix.lower() == ".npy" else NpzFile(path)
 
 
 class NpyFile(SourceFile):

@@ -17,7 +17,7 @@ from merlin.errors import ShardError, UsageError
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.foreign_hdf5 import ForeignFile
 from merlin.shards.format.segments import Ragged
-from merlin.shards.importing.sources import Facts, SourceFile, as_text, checked_cuts, list_some
+from merlin.shards.importing.source_file import Facts, SourceFile, as_text, checked_cuts, list_some
 
 
 class RowsFile(SourceFile):

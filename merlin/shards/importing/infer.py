@@ -12,7 +12,8 @@ from merlin.base.kinds import ROLES
 from merlin.errors import ShardError, UsageError
 from merlin.shards.importing.hdf5 import opening
 from merlin.shards.importing.resolve import guess_kind, told_of_axes
-from merlin.shards.importing.sources import Facts, SourceFile, open_source, plain_about
+from merlin.shards.importing.source_file import Facts, SourceFile, plain_about
+from merlin.shards.importing.sources import open_source
 
 _GROUPS = {"inputs": "input", "parameters": "parameter", "fields": "field"}
 _SUCCESS = "performance/success"

@@ -8,7 +8,7 @@ import numpy as np
 
 from merlin.errors import ShardError
 from merlin.shards.export.view import Array, Values
-from merlin.shards.importing.sources import Facts, SourceFile
+from merlin.shards.importing.source_file import Facts, SourceFile
 
 MAX_COLUMNS = 1000  # a data set has an array, statistics and a line in its tables for each of them
 KEPT_BYTES = 64 << 20  # of a shard's rows that are read once for all columns; else each column reads its own

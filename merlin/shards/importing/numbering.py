@@ -11,7 +11,7 @@ from merlin.errors import ShardError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.shards.export.view import Array
 from merlin.shards.importing.resolve import find_parts
-from merlin.shards.importing.sources import SourceFile
+from merlin.shards.importing.source_file import SourceFile
 from merlin.shards.importing.streams import Stream
 from merlin.spec.import_schema import ImportColumn, ImportSchema
 

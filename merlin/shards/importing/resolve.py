@@ -16,7 +16,7 @@ from merlin.errors import ShardError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.shards.importing.fit import check_fit
 from merlin.shards.importing.matrix import MAX_COLUMNS, MatrixFile, column_names
-from merlin.shards.importing.sources import Facts, SourceFile, list_some
+from merlin.shards.importing.source_file import Facts, SourceFile, list_some
 from merlin.shards.importing.streams import Part, Stream
 from merlin.shards.writing import check
 from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema

@@ -21,7 +21,8 @@ from merlin.shards.format.segments import Values
 from merlin.shards.importing import write
 from merlin.shards.importing.numbering import Numbering, number_samples
 from merlin.shards.importing.resolve import make_streams
-from merlin.shards.importing.sources import SourceFile, open_source
+from merlin.shards.importing.source_file import SourceFile
+from merlin.shards.importing.sources import open_source
 from merlin.shards.importing.state import Done, State
 from merlin.shards.importing.streams import Stream
 from merlin.shards.writing.graph_check import refuse_bad_graphs

@@ -11,7 +11,7 @@ import numpy as np
 from merlin.plan.plan import PlannedField
 from merlin.shards.export.view import Array, Values
 from merlin.shards.format.segments import Ragged
-from merlin.shards.importing.sources import Facts, SourceFile
+from merlin.shards.importing.source_file import Facts, SourceFile
 from merlin.shards.writing import check
 
 BLOCK_BYTES = 8 << 20

@@ -1,22 +1,22 @@
 """Delimited text: ``.csv`` (comma), ``.tab`` and ``.tsv`` (tab), with or without a line of titles.
 
-Rows are read forward and kept for as long as the import works on them (one shard). An empty cell is NaN in a
-column of floating-point numbers, and a bad value in any other.
+The rows of one shard are kept for as long as the import works on them. An empty cell is NaN in a column of
+floating-point numbers, and a bad value in any other.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from merlin.base.tables.quotes import Dialect, OpenQuoteError
+from merlin.base.tables.text import TextTable
 from merlin.errors import ShardError
 from merlin.shards.export.view import Array, Values
-from merlin.shards.importing.sources import Facts, SourceFile, as_text, list_some
+from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some
 
 _LOOK = 1000  # rows that decide whether a column holds numbers
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
@@ -27,81 +27,62 @@ class TableFile(SourceFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._delimiter = "," if path.suffix.lower() == ".csv" else "\t"
-        self._titles: list[str] = []
-        self._titles, self._width, self._num = self._look_through()
-        self._kept: list[tuple[int, list[str]]] = []  # (line, cells)
+        delimiter = "," if path.suffix.lower() == ".csv" else "\t"
+        try:
+            self._table = TextTable(path, Dialect(delimiter, has_comments=False, skips_empty=True), "replace")
+        except OpenQuoteError as error:
+            raise ShardError(f"{path}:{error.line}: {error}") from error
+        if not self._table.num:
+            raise ShardError(f"{path}: the file is empty")
+        first = self._cells(0, 1)[0]
+        self._names = [str(i) for i in range(len(first))]
+        if any(cell and _number(cell) is None for cell in first):
+            self._names = first
+            self._table.drop_first()
+        self._require_width()
+        self._kept: list[list[str]] = []  # cells of the rows that are worked on
         self._kept_from = 0
-        self._rows = self._iterate()
-        self._next = 0
 
-    def _iterate(self) -> Iterator[tuple[int, list[str]]]:
-        """(line, cells) of each row, titles and empty lines left out."""
-        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file, delimiter=self._delimiter)
-            skip = bool(self._titles)
-            try:
-                for cells in reader:
-                    if any(cell.strip() for cell in cells):
-                        if not skip:
-                            yield reader.line_num, [cell.strip() for cell in cells]
-                        skip = False
-            except csv.Error as e:
-                raise ShardError(f"{self.path}:{reader.line_num}: {e}") from e
+    def _cells(self, lo: int, hi: int) -> list[list[str]]:
+        return [[cell.strip() for cell in cells] for cells in self._table.values(lo, hi)]
 
-    def _look_through(self) -> tuple[list[str], int, int]:
-        """Titles, number of columns and number of rows; ShardError for a row of another length."""
-        titles: list[str] = []
-        width = num = 0
-        for line, cells in self._iterate():
-            if not width:
-                width = len(cells)
-                if any(cell and _number(cell) is None for cell in cells):
-                    titles = cells
-                    continue
-            if len(cells) != width:
-                raise ShardError(f"{self.path}:{line}: expected {width} values, found {len(cells)}")
-            num += 1
-        if not width:
-            raise ShardError(f"{self.path}: the file is empty")
-        return titles, width, num
+    def _require_width(self) -> None:
+        """ShardError for a row of another length."""
+        width = len(self._names)
+        for lo, texts in self._table.blocks():
+            for row, text in enumerate(texts, lo):
+                found = len(self._table.dialect.values(text))
+                if found != width:
+                    line = self._table.line(row)
+                    raise ShardError(f"{self.path}:{line}: expected {width} values, found {found}")
 
     def names(self) -> list[str]:
-        return self._titles or [str(i) for i in range(self._width)]
+        return self._names
 
     def has(self, key: str) -> bool:
         return bool(self._columns(key))
 
     def _columns(self, key: str) -> list[int]:
-        names = self.names()
-        if key in names:
-            return [names.index(key)]
-        if key.isdigit() and int(key) < self._width:
+        if key in self._names:
+            return [self._names.index(key)]
+        if key.isdigit() and int(key) < len(self._names):
             return [int(key)]
         if any(letter in key for letter in "*?["):
-            return [i for i, name in enumerate(names) if fnmatchcase(name, key)]
+            return [i for i, name in enumerate(self._names) if fnmatchcase(name, key)]
         return []
 
     def facts(self, key: str, offsets: str | None = None) -> Facts:
         columns = self._columns(key)
         if not columns:
-            raise ShardError(f"{self.path} has no column '{key}'; there are: {list_some(self.names())}")
-        cells = [cells[i] for _, cells in self._get(0, min(_LOOK, self._num)) for i in columns]
-        is_series = len(columns) > 1 or (self.names()[columns[0]] != key and not key.isdigit())
-        return Facts(self._num, _guess(cells), (len(columns),) if is_series else ())
+            raise ShardError(f"{self.path} has no column '{key}'; there are: {list_some(self._names)}")
+        cells = [cells[i] for cells in self._rows(0, min(_LOOK, self._table.num)) for i in columns]
+        is_series = len(columns) > 1 or (self._names[columns[0]] != key and not key.isdigit())
+        return Facts(self._table.num, _guess(cells), (len(columns),) if is_series else ())
 
     def expect(self, lo: int, hi: int) -> None:
-        if lo < self._next:
-            self._rows, self._next = self._iterate(), 0
-        self._kept = []
-        while self._next < hi:
-            row = next(self._rows)
-            if self._next >= lo:
-                self._kept.append(row)
-            self._next += 1
-        self._kept_from = lo
+        self._kept, self._kept_from = self._cells(lo, hi), lo
 
-    def _get(self, lo: int, hi: int) -> list[tuple[int, list[str]]]:
+    def _rows(self, lo: int, hi: int) -> list[list[str]]:
         if not self._kept_from <= lo <= hi <= self._kept_from + len(self._kept):
             self.expect(lo, hi)
         return self._kept[lo - self._kept_from : hi - self._kept_from]
@@ -109,7 +90,7 @@ class TableFile(SourceFile):
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
         """Cells that `problems` reports are zero."""
         columns = self._columns(key)
-        cells = [cells[i] for _, cells in self._get(lo, hi) for i in columns]
+        cells = [cells[i] for cells in self._rows(lo, hi) for i in columns]
         values = as_text(cells) if facts.is_text else _numbers(cells, facts.dtype)
         return values.reshape(hi - lo, *facts.shape)
 
@@ -117,7 +98,7 @@ class TableFile(SourceFile):
         if facts.is_text:
             return {}
         columns, found = self._columns(key), {}
-        for row, (_, cells) in enumerate(self._get(lo, hi), lo):
+        for row, cells in enumerate(self._rows(lo, hi), lo):
             for i in columns:
                 if _parse(cells[i], facts.dtype) is None:
                     what = f"found {cells[i][:40]!r}" if cells[i] else "the value is missing"
@@ -125,9 +106,7 @@ class TableFile(SourceFile):
         return found
 
     def place(self, key: str, row: int) -> str:
-        line, cells = self._get(row, row + 1)[0]
-        columns = self._columns(key)
-        column = sum(len(cell) + 1 for cell in cells[: columns[0]]) + 1
+        line, column = self._table.place(row, self._columns(key)[0])
         return f"{self.path}:{line}:{column}: row {row}, '{key}'"
 
 
@@ -143,8 +122,8 @@ def _guess(cells: list[str]) -> np.dtype[Any]:
     known = [cell for cell in cells if cell]
     if not known or any(_number(cell) is None for cell in known):
         return np.dtype(np.float64 if not known and cells else object)
-    whole = len(known) == len(cells) and all(cell.lstrip("+-").isdigit() for cell in known)
-    return np.dtype(np.int64 if whole else np.float64)
+    are_integers = len(known) == len(cells) and all(cell.lstrip("+-").isdigit() for cell in known)
+    return np.dtype(np.int64 if are_integers else np.float64)
 
 
 def _parse(cell: str, dtype: np.dtype[Any]) -> Any:

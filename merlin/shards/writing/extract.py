@@ -17,7 +17,7 @@ import numpy as np
 from merlin.plan.layout import is_set_aside
 from merlin.plan.plan import PlannedField
 from merlin.shards.format.foreign_hdf5 import ForeignFile
-from merlin.shards.format.stored import read_npy_header, require_unpackable
+from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.shards.writing.check import BadOutput, convert
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.importing.sources import SUFFIXES, open_source
-from merlin.shards.reading.reader import open_shards
+from merlin.shards.ensemble import open_shards
 from merlin.train.data import find_data_set
 from merlin.train.loading.columns import Columns
 from merlin.train.results.given import Place, find_columns, require_columns

@@ -1,0 +1,121 @@
+"""What an import asks of a file: it holds columns by key, and a column's first axis counts samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import ShardError
+from merlin.shards.export.view import Array, Values
+from merlin.shards.format.segments import Ragged
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a column holds."""
+
+    num: int  # samples
+    dtype: np.dtype[Any]  # object: text
+    shape: tuple[int, ...]  # of one sample, or of one item if ragged
+    ragged: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        return self.dtype.kind == "O"
+
+
+class SourceFile(ABC):
+    """One file. Reading is fastest forward, sample by sample, as an import does it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The keys of all columns, in the order of the file."""
+
+    @abstractmethod
+    def has(self, key: str) -> bool:
+        """Whether there is such a column."""
+
+    @abstractmethod
+    def facts(self, key: str, offsets: str | None = None) -> Facts:
+        """What the column holds; `offsets` is the column that cuts it into samples.
+
+        Raises ShardError if it cannot be the column of a data set.
+        """
+
+    @abstractmethod
+    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+        """Samples [lo, hi) of the column; `facts` says what they are taken for."""
+
+    def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
+        """(hi - lo,) how many items each of these samples of a ragged column has."""
+        found = self.read(key, lo, hi, facts, offsets)
+        assert isinstance(found, Ragged)
+        return found.lengths
+
+    def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
+        """Samples in [lo, hi) that have no value, or one of another type, and what is there instead."""
+        return {}
+
+    def failures(self, lo: int, hi: int) -> dict[int, str]:
+        """Samples in [lo, hi) that the file itself calls failed, and why; they need no values."""
+        return {}
+
+    def expect(self, lo: int, hi: int) -> None:
+        """Samples [lo, hi) of several columns are read next."""
+        return
+
+    def place(self, key: str, row: int) -> str:
+        """Where a value is, for people: file, row and column; line and column of text."""
+        return f"{self.path}: row {row}, '{key}'"
+
+    def about(self, key: str) -> dict[str, Any]:
+        """What the file says about the column: units, description, kind, axes, role."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what is open."""
+        return
+
+
+def checked_cuts(place: str, cuts: Any, num: int) -> Array:
+    """Where samples begin and end among `num` items, as int64. Raises ShardError for what cannot be."""
+    found = np.asarray(cuts)
+    if found.dtype.kind not in "iu":
+        raise ShardError(f"{place}: its offsets are {found.dtype}, and not whole numbers")
+    if len(found) and (found.min() < 0 or found.max() > num or (found[1:] < found[:-1]).any()):
+        raise ShardError(f"{place}: its offsets do not ascend from 0 to {num:,}, the number of its items")
+    return found.astype(np.int64)
+
+
+def plain_about(told: Any) -> dict[str, Any]:
+    """Of what a file says about a column: what is of the right type. Raises TypeError or ValueError if nothing is."""
+    texts = ("path", "role", "kind", "units", "description", "layout")
+    found: dict[str, Any] = {name: text for name, text in dict(told).items() if name in texts}
+    found = {name: text for name, text in found.items() if isinstance(text, str)}
+    for name in ("axes", "channels"):
+        listed = told.get(name)
+        if isinstance(listed, list) and all(isinstance(entry, str) for entry in listed):
+            found[name] = listed
+    return found | ({"finite": told["finite"]} if isinstance(told.get("finite"), bool) else {})
+
+
+def list_some(names: Iterable[str], limit: int = 12) -> str:
+    """Names for a message."""
+    listed = list(names)
+    return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "") if listed else "nothing"
+
+
+def as_text(values: Iterable[Any]) -> Array:
+    """An array of str; bytes are taken for UTF-8."""
+    found = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
+    out = np.empty(len(found), dtype=object)
+    out[:] = found
+    return out
