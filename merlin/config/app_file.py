@@ -6,19 +6,28 @@ Blocks: `broker`, `results_backend` and `celery`. No finding ever repeats a valu
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from merlin.base.document.findings import Findings, Source, allowed, did_you_mean
+from merlin.base.document.findings import NOWHERE, Findings, Place, Source, allowed, did_you_mean
 from merlin.base.document.scalars import Problem, typed
-from merlin.base.document.tree import Entry, parse, to_data
-from merlin.config.block import Block, Surroundings
+from merlin.base.document.tree import MISSING, Entry, parse, to_data
+from merlin.base.document.validation import validate_as
 from merlin.config.celery_settings import SETTINGS, new_name
 from merlin.config.model import DEFAULT_PORTS, Config, Endpoint, Kind, Tls
 from merlin.config.places import absolute, default_key_path
-from merlin.config.url import make_tls, parse_url
+from merlin.config.server_block import (
+    NetworkBlock,
+    RabbitBlock,
+    RedisBlock,
+    ServerBlock,
+    SocketBlock,
+    Surroundings,
+    word,
+)
+from merlin.config.url import parse_url
 from merlin.errors import ConfigError
 
 BLOCKS = ("broker", "results_backend", "celery")
@@ -61,7 +70,7 @@ def read_app_file(path: Path, env: Mapping[str, str], origin: str) -> Config:
     )
     config = None
     if tree is not None:
-        config = _config(tree, path, env, origin, others_can_read, findings)
+        config = _Reader(tree, findings, Surroundings(env, path, others_can_read)).config(origin)
     # the offending text may be a password: it goes no further
     diagnostics = [replace(item, text="") for item in findings.sorted()]
     if config is None or findings.failed:
@@ -90,242 +99,251 @@ def _read(path: Path) -> tuple[str, bool]:
     return text, bool(mode & 0o044)
 
 
-def _config(
-    tree: Entry, path: Path, env: Mapping[str, str], origin: str, others_can_read: bool, findings: Findings
-) -> Config | None:
-    around = Surroundings(env, path.parent, others_can_read)
-    celery = _block("celery", tree, findings, around)
-    if certs := celery.text("certs"):
-        around = replace(around, certs=absolute(certs, env, path.parent))
-    Block("app.yaml", tree, findings, around).check_keys(BLOCKS)
-    broker_block = _block("broker", tree, findings, around)
-    backend_block = _block("results_backend", tree, findings, around)
-    overrides = _celery(celery)
-    if not broker_block.entry.mapping:
-        findings.error(
-            tree.get("broker").key_place if "broker" in tree.mapping else (1, 1),
-            "the block broker is missing or empty",
-            hint="merlin config update-broker --help shows how to fill it",
-            code="missing",
-        )
-        return None
-    broker_block.check_keys(_SERVER_KEYS)
-    backend_block.check_keys(_BACKEND_KEYS)
-    broker = _server(broker_block, env)
-    backend = _backend(backend_block, broker, env)
-    key_path = _key_path(backend_block, path, env)
-    if broker is None or backend is None:
-        return None
-    return Config(
-        broker=broker,
-        backend=backend,
-        key_path=key_path,
-        origin=origin,
-        path=path,
-        celery=overrides,
-        is_key_given=bool(env.get("MERLIN_KEY_FILE")),
-    )
+class _Reader:
+    """Reads one file, block by block."""
 
+    def __init__(self, tree: Entry, findings: Findings, around: Surroundings) -> None:
+        self._findings, self._env = findings, around.env
+        for name in BLOCKS:
+            if not tree.get(name).is_null and not isinstance(tree.get(name).content, dict):
+                findings.error(
+                    tree.get(name).place, f"{name} must be a mapping of keys and values", code="type"
+                )
+        # a key without a value is not given
+        blocks = {
+            name: replace(
+                block, content={k: v for k, v in block.mapping.items() if v.content not in (None, "")}
+            )
+            for name, block in tree.mapping.items()
+        }
+        self._tree = replace(tree, content=dict(blocks))
+        certs = self._text("celery", "certs")
+        self._around = replace(around, certs=self._absolute(certs, around.path) if certs else None)
 
-def _block(name: str, tree: Entry, findings: Findings, around: Surroundings) -> Block:
-    entry = tree.get(name)
-    if not entry.is_null and not isinstance(entry.content, dict):
-        findings.error(entry.place, f"{name} must be a mapping of keys and values", code="type")
-        entry = replace(entry, content=None)
-    return Block(name, entry, findings, around)
-
-
-def _key_path(backend: Block, path: Path, env: Mapping[str, str]) -> Path:
-    given = backend.text("encryption_key")
-    if given and not env.get("MERLIN_KEY_FILE"):
-        return absolute(given, env, path.parent)
-    return default_key_path(env)
-
-
-def _backend(block: Block, broker: Endpoint | None, env: Mapping[str, str]) -> Endpoint | None:
-    name = block.text("name").lower()
-    if name in OTHER_BACKENDS or not (name or block.has("url")):
-        if broker is None:
+    def config(self, origin: str) -> Config | None:
+        """What the file says; None (with findings) if that is not enough."""
+        self._check_keys((), BLOCKS)
+        overrides = self._celery()
+        if not self._tree.get("broker").mapping:
+            message, hint = (
+                "the block broker is missing or empty",
+                "merlin config update-broker --help shows how to fill it",
+            )
+            place = self._tree.get("broker").key_place
+            self._findings.error(place if place != NOWHERE else (1, 1), message, hint=hint, code="missing")
             return None
-        if broker.is_redis:
-            if name:
-                block.warning("name", f"{name} is not used: progress is kept in the broker's Redis")
-            return broker
-        block.error(
-            "name",
-            "a RabbitMQ broker needs a Redis beside it, which holds the progress of studies",
-            "name: rediss (or redis) with server, port and password; `merlin server start` runs one",
-            "no-redis",
+        self._check_keys(("broker",), _SERVER_KEYS)
+        self._check_keys(("results_backend",), _BACKEND_KEYS)
+        broker = self._server("broker")
+        backend = self._backend(broker)
+        key = self._text("results_backend", "encryption_key")
+        if broker is None or backend is None:
+            return None
+        is_key_given = bool(self._env.get("MERLIN_KEY_FILE"))
+        path = self._around.path
+        return Config(
+            broker=broker,
+            backend=backend,
+            key_path=self._absolute(key, path) if key and not is_key_given else default_key_path(self._env),
+            origin=origin,
+            path=path,
+            celery=overrides,
+            is_key_given=is_key_given,
         )
-        return None
-    backend = _server(block, env)
-    if backend is not None and not backend.is_redis:
-        block.error(
-            "name", "the progress of studies is kept in Redis, not in RabbitMQ", "name: redis or rediss"
-        )
-        return None
-    return backend
 
+    def _absolute(self, text: str, path: Path) -> Path:
+        return absolute(text, self._env, path.parent)
 
-def _server(block: Block, env: Mapping[str, str]) -> Endpoint | None:
-    if block.has("url"):
+    # ------------------------------------------------------------------- findings
+
+    def _error(self, block: str, key: str, message: str, hint: str = "", code: str = "value") -> None:
+        """An error at a key, or at its block if that does not have the key."""
+        self._findings.error(self._place(block, key), f"{block}.{key}: {message}", hint=hint, code=code)
+
+    def _warning(self, block: str, key: str, message: str, hint: str = "", code: str = "value") -> None:
+        self._findings.warning(self._place(block, key), f"{block}.{key}: {message}", hint=hint, code=code)
+
+    def _place(self, block: str, key: str) -> Place:
+        entry, item = self._tree.get(block), self._tree.get(block, key)
+        places = (item.place, item.key_place, entry.key_place, entry.place, (1, 1))
+        return next(place for place in places if place != NOWHERE)
+
+    def _check_keys(self, path: tuple[str, ...], known: Collection[str]) -> None:
+        """A key that looks like a slip is an error; any other unknown one, a warning (upstream ignores them)."""
+        for key, item in self._tree.get(*path).mapping.items():
+            if key not in known:
+                report = self._findings.error if did_you_mean(key, known) else self._findings.warning
+                message = f"key {key!r} in {'.'.join(path) or 'app.yaml'} has no meaning here"
+                report(item.key_place, message, hint=allowed(key, known), code="unknown-key")
+
+    def _text(self, block: str, key: str) -> str:
+        """A single value; "" if it is not given, or (with a finding) if it is no single value."""
+        entry = self._tree.get(block, key)
         try:
-            return parse_url(block.text("url"), env)
+            return "" if entry is MISSING else word(to_data(entry))
         except Problem as problem:
-            block.error("url", str(problem), problem.hint, "url")
+            self._error(block, key, str(problem), problem.hint, problem.code)
+            return ""
+
+    # -------------------------------------------------------------------- servers
+
+    def _backend(self, broker: Endpoint | None) -> Endpoint | None:
+        block = self._tree.get("results_backend")
+        name = self._text("results_backend", "name").lower()
+        if name not in OTHER_BACKENDS and (name or "url" in block.mapping):
+            backend = self._server("results_backend")
+            if backend is not None and not backend.is_redis:
+                message = "the progress of studies is kept in Redis, not in RabbitMQ"
+                self._error("results_backend", "name", message, "name: redis or rediss")
+            return backend
+        if broker is not None and not broker.is_redis:
+            hint = "name: rediss (or redis) with server, port and password; `merlin server start` runs one"
+            message = "a RabbitMQ broker needs a Redis beside it, which holds the progress of studies"
+            self._error("results_backend", "name", message, hint, "no-redis")
+        elif broker is not None and name:
+            message = f"{name} is not used: progress is kept in the broker's Redis"
+            self._warning("results_backend", "name", message)
+        return broker
+
+    def _server(self, block: str) -> Endpoint | None:
+        if "url" in self._tree.get(block).mapping:
+            try:
+                return parse_url(self._text(block, "url"), self._env)
+            except Problem as problem:
+                self._error(block, "url", str(problem), problem.hint, "url")
+                return None
+        name = self._text(block, "name").lower()
+        if (kind := KIND_OF_NAME.get(name)) is None:
+            self._report_unknown_name(block, name)
             return None
-    name = block.text("name").lower()
-    kind = KIND_OF_NAME.get(name)
-    if kind is None:
-        _unknown_name(block, name)
+        if kind.startswith("redis") and "vhost" in self._tree.get(block).mapping:
+            hint = "db_num: 0 names its database; remove vhost"
+            self._warning(block, "vhost", "means nothing to Redis", hint, "unknown-key")
+        found = self._validated(block, kind)
+        if isinstance(found, NetworkBlock):
+            return self._on_network(block, kind, found)
+        if isinstance(found, SocketBlock):
+            account = {"username": found.username, "password": found.password}
+            return Endpoint(kind=kind, socket_path=found.path, db=found.db_num, **account)
         return None
-    if kind.startswith("redis") and block.has("vhost"):
-        block.warning(
-            "vhost", "means nothing to Redis", "db_num: 0 names its database; remove vhost", "unknown-key"
+
+    def _report_unknown_name(self, block: str, name: str) -> None:
+        known = f"known: {', '.join(KIND_OF_NAME)}"
+        if not name:
+            self._error(block, "name", "which kind of server it is, is missing", known, "missing")
+        elif any(character in name for character in ":/@"):  # a URL, perhaps with a password in it
+            self._error(block, "name", "must be one word", f"{known}; a whole URL is given as url:")
+        else:
+            hint = allowed(name, KIND_OF_NAME, "known")
+            self._error(block, "name", f"{name!r} is not a known kind of server", hint)
+
+    def _validated(self, block: str, kind: Kind) -> ServerBlock | None:
+        """The block as the type for this kind of server; None (with findings) if it does not fit."""
+        entry = self._tree.get(block)
+        given = {
+            key.removeprefix("ssl_"): item for key, item in entry.mapping.items() if key.startswith("ssl_")
+        }
+        given |= {key: item for key, item in entry.mapping.items() if not key.startswith("ssl_")}
+        if kind not in ("rediss", "amqps"):
+            self._refuse_half_encrypted(block, kind, given)
+            given = {key: item for key, item in given.items() if key not in _TLS_KEYS}
+        tree = replace(self._tree, content={block: replace(entry, content=given)})
+        data = to_data(tree.get(block))
+        model = {"redis+socket": SocketBlock, "redis": RedisBlock, "rediss": RedisBlock}.get(
+            kind, RabbitBlock
         )
-    if kind == "redis+socket":
-        return _socket(block)
-    server = block.text("server")
-    if not block.has("server"):
-        block.error("server", "the host name of the server is missing", code="missing")
-    elif any(character in server for character in "/@?# "):
-        block.error(
-            "server", "must be a host name or an address alone", "a whole URL is given as url: instead"
-        )
-    common: dict[str, Any] = {
-        "kind": kind,
-        "host": server.strip("[]"),
-        "port": block.number("port", DEFAULT_PORTS[kind], 1, 65535),
-        "password": block.password(),
-        "tls": _tls(block, kind),
-    }
-    if kind.startswith("redis"):
-        return Endpoint(**common, username=block.text("username"), db=block.number("db_num", 0, 0, 1_000_000))
-    if not block.has("password"):
-        block.error("password", "RabbitMQ wants one", "name the file that holds it", "missing")
-    me = getpass.getuser() if not (block.has("username") and block.has("vhost")) else ""
-    return Endpoint(**common, username=block.text("username") or me, vhost=block.text("vhost") or me)
+        found = validate_as(model, data, tree, self._findings, within=(block,), context=self._around)
+        for key, message, hint in self._around.warnings:
+            self._warning(block, key, message, hint, "open-secret")
+        self._around.warnings.clear()
+        return found
 
+    def _on_network(self, block: str, kind: Kind, found: NetworkBlock) -> Endpoint | None:
+        tls = None
+        if kind in ("rediss", "amqps"):
+            try:
+                tls = Tls(**found.model_dump(include=set(_TLS_KEYS)))
+            except Problem as problem:
+                self._error(block, "keyfile", str(problem), problem.hint)
+            self._warn_about_tls(block, found)
+        common: dict[str, Any] = {
+            "kind": kind,
+            "host": found.server,
+            "port": found.port or DEFAULT_PORTS[kind],
+            "password": found.password,
+            "tls": tls,
+        }
+        if isinstance(found, RedisBlock):
+            return Endpoint(**common, username=found.username, db=found.db_num)
+        assert isinstance(found, RabbitBlock)
+        me = "" if found.username and found.vhost else getpass.getuser()
+        return Endpoint(**common, username=found.username or me, vhost=found.vhost or me)
 
-def _unknown_name(block: Block, name: str) -> None:
-    if not name:
-        block.error(
-            "name", "which kind of server it is, is missing", f"known: {', '.join(KIND_OF_NAME)}", "missing"
-        )
-    elif any(character in name for character in ":/@"):  # a URL, perhaps with a password in it
-        block.error(
-            "name", "must be one word", f"known: {', '.join(KIND_OF_NAME)}; a whole URL is given as url:"
-        )
-    else:
-        block.error("name", f"{name!r} is not a known kind of server", allowed(name, KIND_OF_NAME, "known"))
+    def _warn_about_tls(self, block: str, found: NetworkBlock) -> None:
+        if "ssl_protocol" in self._tree.get(block).mapping:
+            message = "is not used: the newest protocol that both sides know is chosen"
+            self._warning(block, "ssl_protocol", message)
+        if found.cert_reqs == "none":
+            message = "none: anybody on the way can pretend to be the server and read the password"
+            hint = "cert_reqs: required, with ca_certs: FILE if your site has its own authority"
+            self._warning(block, "cert_reqs", message, hint, "unverified")
 
+    def _refuse_half_encrypted(self, block: str, kind: Kind, given: Mapping[str, Entry]) -> None:
+        """Who names certificates means to encrypt; a plain connection would betray that."""
+        asks = [key for key in _TLS_KEYS if key in given]
+        is_required = "cert_reqs" in asks and given["cert_reqs"].text.lower() == "required"
+        if kind != "redis+socket" and (is_required or {"ca_certs", "certfile", "keyfile"} & set(asks)):
+            hint = f"write name: {'rediss' if kind == 'redis' else 'rabbitmq'}"
+            self._error(block, "name", f"{kind} is not encrypted, but {asks[0]} asks for it", hint, "no-tls")
 
-def _socket(block: Block) -> Endpoint:
-    path = block.text("path")
-    if not path.startswith("/"):
-        block.error(
-            "path",
-            "the absolute path of the Redis socket is missing",
-            "path: /run/redis/redis.sock",
-            "missing",
-        )
-    return Endpoint(
-        kind="redis+socket",
-        socket_path=path,
-        username=block.text("username"),
-        password=block.password(),
-        db=block.number("db_num", 0, 0, 1_000_000),
-    )
+    # --------------------------------------------------------------------- Celery
 
+    def _celery(self) -> dict[str, Any]:
+        self._check_keys(("celery",), _CELERY_KEYS)
+        block = self._tree.get("celery").mapping
+        for key in ("omit_queue_tag", "queue_tag"):
+            if key in block:
+                self._warning("celery", key, "is not used: queues are always called [merlin]_NAME")
+        # upstream's template says one, its code the other
+        key = "overrides" if "overrides" in block else "override"
+        if key not in block:
+            return {}
+        if not isinstance(block[key].content, dict):
+            self._error("celery", key, "must be a mapping of Celery settings and their values", code="type")
+            return {}
+        values: dict[str, Any] = typed(to_data(block[key]))
+        for name, value in values.items():
+            self._check_setting(f"celery.{key}", name, value, block[key].mapping[name])
+        return values
 
-def _tls(block: Block, kind: Kind) -> Tls | None:
-    if kind not in ("rediss", "amqps"):
-        _refuse_half_encrypted(block, kind)
-        return None
-    if block.has("ssl_protocol"):
-        block.warning("ssl_protocol", "is not used: the newest protocol that both sides know is chosen")
-    try:
-        tls = make_tls(
-            cert_reqs=block.text("cert_reqs", "ssl_cert_reqs"),
-            check_hostname=block.text("check_hostname", "ssl_check_hostname"),
-            files={key: block.file(key, f"ssl_{key}") for key in ("ca_certs", "certfile", "keyfile")},
-        )
-    except Problem as problem:
-        block.error("cert_reqs", str(problem), problem.hint)
-        return None
-    if tls.cert_reqs == "none":
-        block.warning(
-            "cert_reqs",
-            "none: anybody on the way can pretend to be the server and read the password",
-            "cert_reqs: required, with ca_certs: FILE if your site has its own authority",
-            "unverified",
-        )
-    return tls
+    def _check_setting(self, block: str, name: str, value: object, entry: Entry) -> None:
+        """Nothing on the wire is ever unpickled, whatever the settings say, and servers are named in one place."""
+        self._check_setting_name(block, name, entry.key_place)
+        given = value if isinstance(value, list) else [value]
+        setting = name.lower().removeprefix("celery_")  # Celery takes its old names, too
+        if setting in _SERIALIZERS + _CONTENT_TYPES and any(
+            v not in ("json", "application/json") for v in given
+        ):
+            message, code = "messages are JSON and nothing else", "not-json"
+        elif setting in _DECIDED_ABOVE:
+            message, code = f"the server is named in the block {_DECIDED_ABOVE[setting]}", "two-places"
+        else:
+            return
+        place = entry.place if entry.place != NOWHERE else entry.key_place
+        self._findings.error(place, f"{block}.{name}: {message}", hint="remove this line", code=code)
 
-
-def _refuse_half_encrypted(block: Block, kind: Kind) -> None:
-    """Who names certificates means to encrypt; a plain connection would betray that."""
-    encrypted = "rediss" if kind == "redis" else "rabbitmq"
-    asks = [key for key in _TLS_KEYS for name in (key, f"ssl_{key}") if block.has(name)]
-    if any(key in asks for key in ("ca_certs", "certfile", "keyfile")) or (
-        "cert_reqs" in asks and block.text("cert_reqs", "ssl_cert_reqs").lower() == "required"
-    ):
-        block.error(
-            "name",
-            f"{kind} is not encrypted, but {asks[0]} asks for it",
-            f"write name: {encrypted}",
-            "no-tls",
-        )
-
-
-def _celery(block: Block) -> dict[str, Any]:
-    block.check_keys(_CELERY_KEYS)
-    for key in ("omit_queue_tag", "queue_tag"):
-        if block.has(key):
-            block.warning(key, "is not used: queues are always called [merlin]_NAME")
-    # upstream's template says one, its code the other
-    key = "overrides" if block.has("overrides") else "override"
-    if not block.has(key):
-        return {}
-    entry = block.entry.get(key)
-    if not isinstance(entry.content, dict):
-        block.error(key, "must be a mapping of Celery settings and their values", code="type")
-        return {}
-    inner = Block(f"celery.{key}", entry, block.findings, block.around)
-    values = typed(to_data(entry))
-    for name in values:
-        _check_setting(inner, name, values[name])
-    return cast(dict[str, Any], values)
-
-
-def _check_setting(block: Block, name: str, value: object) -> None:
-    """Nothing on the wire is ever unpickled, whatever the settings say, and servers are named in one place."""
-    _check_setting_name(block, name)
-    given = value if isinstance(value, list) else [value]
-    setting = name.lower().removeprefix("celery_")  # Celery takes its old names, too
-    if setting in _SERIALIZERS + _CONTENT_TYPES and any(v not in ("json", "application/json") for v in given):
-        block.error(name, "messages are JSON and nothing else", "remove this line", "not-json")
-    if setting in _DECIDED_ABOVE:
-        block.error(
-            name,
-            f"the server is named in the block {_DECIDED_ABOVE[setting]}",
-            "remove this line",
-            "two-places",
-        )
-
-
-def _check_setting_name(block: Block, name: str) -> None:
-    """Celery passes over names that it does not know, and stops at old names beside new ones."""
-    if name in SETTINGS or name in _UPSTREAMS_SETTINGS:
-        return
-    place = block.entry.mapping[name].key_place
-    message = f"{block.name}: {name!r} is not a setting of Celery"
-    if name.isupper():
-        new = new_name(name)
-        hint = f"did you mean {new!r}?" if new else "write the name that it has in Celery 4 and later"
-        block.findings.error(place, f"{message}: it is a name of Celery 3", hint=hint, code="unknown-key")
-        return
-    slip = did_you_mean(name, SETTINGS, cutoff=SLIP)
-    report = block.findings.error if slip else block.findings.warning
-    hint = slip or "https://docs.celeryq.dev/en/stable/userguide/configuration.html"
-    report(place, message, hint=hint, code="unknown-key")
+    def _check_setting_name(self, block: str, name: str, place: Place) -> None:
+        """Celery ignores names that it does not know, and stops at old names beside new ones."""
+        if name in SETTINGS or name in _UPSTREAMS_SETTINGS:
+            return
+        message = f"{block}: {name!r} is not a setting of Celery"
+        if name.isupper():
+            new = new_name(name)
+            hint = f"did you mean {new!r}?" if new else "write the name that it has in Celery 4 and later"
+            message = f"{message}: it is a name of Celery 3"
+            self._findings.error(place, message, hint=hint, code="unknown-key")
+            return
+        slip = did_you_mean(name, SETTINGS, cutoff=SLIP)
+        report = self._findings.error if slip else self._findings.warning
+        hint = slip or "https://docs.celeryq.dev/en/stable/userguide/configuration.html"
+        report(place, message, hint=hint, code="unknown-key")

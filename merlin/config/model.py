@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from merlin.base.document.scalars import Problem
 from merlin.config.keys import given_key, make_key
 from merlin.errors import Diagnostic
 
@@ -74,13 +75,17 @@ class PasswordProvider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How a server's certificate is checked, and what we show it; files are absolute paths."""
+    """How a server's certificate is checked, and what we show it; files are absolute paths. Raises Problem."""
 
     cert_reqs: Literal["required", "optional", "none"] = "required"
     ca_certs: str = ""  # "": the authorities that the system trusts
     certfile: str = ""
     keyfile: str = ""
     check_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        if self.keyfile and not self.certfile:
+            raise Problem("keyfile is given without certfile", "the server is shown both, or neither")
 
     @property
     def verify_mode(self) -> ssl.VerifyMode:

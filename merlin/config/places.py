@@ -13,6 +13,7 @@ SERVER_DIR = "merlin_server"
 POINTER_FILE = "config_path.txt"  # written by `merlin config use`, as upstream does
 KEY_FILE = "merlin.key"
 
+_FILE_NAME = re.compile(r"^[~$]|/|\.(pass|passwd|password|pw|pwd|secret|key|txt)$")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -47,3 +48,8 @@ def absolute(text: str, env: Mapping[str, str], base: Path | None = None) -> Pat
     with contextlib.suppress(RuntimeError):  # ~NAME, where nobody is called so
         filled = str(Path(filled).expanduser())
     return Path(os.path.abspath((base or Path.cwd()) / filled))  # noqa: PTH100 - keeps links
+
+
+def looks_like_a_file(password: str) -> bool:
+    """Whether a password is rather the name of a file that holds one."""
+    return _FILE_NAME.search(password) is not None

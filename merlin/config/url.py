@@ -6,22 +6,19 @@ A URL holds a password, so no message here ever repeats any part of one but its 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, cast, get_args
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from merlin.base.document.findings import allowed
-from merlin.base.document.scalars import Problem
+from merlin.base.document.scalars import Problem, to_bool
 from merlin.config.model import DEFAULT_PORTS, Endpoint, Kind, Secret, Tls
 from merlin.config.places import absolute
 
-KINDS = ("redis", "rediss", "redis+socket", "amqp", "amqps")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _CERT_REQS = ("required", "optional", "none")
 _TLS_PARAMETERS = {
-    "ssl_cert_reqs": "cert_reqs",
-    "ssl_ca_certs": "ca_certs",
-    "ssl_certfile": "certfile",
-    "ssl_keyfile": "keyfile",
-    "ssl_check_hostname": "check_hostname",
+    f"ssl_{name}" for name in ("cert_reqs", "ca_certs", "certfile", "keyfile", "check_hostname")
 }
 _QUOTING = "in a password write / as %2F, # as %23, ? as %3F, @ as %40, % as %25"
 
@@ -99,38 +96,28 @@ def _amqp_part(parts: SplitResult) -> dict[str, Any]:
 def _tls(kind: Kind, parameters: Mapping[str, str], env: Mapping[str, str]) -> Tls | None:
     for name in parameters:
         if name not in _TLS_PARAMETERS:
-            raise Problem(
-                f"the URL parameter {name[:30]!r} is not known", allowed(name, _TLS_PARAMETERS, "known")
-            )
+            hint = allowed(name, _TLS_PARAMETERS, "known")
+            raise Problem(f"the URL parameter {name[:30]!r} is not known", hint)
     if kind not in ("rediss", "amqps"):
         if parameters:
             raise Problem(f"{min(parameters)} needs an encrypted connection", f"write {kind}s:// for TLS")
         return None
-    given = {_TLS_PARAMETERS[name]: value for name, value in parameters.items()}
-    cert_reqs, check_hostname = given.pop("cert_reqs", ""), given.pop("check_hostname", "")
-    files = {name: absolute(value, env) for name, value in given.items() if value}
-    for name, path in files.items():
-        if not path.is_file():
-            raise Problem(f"the file of ssl_{name} does not exist: {path}")
-    return make_tls(
-        cert_reqs=cert_reqs,
-        check_hostname=check_hostname,
-        files={name: str(path) for name, path in files.items()},
-    )
+    given: dict[str, Any] = {name.removeprefix("ssl_"): value for name, value in parameters.items() if value}
+    for name, value in given.items():
+        if name == "cert_reqs":
+            given[name] = cert_reqs_of(value)
+        elif name == "check_hostname":
+            given[name] = to_bool(value)
+        else:
+            given[name] = str(absolute(value, env))
+            if not Path(given[name]).is_file():
+                raise Problem(f"the file of ssl_{name} does not exist: {given[name]}")
+    return Tls(**given)
 
 
-def make_tls(*, cert_reqs: str, check_hostname: str, files: Mapping[str, str]) -> Tls:
-    """What app.yaml or a URL says about TLS; "" means the default, which is to verify. Raises Problem."""
-    wanted = cert_reqs.lower().removeprefix("cert_") or "required"
+def cert_reqs_of(text: str) -> str:
+    """How the certificate of a server is checked: `required`, also written CERT_REQUIRED. Raises Problem."""
+    wanted = text.lower().removeprefix("cert_")
     if wanted not in _CERT_REQS:
-        raise Problem(f"cert_reqs {cert_reqs[:30]!r} is not known", allowed(wanted, _CERT_REQS, "known"))
-    check = check_hostname.lower() or "true"
-    if check not in ("true", "false", "yes", "no", "1", "0"):
-        raise Problem(f"check_hostname {check_hostname[:30]!r} is neither true nor false")
-    if files.get("keyfile") and not files.get("certfile"):
-        raise Problem("keyfile is given without certfile", "the server is shown both, or neither")
-    return Tls(
-        cert_reqs=wanted,  # type: ignore[arg-type]  # it is one of _CERT_REQS
-        check_hostname=check in ("true", "yes", "1"),
-        **files,
-    )
+        raise Problem(f"cert_reqs {text[:30]!r} is not known", allowed(wanted, _CERT_REQS, "known"))
+    return wanted

@@ -31,11 +31,12 @@ class Plain(str):
 
 
 class Problem(ValueError):
-    """What is wrong with a value, and what would be right."""
+    """What is wrong with a value, and what would be right; `code` is the diagnostic's."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", code: str = "value") -> None:
         super().__init__(message)
         self.hint = hint
+        self.code = code
 
 
 @cache
@@ -84,7 +85,7 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, str | int | float | bool)
 
 
-def to_int(value: Any, least: int | None = None) -> int:
+def to_int(value: Any, least: int | None = None, most: int | None = None) -> int:
     """Read a whole number."""
     value = typed(value)
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
@@ -95,6 +96,8 @@ def to_int(value: Any, least: int | None = None) -> int:
         raise _not_a("a whole number", value, least)
     if least is not None and value < least:
         raise Problem(f"must be at least {least}, not {value}")
+    if most is not None and value > most:
+        raise Problem(f"must be at most {most}, not {value}")
     return value
 
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from merlin.base.document.field_types import Block
-from merlin.base.document.findings import NOWHERE, Findings, Place, allowed, did_you_mean
+from merlin.base.document.findings import NOWHERE, Findings, allowed, did_you_mean
 from merlin.base.document.scalars import Problem, shown
 from merlin.base.document.tree import MISSING, Entry, Path
 
 M = TypeVar("M", bound=Block)
 
 
-def validate_as(root: type[M], data: dict[str, Any], tree: Entry, findings: Findings) -> M | None:
-    """The typed document; None (with findings) where the data does not fit."""
+def validate_as(
+    root: type[M],
+    data: dict[str, Any],
+    tree: Entry,
+    findings: Findings,
+    *,
+    within: Path = (),
+    context: Any = None,
+) -> M | None:
+    """The typed document; None (with findings) where the data does not fit.
+
+    `data` is of the block `within` the document whose tree is `tree`. Validators get `context`.
+    """
     try:
-        return root.model_validate(data)
+        return root.model_validate(data, context=context)
     except ValidationError as error:
+        reporter = _Reporter(root, tree, within, findings)
         for item in error.errors(include_url=False):
-            _report(item, tree, findings, root)
+            reporter.report(item)
         return None
 
 
@@ -47,32 +61,24 @@ def known_keys(path: Path, root: type[BaseModel]) -> dict[str, str]:
     for key in path:
         if inside_container:
             inside_container = False
-            continue
-        if model is None:
+        elif model is None:
             return {}
-        annotation = _fields(model).get(str(key))
-        model, inside_container = _block_of(annotation)
+        else:
+            info = _fields(model).get(str(key))
+            model, inside_container = _block_of(info.annotation if info else None)
     if model is None or inside_container:
         return {}
-    return {key: _description(model, key) for key in _fields(model)}
+    return {key: info.description or "" for key, info in _fields(model).items()}
 
 
-def _fields(model: type[BaseModel]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields by every key that they may have in a file."""
+    out: dict[str, FieldInfo] = {}
     for name, info in model.model_fields.items():
-        choices = info.validation_alias
-        keys = (
-            [str(c) for c in choices.choices] if isinstance(choices, AliasChoices) else [info.alias or name]
-        )
-        out.update(dict.fromkeys(keys, info.annotation))
+        alias = info.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [info.alias or name]
+        out.update(dict.fromkeys(map(str, choices), info))
     return out
-
-
-def _description(model: type[BaseModel], key: str) -> str:
-    for name, info in model.model_fields.items():
-        if key in (info.alias, name):
-            return info.description or ""
-    return ""
 
 
 def _block_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
@@ -87,76 +93,83 @@ def _block_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     return None, False
 
 
-def _report(item: Any, tree: Entry, findings: Findings, root: type[Block]) -> None:
-    path: Path = tuple(key for key in item["loc"] if key != "[key]")
-    kind: str = item["type"]
-    entry = tree.get(*path)
-    if kind == "extra_forbidden":
-        _report_unknown_key(path, entry, tree, findings, root)
-        return
-    if kind == "missing":
-        _report_missing(path, tree, findings, root)
-        return
-    near = tree.nearest(path)
-    message, hint = _message(item)
-    findings.error(
-        _value_place(near),
-        f"{describe_path(path, tree)}: {message}",
-        text=near.text,
-        hint=hint,
-        code="type" if kind.endswith("_type") else "value",
-    )
+@dataclass(frozen=True, slots=True)
+class _Reporter:
+    """Makes findings of pydantic's errors."""
+
+    root: type[Block]
+    tree: Entry
+    within: Path  # what is before every path
+    findings: Findings
+
+    def report(self, item: Any) -> None:
+        path: Path = tuple(key for key in item["loc"] if key != "[key]")
+        kind: str = item["type"]
+        if kind == "extra_forbidden":
+            self._report_unknown_key(path)
+        elif kind == "missing":
+            self._report_missing(path)
+        else:
+            path = (*self.within, *path)
+            near = self.tree.nearest(path)
+            message, hint, code = _explained(item)
+            self.findings.error(
+                near.place if near.place != NOWHERE else near.key_place,
+                f"{describe_path(path, self.tree)}: {message}",
+                text=near.text,
+                hint=hint,
+                code=code,
+            )
+
+    def _where(self, block: Path) -> str:
+        return describe_path((*self.within, *block), self.tree) or self.root.document_name
+
+    def _report_unknown_key(self, path: Path) -> None:
+        key, block = str(path[-1]), path[:-1]
+        known = known_keys(block, self.root)
+        home = did_you_mean(key, known) or self.root.home_of_key(key, block)
+        self.findings.error(
+            self.tree.get(*self.within, *path).key_place,
+            f"unknown key {key!r} in {self._where(block)}",
+            text=key,
+            hint=home or f"allowed here: {', '.join(sorted(known))}",
+            code="unknown-key",
+        )
+
+    def _report_missing(self, path: Path) -> None:
+        key, block = str(path[-1]), path[:-1]
+        entry = self.tree.get(*self.within, *path)
+        if entry is not MISSING:
+            message = f"{key} in {self._where(block)} is empty"
+            self.findings.error(entry.key_place, message, text=key, code="missing")
+            return
+        near = self.tree.nearest((*self.within, *block))
+        description = known_keys(block, self.root).get(key, "")
+        self.findings.error(
+            near.key_place if near.key_place != NOWHERE else near.place,
+            f"{self._where(block)} has no {key}",
+            hint=f"{key}: {description}" if description else "",
+            code="missing",
+        )
 
 
-def _message(item: Any) -> tuple[str, str]:
-    kind: str = item["type"]
-    context = item.get("ctx", {})
+def _explained(item: Any) -> tuple[str, str, str]:
+    """Message, hint and code for an error of pydantic's."""
+    kind, value = item["type"], item["input"]
+    code = "type" if kind.endswith("_type") else "value"
     if kind == "value_error":
-        problem = context["error"]
-        return str(problem), problem.hint if isinstance(problem, Problem) else ""
+        problem = item["ctx"]["error"]
+        return (
+            (str(problem), problem.hint, problem.code)
+            if isinstance(problem, Problem)
+            else (str(problem), "", code)
+        )
     if kind in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
-        return "must be a mapping (lines of key: value)", f"it is {shown(item['input'])}" if item[
-            "input"
-        ] else ""
+        return "must be a mapping (lines of key: value)", f"it is {shown(value)}" if value else "", code
     if kind in ("tuple_type", "list_type"):
-        return "must be a list", "write [a, b], or one line with '- ' for each item"
+        return "must be a list", "write [a, b], or one line with '- ' for each item", code
     if kind == "literal_error":
-        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        choices = [choice for choice in choices if choice]
-        return f"{shown(item['input'])} is not allowed", allowed(str(item["input"]), choices, "allowed")
-    return str(item["msg"]), ""
-
-
-def _report_unknown_key(path: Path, entry: Entry, tree: Entry, findings: Findings, root: type[Block]) -> None:
-    key, block = str(path[-1]), path[:-1]
-    known = known_keys(block, root)
-    hint = did_you_mean(key, known)
-    where = describe_path(block, tree) or root.document_name
-    findings.error(
-        entry.key_place if entry is not MISSING else NOWHERE,
-        f"unknown key {key!r} in {where}",
-        text=key,
-        hint=hint or root.home_of_key(key, block) or f"allowed here: {', '.join(sorted(known))}",
-        code="unknown-key",
-    )
-
-
-def _report_missing(path: Path, tree: Entry, findings: Findings, root: type[Block]) -> None:
-    key, block = str(path[-1]), path[:-1]
-    where = describe_path(block, tree) or root.document_name
-    entry = tree.get(*path)
-    if entry is not MISSING:
-        findings.error(entry.key_place, f"{key} in {where} is empty", text=key, code="missing")
-        return
-    near = tree.nearest(block)
-    description = known_keys(block, root).get(key, "")
-    findings.error(
-        near.key_place if near.key_place != NOWHERE else near.place,
-        f"{where} has no {key}",
-        hint=f"{key}: {description}" if description else "",
-        code="missing",
-    )
-
-
-def _value_place(entry: Entry) -> Place:
-    return entry.place if entry.place != NOWHERE else entry.key_place
+        choices = str(item["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        hint = allowed(str(value), [choice for choice in choices if choice], "allowed")
+        return f"{shown(value)} is not allowed", hint, code
+    return str(item["msg"]), "", code

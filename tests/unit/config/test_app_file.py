@@ -207,7 +207,7 @@ brokr: {}
 )
 def test_what_is_wrong_is_said(home, text, message):
     found = problems(home, text)
-    assert any(message in d.message for d in found), found
+    assert any(message in f"{d.message}: {d.hint}" for d in found), found
     assert all(d.line >= 1 for d in found)
 
 
