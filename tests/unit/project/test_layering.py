@@ -47,7 +47,7 @@ FENCES = {
     "zarr": {"shards"},
     "zstandard": {"shards"},
     "yaml": {"base", "spec"},
-    "pydantic": {"base", "spec", "train"},
+    "pydantic": {"base", "config", "server", "spec", "train"},
     "pydantic_core": {"base", "spec", "train"},
     "numpy": {
         "base",
