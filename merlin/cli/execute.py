@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from merlin.base.text import count, duration
 from merlin.cli.advice import next_commands
-from merlin.cli.output import flush, print_json, table
+from merlin.cli.output import flush, print_json, print_table
 from merlin.errors import ExecutionError, command_line
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from merlin.status.snapshot import Snapshot
     from merlin.workspace.directory import Workspace
 
+COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 MAX_GROUPS = 3  # of failures shown at the end
 MAX_TAIL_LINES = 3  # of their logs
 EXIT_INTERRUPTED = 130
@@ -84,7 +85,7 @@ def run_the_rest(
         return run_to_end(
             workspace, num_workers=num_workers, failed=failed, steps=steps, max_failures=max_failures
         )
-    numbers = {key: getattr(totals, key) for key in ("planned", "ok", "failed", "skipped", "missing")}
+    numbers = {key: getattr(totals, key) for key in COUNTS}
     summary = RunSummary(**numbers, stop_reason="", seconds=0.0, per_step={})
     report = make_report(workspace, summary, exit_code(summary))
     return {**report, "note": "nothing is left to run"}
@@ -111,11 +112,7 @@ def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[st
         "exit_code": code,
         "seconds": summary.seconds,
         "stop_reason": summary.stop_reason,
-        "planned": summary.planned,
-        "ok": summary.ok,
-        "failed": summary.failed,
-        "skipped": summary.skipped,
-        "missing": summary.missing,
+        **{key: getattr(summary, key) for key in COUNTS},
         "on_failed_input": snapshot.totals.on_failed_input,
         "steps": _steps(snapshot),
         "failures": group_failures(workspace)[:MAX_GROUPS] if summary.failed else [],
@@ -124,7 +121,7 @@ def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[st
 
 
 def _steps(snapshot: Snapshot) -> list[dict[str, Any]]:
-    keys = ("step", "planned", "ok", "failed", "skipped", "missing", "on_failed_input")
+    keys = ("step", *COUNTS, "on_failed_input")
     return [{key: getattr(step, key) for key in keys} for step in snapshot.steps]
 
 
@@ -147,15 +144,12 @@ def _data_set(folder: Path) -> dict[str, Any]:
 
 def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None:
     """Print a report for people, on stdout."""
-    from merlin.cli.output import console
-
     if report.get("note"):
         _show_note(report)
         return
-    keys = ("planned", "ok", "failed", "skipped", "missing")
     print(f"\nworkspace {report['workspace']}\n" if names_workspace else "")
-    rows = [[step["step"], *(f"{step[key]:,}" for key in keys)] for step in report["steps"]]
-    console().print(table(("step", *keys), rows, right=keys))
+    rows = [[step["step"], *(f"{step[key]:,}" for key in COUNTS)] for step in report["steps"]]
+    print_table(("step", *COUNTS), rows, right=COUNTS)
     print(f"\ntasks: {reconciled(report)}   ({duration(report['seconds'])})")
     if report["on_failed_input"]:
         print(on_failed_input(report["on_failed_input"]))

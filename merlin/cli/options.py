@@ -14,10 +14,36 @@ from merlin.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-spec_argument = click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-workspace_argument = click.argument("workspace", type=click.Path(exists=True, path_type=Path))
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+EXISTING = click.Path(exists=True, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+AT_LEAST_ONE = click.IntRange(min=1)
+
+
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Add several options, in the order in which the help shows them."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def steps_option(*flags: str, help: str) -> Callable[[F], F]:
+    """An option that takes several names of steps."""
+    return click.option(*flags, "steps", cls=ManyOption, leaves_last=True, metavar="STEP …", help=help)
+
+
+spec_argument = click.argument("spec", type=EXISTING_FILE)
+workspace_argument = click.argument("workspace", type=EXISTING)
+spec_or_workspace_argument = click.argument("spec_or_workspace", type=EXISTING)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+run_argument = click.argument("run", type=EXISTING_FOLDER)
 device_option = click.option(
     "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."
 )
@@ -27,13 +53,11 @@ trust_code_option = click.option(
     help='Import the model that RUN names, if it is no model of Merlin\'s but "module:callable": it may do anything.',
 )
 workers_option = click.option(
-    "--workers",
-    "num_workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Worker processes [default: all cores].",
+    "--workers", "num_workers", type=AT_LEAST_ONE, metavar="N", help="Worker processes [default: all cores]."
 )
-spec_or_workspace_argument = click.argument("spec_or_workspace", type=click.Path(exists=True, path_type=Path))
+local_option = click.option(
+    "--local", is_flag=True, help="Run on this machine, even where a broker is configured."
+)
 vars_option = click.option(
     "--vars",
     "assignments",
@@ -42,17 +66,42 @@ vars_option = click.option(
     metavar="K=V …",
     help="Override variables of the spec; takes several: --vars N=5 NAME=x.",
 )
-task_server_option = click.option("--task_server", "--task-server", default="celery", hidden=True)
+# upstream's scripts give it; there is only Celery
+task_server_option = click.option("--task_server", "--task-server", hidden=True, expose_value=False)
+
+
+_study_options = with_options(
+    vars_option,
+    click.option(
+        "--samplesfile",
+        "samples_file",
+        type=click.Path(),
+        metavar="FILE",
+        help="Use these samples instead of the spec's (.npy, .csv, .tab, .parquet).",
+    ),
+    click.option(
+        "--pgen",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Python file whose get_custom_generator() replaces global.parameters.",
+    ),
+    click.option(
+        "--pargs", multiple=True, metavar="A:B", help="An argument for the --pgen file; may repeat."
+    ),
+    click.option(
+        "--allow-undefined", is_flag=True, help="Warn of a $(NAME) that nothing defines; leave it as it is."
+    ),
+)
 
 
 def spec_options(command: F) -> F:
     """Add the options that change what a spec means: --vars, --samplesfile, --pgen, --pargs, --allow-undefined.
 
-    All but --vars reach the command as `options`.
+    All but --vars reach the command as `options`, which are StudyOptions.
     """
 
     @wraps(command)
-    def with_options(
+    def with_study_options(
         *,
         samples_file: str | None,
         pgen: str | None,
@@ -68,54 +117,24 @@ def spec_options(command: F) -> F:
         )
         return command(options=options, **given)
 
-    added: Any = with_options
-    for option in (
-        click.option(
-            "--allow-undefined",
-            is_flag=True,
-            help="Warn of a $(NAME) that nothing defines; leave it as it is.",
-        ),
-        click.option(
-            "--pargs", multiple=True, metavar="A:B", help="An argument for the --pgen file; may repeat."
-        ),
-        click.option(
-            "--pgen",
-            type=click.Path(exists=True, dir_okay=False),
-            metavar="FILE",
-            help="Python file whose get_custom_generator() replaces global.parameters.",
-        ),
-        click.option(
-            "--samplesfile",
-            "samples_file",
-            type=click.Path(),
-            metavar="FILE",
-            help="Use these samples instead of the spec's (.npy, .csv, .tab, .parquet).",
-        ),
-        vars_option,
-    ):
-        added = option(added)
-    return cast("F", added)
+    return cast("F", _study_options(with_study_options))
 
 
-def extend_options(command: F) -> F:
-    """Add --extend WORKSPACE and --new-rows."""
-    for option in (
-        click.option(
-            "--new-rows",
-            "only_new",
-            is_flag=True,
-            help="With --extend: the samples file has the new samples alone.",
-        ),
-        click.option(
-            "--extend",
-            "study",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
-            metavar="WORKSPACE",
-            help="Add to the study in WORKSPACE the samples that SPEC has and it does not.",
-        ),
-    ):
-        command = option(command)
-    return command
+extend_options = with_options(
+    click.option(
+        "--extend",
+        "study",
+        type=EXISTING_FOLDER,
+        metavar="WORKSPACE",
+        help="Add to the study in WORKSPACE the samples that SPEC has and it does not.",
+    ),
+    click.option(
+        "--new-rows",
+        "only_new",
+        is_flag=True,
+        help="With --extend: the samples file has the new samples alone.",
+    ),
+)
 
 
 def check_new_rows(study: Path | None, only_new: bool) -> None:
@@ -124,53 +143,30 @@ def check_new_rows(study: Path | None, only_new: bool) -> None:
         raise UsageError("--new-rows says what the samples file of --extend WORKSPACE has; give both")
 
 
-def study_options(command: F) -> F:
-    """Add the argument SPEC_OR_WORKSPACE and what goes with it: --output-path, --dump, --no-prompts."""
-    for option in (
-        task_server_option,
-        click.option(
-            "--no-prompts", is_flag=True, help="Take the newest workspace of a spec without asking."
-        ),
-        click.option(
-            "--dump",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Write a .csv or .json file.",
-        ),
-        click.option(
-            "-o",
-            "--output-path",
-            "output",
-            type=click.Path(file_okay=False, path_type=Path),
-            metavar="DIR",
-            help="Where to look for workspaces, if a spec is given.",
-        ),
-        spec_or_workspace_argument,
-    ):
-        command = option(command)
-    return command
-
-
-def worker_filters(command: F) -> F:
-    """Add --spec, --queues and --workers, which choose among live workers."""
-    for option in (
-        click.option(
-            "--workers",
-            "patterns",
-            cls=ManyOption,
-            metavar="REGEX …",
-            help="Only workers whose name matches.",
-        ),
-        click.option("--queues", cls=ManyOption, metavar="QUEUE …", help="Only workers of these queues."),
-        click.option(
-            "--spec",
-            type=click.Path(exists=True, path_type=Path),
-            metavar="SPEC",
-            help="Only workers that this spec names.",
-        ),
-    ):
-        command = option(command)
-    return command
+# of commands that show a study
+study_options = with_options(
+    spec_or_workspace_argument,
+    click.option(
+        "-o",
+        "--output-path",
+        "output",
+        type=FOLDER,
+        metavar="DIR",
+        help="Where to look for workspaces, if a spec is given.",
+    ),
+    click.option("--dump", type=FILE, metavar="FILE", help="Write a .csv or .json file."),
+    click.option("--no-prompts", is_flag=True, help="Take the newest workspace of a spec without asking."),
+    task_server_option,
+)
+# --spec, --queues and --workers, which choose among live workers
+worker_filters = with_options(
+    click.option("--spec", type=EXISTING, metavar="SPEC", help="Only workers that this spec names."),
+    click.option("--queues", cls=ManyOption, metavar="QUEUE …", help="Only workers of these queues."),
+    click.option(
+        "--workers", "patterns", cls=ManyOption, metavar="REGEX …", help="Only workers whose name matches."
+    ),
+    task_server_option,
+)
 
 
 def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
@@ -188,7 +184,7 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
 
 def parse_failure_limit(text: str) -> float:
     """A count, or a share of the tasks as a fraction; infinite for none. Raises UsageError."""
-    from merlin.base.document.scalars import Problem, to_failure_limit
+    from merlin.base.document.scalars import Problem, to_failure_limit  # heavy: YAML
 
     try:
         limit = to_failure_limit(text)
@@ -204,3 +200,8 @@ def check_pgen(pgen: str | None, pargs: tuple[str, ...]) -> None:
     for word in pargs:
         if ":" not in word:
             raise UsageError(f"--pargs takes KEY:VALUE, not {word!r}; example: --pargs NUM:5")
+
+
+def split_names(text: str | None) -> tuple[str, ...] | None:
+    """The names in "A,B,…"; None for no text."""
+    return None if text is None else tuple(name for name in text.split(",") if name)

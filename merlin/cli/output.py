@@ -1,11 +1,13 @@
-"""How the commands print: JSON on stdout, tables by rich, files by their suffix."""
+"""How the commands print: JSON on stdout, tables by rich, files by their suffix, remarks on stderr."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,6 @@ MAX_WIDTH = 10_000
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from merlin.errors import Diagnostic
 
@@ -28,31 +29,19 @@ def console() -> Console:
     return Console(markup=False, highlight=False, emoji=False, width=MAX_WIDTH)
 
 
-def jsonable(value: Any) -> Any:
-    """For `json.dumps(default=…)`: dataclasses, enums, paths, NumPy scalars and arrays."""
-    import dataclasses
-    from enum import Enum
+def plain(value: Any) -> Any:
+    """The value as objects that JSON knows: dataclasses, enums, paths, NumPy scalars and arrays become such."""
+    import msgspec
 
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    return str(value)
+    def other(value: Any) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    return msgspec.to_builtins(value, enc_hook=other, str_keys=True, builtin_types=(bytes, timedelta))
 
 
 def to_json(document: Any) -> str:
     """Indented JSON; NaN and infinity, which JSON does not have, become null."""
-    return json.dumps(
-        _finite(json.loads(json.dumps(document, default=jsonable))), indent=2, ensure_ascii=False
-    )
+    return json.dumps(_finite(plain(document)), indent=2, ensure_ascii=False, default=str)
 
 
 def _finite(value: Any) -> Any:
@@ -60,7 +49,7 @@ def _finite(value: Any) -> Any:
         return None
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
 
@@ -70,8 +59,13 @@ def print_json(document: Any) -> None:
     print(to_json(document))
 
 
+def remark(text: str) -> None:
+    """Print a line for people on stderr, where no program looks for results."""
+    print(text, file=sys.stderr)
+
+
 def is_terminal() -> bool:
-    """Whether a person reads stdout."""
+    """True if a person reads stdout."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -81,8 +75,10 @@ def flush() -> None:
         sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
-    """A plain table; the columns named in `right` are right-aligned."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
+    """Print a plain table; the columns named in `right` are right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -90,12 +86,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Se
     for name in columns:
         out.add_column(name, justify="right" if name in right else "left", no_wrap=True)
     for row in rows:
-        out.add_row(*(cell(value) for value in row))
-    return out
+        out.add_row(*(_cell(value) for value in row))
+    console().print(out)
 
 
-def cell(value: object) -> str:
-    """A value as it stands in a table."""
+def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
@@ -103,6 +98,18 @@ def cell(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="milliseconds")
     return str(value)
+
+
+def print_answer(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, as_csv: bool
+) -> None:
+    """Print the answer to a query as JSON, CSV or a table."""
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    elif as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
+    else:
+        print_table(columns, rows)
 
 
 def check_dump(path: Path | None) -> None:
@@ -113,21 +120,20 @@ def check_dump(path: Path | None) -> None:
 
 def dump_file(path: Path, rows: Sequence[dict[str, Any]], document: Any) -> None:
     """Write `rows` as CSV or `document` as JSON, as the suffix says, through a temporary name."""
-    import csv
-    import io
+    write_text(path, csv_text(rows) if path.suffix == ".csv" else to_json(document) + "\n")
 
-    if path.suffix == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        content = text.getvalue()
-    else:
-        content = to_json(document) + "\n"
-    write_text(path, content)
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as CSV, with a column for each of their keys."""
+    text = io.StringIO()
+    columns = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(text, fieldnames=list(columns), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def warn(warnings: Iterable[Diagnostic]) -> None:
-    """Tell findings that stop nothing, each with its place."""
+    """Print findings that stop nothing, each with its place."""
     for warning in warnings:
-        print(warning.render(), file=sys.stderr)
+        remark(warning.render())

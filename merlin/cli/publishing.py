@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merlin.base.text import count
-from merlin.cli.output import flush, print_json
+from merlin.cli.output import flush, print_json, remark
+from merlin.config.load import find_config
+from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError, command_line
-
-if TYPE_CHECKING:
-    from merlin.config.model import Config
-    from merlin.execution.distributed.open_study import Opened
-    from merlin.workspace.directory import Workspace
+from merlin.ledger.replay import replay
+from merlin.status.snapshot import is_published
+from merlin.views.live import ask_workers
+from merlin.workspace.directory import Workspace
 
 
 def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config | None:
@@ -27,9 +27,6 @@ def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config 
         ExecutionError: a server cannot be used; found out within ten seconds.
         UsageError: `num_workers` of a local run is given, and the run would not be local.
     """
-    from merlin.cli.servers import LOCAL_HINT, require_reachable
-    from merlin.config.load import find_config
-
     config = None if local else find_config()
     if config is None:
         return None
@@ -38,27 +35,24 @@ def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config 
             f"--workers is for runs on this machine, and a broker is configured ({config.path or config.origin}); "
             f"add --local, or start workers: {command_line('run-workers', target)}"
         )
+    from merlin.views.servers import require_reachable  # runs on this machine do not need it
+
     _ = config.key  # before a workspace is made: without a key that is safe to use nothing can be published
-    require_reachable(config, hint=LOCAL_HINT)
+    require_reachable(config, hint="To run on this machine alone, add --local.")
     return config
 
 
 def refuse_published(workspace: Workspace) -> None:
     """Raise WorkspaceError if workers have the study: a run on this machine would do their work again."""
-    from merlin.cli.live import ask_crew
-    from merlin.config.load import find_config
-    from merlin.ledger.replay import replay
-    from merlin.status.snapshot import is_published
-
     if not is_published(replay(workspace.ledger_dir, workspace.plan)):
         return
     try:
         config = find_config()
-        crew = None if config is None else ask_crew(workspace, config)
+        workers = None if config is None else ask_workers(workspace, config)
     except (ConfigError, ExecutionError) as error:  # without their servers workers commit nothing
-        print(f"the study was published before, and its servers cannot be asked: {error}", file=sys.stderr)
+        remark(f"the study was published before, and its servers cannot be asked: {error}")
         return
-    if crew is not None:
+    if workers is not None:
         raise WorkspaceError(
             f"{workspace.path} is published for workers; end that first: {command_line('cancel', workspace.path)}"
         )
@@ -85,19 +79,15 @@ def hand_over(
     failed: bool = False,
     steps: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Hand the study to workers; returns the report."""
-    from merlin.execution.distributed.open_study import open_study
+    """Hand the study to workers; returns what was published, who is there to do it, and the next commands."""
+    from merlin.execution.distributed.open_study import open_study  # runs on this machine do not need it
+    from merlin.views.queues import unserved_queues
 
     try:
         opened = open_study(workspace, config, redo_failed=failed, steps=tuple(steps) or None)
     except ExecutionError:
-        print(f"publish it again with: {command_line('restart', workspace.path)}", file=sys.stderr)
+        remark(f"publish it again with: {command_line('restart', workspace.path)}")
         raise
-    return make_report(workspace, config, opened, workers_command)
-
-
-def make_report(workspace: Workspace, config: Config, opened: Opened, workers_command: str) -> dict[str, Any]:
-    """What was published, who is there to do it, and the next commands."""
     queues = list(dict.fromkeys(i.queue for i in workspace.plan.instances))
     return {
         "workspace": str(workspace.path),
@@ -111,22 +101,12 @@ def make_report(workspace: Workspace, config: Config, opened: Opened, workers_co
         "complete": opened.is_complete,
         "note": opened.note,
         "queues": [config.display_queue(config.queue_name(queue)) for queue in queues],
-        "unserved_queues": _unserved(config, queues),
+        "unserved_queues": unserved_queues(config, queues),
         "next": {
             "run-workers": workers_command,
             "monitor": command_line("monitor", workspace.path),
         },
     }
-
-
-def _unserved(config: Config, queues: Sequence[str]) -> list[str]:
-    """Queues of the study that no live worker serves, as people see them."""
-    from merlin.cli.servers import open_registry
-    from merlin.execution.distributed.launch import plain_queue
-
-    alive = open_registry(config).workers()
-    served = {plain_queue(config, queue) for worker in alive for queue in worker.queues}
-    return [config.display_queue(config.queue_name(queue)) for queue in queues if queue not in served]
 
 
 def show_report(report: dict[str, Any]) -> None:
@@ -135,11 +115,12 @@ def show_report(report: dict[str, Any]) -> None:
     if report["complete"]:
         print(report["note"])
         return
-    done = f" ({report['ok']:,} of them ok)" if report["ok"] else ""
-    sent = f"{count(report['planned'], 'task')}{done} in {count(report['published'], 'message')}"
-    print(
-        report["note"] if report["resumed"] else f"published {report['name']}: {sent}, to {report['broker']}"
-    )
+    if report["resumed"]:
+        print(report["note"])
+    else:
+        done = f" ({report['ok']:,} of them ok)" if report["ok"] else ""
+        sent = f"{count(report['planned'], 'task')}{done} in {count(report['published'], 'message')}"
+        print(f"published {report['name']}: {sent}, to {report['broker']}")
     if report["unserved_queues"]:
         print(f"no worker serves {', '.join(report['unserved_queues'])}; start some:")
     else:

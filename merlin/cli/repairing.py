@@ -60,8 +60,8 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
 def how_to_repair(report: Report) -> str:
     """What to do about a data set that is damaged."""
     from merlin.shards.format.manifest_file import read_manifest
-    from merlin.shards.proving.repair import plan_repair
     from merlin.shards.proving.origin import find_aggregate
+    from merlin.shards.proving.repair import plan_repair
 
     words = ("shards", "verify", report.path, "--repair")
     if find_aggregate(report.path) is None:

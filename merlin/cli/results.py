@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,12 +11,29 @@ from typing import Any
 
 from merlin.base.text import count, duration, size
 from merlin.cli.bar import progress_bar
-from merlin.cli.output import console, is_terminal, print_json, table
+from merlin.cli.output import is_terminal, print_json, print_table, remark
 from merlin.errors import MissingExtraError
+
+# key in the facts of an evaluation -> head of the table, and keys of its numbers
+_TABLES = {
+    "classes": ("class", ("accuracy", "most_frequent", "cross_entropy")),
+    "scalars": ("scalar", ("r2", "relative_l2", "rmse")),
+    "images": ("image", ("relative_l2", "ssim", "r2")),
+    "inputs": ("input, inferred", ("r2", "rmse")),
+}
+_HEADS = {
+    "most_frequent": "most frequent",
+    "cross_entropy": "cross-entropy",
+    "relative_l2": "relative L2",
+    "r2": "R²",
+    "rmse": "RMSE",
+    "ssim": "SSIM",
+}
 
 
 @contextmanager
-def _needing_torch(purpose: str) -> Iterator[None]:
+def needing_torch(purpose: str) -> Iterator[None]:
+    """Explain which extra is missing where PyTorch is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -28,7 +44,7 @@ def _needing_torch(purpose: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What the command line says of the run whose model it asks."""
+    """The run whose model a command asks."""
 
     path: Path
     device: str
@@ -42,12 +58,12 @@ def evaluate_command(
     from merlin.shards.plot.canvas import require_matplotlib
 
     require_matplotlib()
-    with _needing_torch("evaluating a model"):
+    with needing_torch("evaluating a model"):
         from merlin.train.results.evaluate import evaluate
         from merlin.train.results.report import write_report
-    with progress_bar("evaluate", "samples", quiet=as_json) as tell:
+    with progress_bar("evaluate", "samples", quiet=as_json) as report:
         evaluation = evaluate(
-            run.path, split=split, data=data, device=run.device, trust_code=run.trust_code, progress=tell
+            run.path, split=split, data=data, device=run.device, trust_code=run.trust_code, progress=report
         )
     with _working("drawing the report"):
         page, charts = write_report(evaluation, out)
@@ -75,39 +91,16 @@ def _show(facts: Mapping[str, Any]) -> None:
     print(f"{facts['model']} ({place}) on {count(facts['num_samples'], 'sample')}: {facts['split']}")
     for note in facts["notes"]:
         print(f"note: {note}")
-    if facts["classes"]:
-        rows = [
-            [name, *(_number(found[key]) for key in ("accuracy", "most_frequent", "cross_entropy"))]
-            for name, found in facts["classes"].items()
-        ]
-        columns_of_classes = ("class", "accuracy", "most frequent", "cross-entropy")
-        console().print("", table(columns_of_classes, rows, right=columns_of_classes[1:]))
-    if facts["scalars"]:
-        rows = [
-            [
-                name,
-                found["units"],
-                _number(found["r2"]),
-                _number(found["relative_l2"]),
-                _number(found["rmse"]),
+    for key, (head, numbers) in _TABLES.items():
+        if facts[key]:
+            units = ["units"] if key == "scalars" else []
+            columns = [_HEADS.get(number, number) for number in numbers]
+            rows = [
+                [name, *(found[unit] for unit in units), *(_number(found[number]) for number in numbers)]
+                for name, found in facts[key].items()
             ]
-            for name, found in facts["scalars"].items()
-        ]
-        columns = ("scalar", "units", "R²", "relative L2", "RMSE")
-        console().print("", table(columns, rows, right=columns[2:]))
-    if facts["images"]:
-        rows = [
-            [name, _number(found["relative_l2"]), _number(found["ssim"]), _number(found["r2"])]
-            for name, found in facts["images"].items()
-        ]
-        columns_of_images = ("image", "relative L2", "SSIM", "R²")
-        console().print("", table(columns_of_images, rows, right=columns_of_images[1:]))
-    if facts["inputs"]:
-        rows = [
-            [name, _number(found["r2"]), _number(found["rmse"])] for name, found in facts["inputs"].items()
-        ]
-        columns_of_inputs = ("input, inferred", "R²", "RMSE")
-        console().print("", table(columns_of_inputs, rows, right=columns_of_inputs[1:]))
+            print()
+            print_table([head, *units, *columns], rows, right=columns)
     metrics = ", ".join(f"{name} {_number(value)}" for name, value in facts["metrics"].items())
     print(f"\nmetrics of the model: {metrics}")
 
@@ -125,31 +118,28 @@ def predict_command(
     as_json: bool,
 ) -> None:
     """Predict a file of samples."""
-    with _needing_torch("predicting"):
+    with needing_torch("predicting"):
         from merlin.train.results.predict import predict_file
         from merlin.train.results.surrogate import load_surrogate
     begin = time.monotonic()
     surrogate = load_surrogate(run.path, device=run.device, trust_code=run.trust_code)
-    with progress_bar("predict", "samples", quiet=as_json) as tell:
-        done = predict_file(surrogate, samples, out, fields=fields, batch_size=batch_size, progress=tell)
+    with progress_bar("predict", "samples", quiet=as_json) as report:
+        done = predict_file(surrogate, samples, out, fields=fields, batch_size=batch_size, progress=report)
     seconds = time.monotonic() - begin
     for note in done.notes:
-        print(f"merlin: warning: {note}", file=sys.stderr)
+        remark(f"merlin: warning: {note}")
     if as_json:
-        print_json({"seconds": seconds, **_told(done)})
+        names = ("out", "inputs", "fields", "outside", "notes")
+        facts = {name: getattr(done, name) for name in names}
+        print_json({"seconds": seconds, "num_samples": done.num, **facts})
         return
     what = ", ".join(done.fields[:8]) + (", …" if len(done.fields) > 8 else "")
     print(f"{out}: {count(done.num, 'sample')}, {size(out.stat().st_size)}, {duration(seconds)}\n  {what}")
 
 
-def _told(done: Any) -> dict[str, Any]:
-    names = ("out", "num", "inputs", "fields", "outside", "notes")
-    return {{"num": "num_samples"}.get(name, name): getattr(done, name) for name in names}
-
-
 def export_command(run: TrainedRun, format: str, out: Path, as_json: bool) -> None:
     """Export the best model of a run."""
-    with _needing_torch("exporting a model"):
+    with needing_torch("exporting a model"):
         from merlin.train.results.export import export_model, model_facts
         from merlin.train.results.surrogate import load_surrogate
     surrogate = load_surrogate(run.path, device=run.device, trust_code=run.trust_code)
@@ -163,10 +153,10 @@ def export_command(run: TrainedRun, format: str, out: Path, as_json: bool) -> No
 
 def emit_command(config: Path, words: Sequence[str], out: Path, trust_code: bool, as_json: bool) -> None:
     """Write a run for LBANN."""
-    from merlin.train.lbann.emit import emit
-
-    with progress_bar("export to lbann", "samples", quiet=as_json) as tell:
-        done = emit(config, words, out, tell, trust_code=trust_code)
+    with needing_torch("training"):
+        from merlin.train.lbann.emit import emit
+    with progress_bar("export to lbann", "samples", quiet=as_json) as report:
+        done = emit(config, words, out, report, trust_code=trust_code)
     if as_json:
         print_json({"script": done.script, "files": done.files, "num_samples": done.num_samples})
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from merlin.base.text import duration
 
 if TYPE_CHECKING:
-    from merlin.train.events import Note, Report
+    from merlin.train.reports import Note, Report
 
 LINE_EVERY_S = 5.0
 REDRAW_S = 0.1

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.base.text import count
-from merlin.cli.output import console, flush, print_json, table
+from merlin.cli.output import flush, print_json, print_table
 from merlin.cli.train_display import choose_train_display, number
 from merlin.errors import MerlinError, UsageError
 
 if TYPE_CHECKING:
-    from merlin.train.distributed import World
+    from merlin.train.parallel.world import World
     from merlin.train.events import StopRequest
     from merlin.train.launch import TrainerOutcome
     from merlin.train.prepare import Prepared
@@ -69,7 +69,7 @@ def check_only(request: TrainRequest) -> int:
 
 def train_command(request: TrainRequest) -> int:
     """Train; returns the exit code: 0 finished, 1 if a trainer failed, 128 + signal if it was stopped."""
-    from merlin.train.distributed import World
+    from merlin.train.parallel.world import World
     from merlin.train.events import StopRequest
 
     world = World.of_torchrun(os.environ)
@@ -126,13 +126,15 @@ def _check_trainer(request: TrainRequest, num: int) -> None:
 def _train_in_process(
     prepared: Prepared, run: RunDirectory, index: int, display: Any, stop: StopRequest
 ) -> TrainerOutcome:
-    from merlin.train.distributed import Meeting, World
+    from merlin.train.parallel.rendezvous import Rendezvous
+    from merlin.train.parallel.world import World
     from merlin.train.launch import TrainerOutcome
-    from merlin.train.process import Seat, train
+    from merlin.train.parallel.mesh import Mesh
+    from merlin.train.process import train
 
-    seat = Seat.take(Meeting(World()), prepared.config, index)
+    mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
     last = _Last(display)
-    ending = train(run, prepared.config, seat, last, stop)
+    ending = train(run, prepared.config, mesh, last, stop)
     return TrainerOutcome(index, ending.state, last.seen)
 
 
@@ -140,7 +142,7 @@ class _Last:
     """Passes reports on, and remembers the last one."""
 
     def __init__(self, display: Any) -> None:
-        from merlin.train.events import Report
+        from merlin.train.reports import Report
 
         self._display = display
         self.seen = Report(0)
@@ -155,10 +157,11 @@ class _Last:
 
 def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> int:
     """This command is one of several processes that were started together."""
-    from merlin.train.distributed import Meeting
-    from merlin.train.events import Silent
+    from merlin.train.parallel.rendezvous import Rendezvous
+    from merlin.train.reports import Silent
     from merlin.train.prepare import prepare
-    from merlin.train.process import EXIT_STOPPED, Seat, train
+    from merlin.train.parallel.mesh import Mesh
+    from merlin.train.process import EXIT_STOPPED, train
     from merlin.train.run_directory import RunDirectory, resume_command
 
     words = (*request.words, *_ranks_word(request, world))
@@ -172,16 +175,16 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
     stop.listen()
     place = Path(prepared.config.directory or prepared.config.output)
     place.mkdir(parents=True, exist_ok=True)
-    meeting = Meeting.join(world, place, os.environ)
+    rendezvous = Rendezvous.join(world, place, os.environ)
     begun = str(_begin_together(prepared, request).path) if world.rank == 0 else None
-    run = RunDirectory(Path(meeting.tell_all("run", begun)))
+    run = RunDirectory(Path(rendezvous.from_first("run", begun)))
     if world.rank == 0:
         print(f"run {run.path}", file=sys.stderr, flush=True)
-    seat = Seat.take(meeting, prepared.config, request.trainer)
+    mesh = Mesh.build(rendezvous, prepared.config.tournament, request.trainer)
     with choose_train_display() as display:
-        observer = display if seat.ranks.is_first else Silent()
-        ending = train(run, prepared.config, seat, observer, stop)
-    meeting.close()
+        observer = display if mesh.ranks.is_first else Silent()
+        ending = train(run, prepared.config, mesh, observer, stop)
+    rendezvous.close()
     if ending.state == "finished":
         return 0
     if world.rank == 0:
@@ -261,7 +264,7 @@ def _show(outcomes: Sequence[TrainerOutcome], best: dict[str, Any] | None, run: 
         for o in outcomes
     ]
     columns = ("trainer", "state", "step", "best", "at step", "reason")
-    console().print(table(columns, rows, right=("trainer", "step", "best", "at step")))
+    print_table(columns, rows, right=("trainer", "step", "best", "at step"))
     if best is not None:
         metrics = ", ".join(f"{name} {number(value)}" for name, value in best["metrics"].items())
         print(f"\nbest model: trainer {best['trainer']}, step {best['step']:,}: {metrics}")

@@ -25,10 +25,10 @@ KILLED = "killed"  # the stop reason of a run that left no word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
+class LiveWorkers:
     """The workers of a run on many machines, as the servers know them; a run on one machine has a lock instead."""
 
-    num_workers: int  # chunks that they run at a time
+    num_slots: int  # chunks that they run at a time
     running: Mapping[str, int]  # step instance -> chunks
     idle_queues: tuple[str, ...] = ()  # with tasks that could run, and no worker
 
@@ -89,15 +89,15 @@ def take_snapshot(workspace: Workspace, *, now: float | None = None) -> Snapshot
 
 
 def snapshot_of(
-    workspace: Workspace, state: Replay, live: bool, now: float, *, crew: Crew | None = None
+    workspace: Workspace, state: Replay, live: bool, now: float, *, workers: LiveWorkers | None = None
 ) -> Snapshot:
     """The snapshot of a replay; `live` says whether a run holds the workspace or workers have the study."""
     plan = workspace.plan
     events = state.events()
     starts = [e for e in events if e.kind == "run_started"]
     run_started = starts[-1].time if starts else None
-    if crew is not None:
-        num_workers, seen = crew.num_workers, crew.running
+    if workers is not None:
+        num_workers, seen = workers.num_slots, workers.running
     else:
         num_workers = int(starts[-1].data.get("workers", 0)) if live and starts else 0
         seen = _last_seen(state) if live else {}

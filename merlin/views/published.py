@@ -1,83 +1,125 @@
-"""A published study as commands see it: what the ledger says, who works on it, and whether Redis holds it."""
+"""A study that was published for workers: the ledger says what has ended, and Redis what runs."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
 
+from merlin.base.text import count
+from merlin.config.model import Config
+from merlin.errors import ExecutionError
 from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.ledger.replay import Replay, replay
-from merlin.plan.schedule import Counts, Scheduler
-from merlin.status.snapshot import CANCELLED, end_of_run, is_published
+from merlin.ledger.replay import replay
+from merlin.plan.schedule import Scheduler
+from merlin.plan.task_states import Counts
+from merlin.status.snapshot import CANCELLED, LiveWorkers, end_of_run, is_published
+from merlin.views.queues import served_queues
+from merlin.views.watch import Look, State, idle_queues, sum_by_step
+from merlin.workspace.directory import Workspace
 
-if TYPE_CHECKING:
-    from merlin.config.model import Config
-    from merlin.workspace.directory import Workspace
-
-State = Literal["running", "stopped", "complete", "gone", "dropped"]
+SETTLE_S = 6.0  # for the end of a study to be written down; an owner that was killed is replaced after 4
+POLL_S = 0.1
 
 
-class StudyView:
-    """Looks again with every `update`. Methods raise ExecutionError if Redis does not answer."""
+class PublishedStudy:
+    """Looks at the study anew with every call.
+
+    Raises LedgerError if the ledger cannot be read; methods other than `look` raise ExecutionError if Redis does not
+    answer.
+    """
 
     def __init__(self, workspace: Workspace, config: Config) -> None:
-        self._workspace, self._config = workspace, config
+        self._workspace, self._config, self._plan = workspace, config, workspace.plan
         backend = RedisBackend(config, make_client(config.backend), lease_s=0.0)
-        self._mailbox, self._registry = backend.mailbox(workspace.plan.study_id), backend.registry
-        self._replay: Replay | None = None
+        self._mailbox, self._registry = backend.mailbox(self._plan.study_id), backend.registry
+        self._replay = replay(workspace.ledger_dir, self._plan)
         self._counts: tuple[int, dict[str, Counts]] = (-1, {})
 
-    def update(self) -> None:
-        """Read what the ledger has got since."""
-        if self._replay is None:
-            self._replay = replay(self._workspace.ledger_dir, self._workspace.plan)
-        else:
-            self._replay.update()
+    def look(self) -> Look:
+        """The study now; trouble with Redis is one of the states."""
+        self._replay.update()
+        try:
+            state, reason = self._state()
+            workers, num_running = self._registry.workers(), self._mailbox.num_held()
+        except ExecutionError as error:
+            return Look(state="unreachable", per_step={}, reason=str(error))
+        counts = self._with_running(workers)
+        served = [served_queues(worker, self._config) for worker in workers if not worker.is_stopping]
+        queues = {i.queue for i in self._plan.instances}
+        return Look(
+            state=state,
+            per_step=sum_by_step(self._plan, counts),
+            num_workers=sum(bool(queues & each) for each in served),
+            num_running=num_running,
+            reason=reason,
+            idle_queues=idle_queues(self._plan, counts, set().union(*served)) if state == "running" else (),
+        )
 
-    def state(self) -> tuple[State, str]:
-        """And why the study ended before its end."""
-        if self.is_complete:
+    def live_workers(self) -> LiveWorkers | None:
+        """The workers of the study; None if it does not run."""
+        self._replay.update()
+        if self._state()[0] != "running":
+            return None
+        every = self._registry.workers()
+        served = {worker.name: served_queues(worker, self._config) for worker in every}
+        queues = {i.queue for i in self._plan.instances}
+        ours = [worker for worker in every if queues & served[worker.name]]
+        return LiveWorkers(
+            num_slots=sum(worker.concurrency for worker in ours),
+            running=Counter(c.instance for w in ours for c in w.running if c.study == self._plan.study_id),
+            idle_queues=idle_queues(self._plan, self._with_running(every), set().union(*served.values())),
+        )
+
+    def settle(self) -> None:
+        """See to it that the end is written down, even if no worker is left to do it."""
+        from merlin.execution.distributed.control import write_down_end  # heavy, and needed once
+
+        until = time.monotonic() + SETTLE_S
+        with suppress(ExecutionError):  # then a worker, or the next restart, will do it
+            while is_published(self._replay) and self._is_complete() and time.monotonic() < until:
+                write_down_end(self._workspace, self._config)
+                time.sleep(POLL_S)
+                self._replay.update()
+
+    def republish(self) -> str:
+        """Publish the study again, because Redis does not hold it any more; returns what was done, in words.
+
+        Raises ExecutionError if the servers do not let it, WorkspaceError if somebody else is at it.
+        """
+        from merlin.execution.distributed.open_study import open_study  # heavy, and rarely needed
+
+        opened = open_study(self._workspace, self._config)
+        done = f", {opened.already_ok:,} tasks had ended ok" if opened.already_ok else ""
+        return f"published with {count(opened.num_messages, 'message')}{done}"
+
+    def _state(self) -> tuple[State, str]:
+        """The state, and why the study ended before its end."""
+        if self._is_complete():
             return "complete", ""
-        assert self._replay is not None
         reason = end_of_run(self._replay)
         if reason is not None:
             return ("dropped" if reason == CANCELLED else "stopped"), reason
         return ("running" if self._mailbox.exists() else "gone"), ""
 
-    @property
-    def has_ended(self) -> bool:
-        """The ledger says so; its owner writes that down soon after the last outcome."""
-        assert self._replay is not None
-        return not is_published(self._replay)
-
-    @property
-    def is_complete(self) -> bool:
-        """Every task has an outcome."""
+    def _is_complete(self) -> bool:
+        """Every task has an outcome; the owner writes down the end of the run soon after."""
         return not any(counts.missing for counts in self._of_ledger().values())
 
-    def num_held(self) -> int:
-        """Chunks that workers hold."""
-        return self._mailbox.num_held()
-
-    def workers(self) -> list[WorkerInfo]:
-        """The live workers of all studies."""
-        return self._registry.workers()
-
-    def counts(self, workers: list[WorkerInfo]) -> dict[str, Counts]:
-        """Tasks by state, per step instance; `running` as these workers told it."""
+    def _with_running(self, workers: list[WorkerInfo]) -> dict[str, Counts]:
+        """Tasks by state, per step instance; `running` as these workers reported it."""
         counts = dict(self._of_ledger())
-        for chunk in (c for w in workers for c in w.running if c.study == self._workspace.plan.study_id):
+        for chunk in (c for w in workers for c in w.running if c.study == self._plan.study_id):
             if (have := counts.get(chunk.instance)) is not None:
                 num = min(chunk.hi - chunk.lo, have.ready)
                 counts[chunk.instance] = replace(have, ready=have.ready - num, running=have.running + num)
         return counts
 
     def _of_ledger(self) -> dict[str, Counts]:
-        found = self._replay
-        assert found is not None, "update comes first"
-        if self._counts[0] != found.num_records:
-            scheduler = Scheduler(self._workspace.plan, found.outcomes, num_workers=1)
-            self._counts = found.num_records, scheduler.counts()
+        if self._counts[0] != self._replay.num_records:
+            scheduler = Scheduler(self._plan, self._replay.outcomes, num_workers=1)
+            self._counts = self._replay.num_records, scheduler.counts()
         return self._counts[1]

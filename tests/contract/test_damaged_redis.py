@@ -27,7 +27,7 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import RunningChunk, StudyInfo, WorkerInfo
 from merlin.execution.distributed.scripts import KEYS, Scripts
-from merlin.views.doctor import examine
+from merlin.views.doctor.examine import examine
 
 BOUNDED = settings(
     max_examples=repeats(50, 3000),

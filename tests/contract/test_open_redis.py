@@ -15,7 +15,7 @@ from merlin.config import reach
 from merlin.config.load import find_config
 from merlin.config.model import Endpoint, Secret, Tls
 from merlin.config.reach import check_endpoint
-from merlin.views.doctor import judge_reach
+from merlin.views.doctor.servers import judge_reach
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_server_without_a_password_is_warned_of_where_others_reach_it(
 def test_run_workers_and_config_check_tell_of_it(
     open_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from merlin.cli.servers import require_reachable
+    from merlin.views.servers import require_reachable
 
     config = find_config({"MERLIN_BROKER_URL": open_redis.url, "HOME": str(tmp_path)})
     assert config is not None

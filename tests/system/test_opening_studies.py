@@ -12,7 +12,6 @@ import pytest
 from servers import RedisServer
 from waiting import wait_until
 
-from merlin.cli.sources import RedisSource
 from merlin.config.load import require_config
 from merlin.config.model import Config
 from merlin.errors import ExecutionError, OwnershipLostError, WorkspaceError
@@ -32,6 +31,7 @@ from merlin.plan.owner import Report
 from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import plan_digest, write_plan
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.views.published import PublishedStudy
 from merlin.workspace.directory import Workspace, lock, open_workspace
 
 FAILED = int(Outcome.FAILED)
@@ -276,7 +276,7 @@ def test_monitor_writes_down_what_follows_from_the_last_outcome_if_all_workers_a
 ) -> None:
     open_study(workspace, config)
     worker.fail(worker.take())
-    source = RedisSource(workspace, config)
+    source = PublishedStudy(workspace, config)
     assert source.look().state == "complete"
     source.settle()
     found = replay(workspace.ledger_dir, workspace.plan)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from merlin.cli.options import json_option
+from merlin.cli.options import EXISTING, FILE, json_option, with_options
+from merlin.cli.output import flush, print_json, remark
 from merlin.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from merlin.config.model import Config, Endpoint
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _TITLES = {"broker": "broker", "results_backend": "results backend"}
-_file = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,7 +35,7 @@ def config(context: click.Context, for_test: bool) -> None:
     "-o",
     "--output-file",
     "path",
-    type=_file,
+    type=FILE,
     metavar="FILE",
     help="Where to write it [default: ~/.merlin/app.yaml].",
 )
@@ -50,8 +49,6 @@ def config(context: click.Context, for_test: bool) -> None:
 @click.pass_obj
 def create(for_test: bool, task_server: str, path: Path | None, broker: str) -> None:
     """Write a template to fill in, and use it from now on. A file that exists is kept."""
-    import os
-
     from merlin.config.edit import template, use
     from merlin.config.keys import make_key
     from merlin.config.places import default_config_path, default_key_path
@@ -71,43 +68,32 @@ def create(for_test: bool, task_server: str, path: Path | None, broker: str) -> 
         make_key(default_key_path(os.environ))
 
 
-def _server_options(command: F) -> F:
-    """The options that `update-broker` and `update-backend` share, upstream's letters included."""
-    for option in reversed(
-        (
-            click.option(
-                "--cf",
-                "--config-file",
-                "path",
-                type=_file,
-                metavar="FILE",
-                help="The file to change [default: ~/.merlin/app.yaml].",
-            ),
-            click.option("-u", "--username", metavar="NAME", help="User name on the server."),
-            click.option(
-                "--pf", "--password-file", "password_file", metavar="FILE", help="File with the password."
-            ),
-            click.option("-s", "--server", metavar="HOST", help="Host name of the server."),
-            click.option("-p", "--port", type=click.IntRange(1, 65535), help="Port of the server."),
-            click.option(
-                "-d", "--db-num", type=click.IntRange(min=0), help="Number of the database (Redis)."
-            ),
-            click.option("--tls/--no-tls", default=True, show_default=True, help="Encrypt the connection."),
-            click.option(
-                "-c",
-                "--cert-reqs",
-                type=click.Choice(["required", "optional", "none"]),
-                help="Whether the server's certificate is verified.",
-            ),
-            click.option(
-                "--ca-certs", metavar="FILE", help="The authority that signed the server's certificate."
-            ),
-            click.option("--certfile", metavar="FILE", help="Our certificate, if the server wants one."),
-            click.option("--keyfile", metavar="FILE", help="The key of our certificate."),
-        )
-    ):
-        command = option(command)
-    return command
+# of `update-broker` and `update-backend`, upstream's letters included
+_server_options = with_options(
+    click.option(
+        "--cf",
+        "--config-file",
+        "path",
+        type=FILE,
+        metavar="FILE",
+        help="The file to change [default: ~/.merlin/app.yaml].",
+    ),
+    click.option("-u", "--username", metavar="NAME", help="User name on the server."),
+    click.option("--pf", "--password-file", "password_file", metavar="FILE", help="File with the password."),
+    click.option("-s", "--server", metavar="HOST", help="Host name of the server."),
+    click.option("-p", "--port", type=click.IntRange(1, 65535), help="Port of the server."),
+    click.option("-d", "--db-num", type=click.IntRange(min=0), help="Number of the database (Redis)."),
+    click.option("--tls/--no-tls", default=True, show_default=True, help="Encrypt the connection."),
+    click.option(
+        "-c",
+        "--cert-reqs",
+        type=click.Choice(["required", "optional", "none"]),
+        help="Whether the server's certificate is verified.",
+    ),
+    click.option("--ca-certs", metavar="FILE", help="The authority that signed the server's certificate."),
+    click.option("--certfile", metavar="FILE", help="Our certificate, if the server wants one."),
+    click.option("--keyfile", metavar="FILE", help="The key of our certificate."),
+)
 
 
 @config.command("update-broker")
@@ -131,8 +117,6 @@ def update_backend(kind: str, **options: Any) -> None:
 
 
 def _update(block: str, kind: str, options: dict[str, Any]) -> None:
-    import os
-
     from merlin.config.edit import update_block
     from merlin.config.load import load_config
     from merlin.config.places import default_config_path
@@ -167,8 +151,10 @@ def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
             if file.is_file():
                 value = str(file)
             elif option == "password_file":  # the value may be a password: it is not repeated
-                print("--password-file names a file that does not exist; write the password into it (mode 0600), or "
-                      "Merlin takes this word for the password itself", file=sys.stderr)  # fmt: skip
+                remark(
+                    "--password-file names a file that does not exist; write the password into it (mode 0600), or "
+                    "Merlin takes this word for the password itself"
+                )
             else:
                 raise UsageError(f"--{option.replace('_', '-')} names a file that does not exist")
         values["password" if option == "password_file" else option] = value
@@ -178,12 +164,10 @@ def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
 
 
 @config.command()
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", metavar="FILE", type=EXISTING)
 @click.pass_obj
 def use(for_test: bool, path: Path) -> None:
     """Use another app.yaml from now on (a file, or a directory with one in it)."""
-    import os
-
     from merlin.config.edit import use as point_at
     from merlin.config.load import load_config
 
@@ -201,10 +185,9 @@ def use(for_test: bool, path: Path) -> None:
 @json_option
 def show(as_json: bool) -> None:
     """Show which configuration is used and why. Passwords are never shown."""
-    from merlin.cli.output import print_json
     from merlin.config.load import find_config
 
-    with naming_the_file():
+    with _naming_the_file():
         found = find_config()
     if as_json:
         print_json({"configured": found is not None, **(_facts(found) if found else {})})
@@ -224,7 +207,7 @@ def show(as_json: bool) -> None:
 
 
 @contextmanager
-def naming_the_file() -> Iterator[None]:
+def _naming_the_file() -> Iterator[None]:
     """Before the errors of a configuration: which file it is, and why that one counts."""
     from merlin.config.load import find_config_path
 
@@ -232,7 +215,7 @@ def naming_the_file() -> Iterator[None]:
         yield
     except ConfigError as error:
         if error.diagnostics and (found := find_config_path()) is not None:
-            print(f"the configuration {found[0]} ({found[1]}) cannot be used:", file=sys.stderr)
+            remark(f"the configuration {found[0]} ({found[1]}) cannot be used:")
         raise
 
 
@@ -244,19 +227,15 @@ def _encryption(endpoint: Endpoint) -> str:
 
 def _facts(found: Config) -> dict[str, Any]:
     """What can be shown of a configuration."""
-    servers = {
-        name: {
-            "url": endpoint.safe_url,
-            "kind": endpoint.kind,
-            "address": endpoint.address,
-            "tls": endpoint.tls,
-        }
-        for name, endpoint in (("broker", found.broker), ("results_backend", found.backend))
-    }
+
+    def server(of: Endpoint) -> dict[str, Any]:
+        return {"url": of.safe_url, "kind": of.kind, "address": of.address, "tls": of.tls}
+
     return {
         "origin": found.origin,
         "path": found.path,
-        **servers,
+        "broker": server(found.broker),
+        "results_backend": server(found.backend),
         "key_file": found.key_path,
         "namespace": found.namespace,
         "celery_overrides": sorted(found.celery),  # names alone: a value may hold a secret
@@ -268,11 +247,10 @@ def _facts(found: Config) -> dict[str, Any]:
 @json_option
 def check(as_json: bool) -> None:
     """Check the configuration, the key and the servers; exits with 1 if a server does not answer."""
-    from merlin.cli.output import flush, print_json
-    from merlin.cli.servers import reach_all
     from merlin.config.load import require_config
+    from merlin.views.servers import reach_all
 
-    with naming_the_file():
+    with _naming_the_file():
         found = require_config()
     facts = _facts(found)  # reads the key
     reached = reach_all(found)

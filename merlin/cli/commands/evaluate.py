@@ -6,24 +6,25 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import device_option, json_option, run_argument, trust_code_option
+from merlin.cli.options import (
+    EXISTING,
+    FILE,
+    device_option,
+    json_option,
+    run_argument,
+    trust_code_option,
+)
 
 
 @click.command()
 @run_argument
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The report [default: RUN/report.html].",
-)
+@click.option("-o", "--out", type=FILE, metavar="FILE", help="The report [default: RUN/report.html].")
 @click.option(
     "--split", metavar="NAME", help="Samples to evaluate on, or all [default: test, else validation]."
 )
 @click.option(
     "--data",
-    type=click.Path(exists=True, path_type=Path),
+    type=EXISTING,
     metavar="PATH",
     help="Another data set, or the same one where it lies now [default: the run's].",
 )

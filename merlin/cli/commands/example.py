@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from merlin.cli.options import json_option
+from merlin.cli.output import print_json, print_table
+from merlin.errors import command_line
 
 
 @click.command()
@@ -22,15 +24,13 @@ def example(name: str, to: Path | None, as_json: bool) -> None:
     NAME alone is copied as NAME.yaml; one that needs more files, as a directory.
     """
     from merlin.cli.examples import all_examples, copy_example
-    from merlin.cli.output import console, print_json, table
-    from merlin.errors import command_line
 
     if name == "list":
         found = all_examples()
         if as_json:
             print_json([{"name": e.name, "description": e.description} for e in found])
             return
-        console().print(table(("name", "description"), [(e.name, e.description) for e in found]))
+        print_table(("name", "description"), [(e.name, e.description) for e in found])
         return
     spec = copy_example(name, to)
     shown = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import json_option, run_argument, trust_code_option
+from merlin.cli.options import FILE, json_option, run_argument, trust_code_option
 
 
 @click.command()
@@ -15,12 +15,7 @@ from merlin.cli.options import json_option, run_argument, trust_code_option
     "--to", "format", type=click.Choice(("onnx", "torchscript")), required=True, help="The format to write."
 )
 @click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="File to write, usually .onnx or .pt.",
+    "-o", "--out", type=FILE, required=True, metavar="FILE", help="File to write, usually .onnx or .pt."
 )
 @trust_code_option
 @json_option

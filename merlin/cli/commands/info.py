@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import click
 
+import merlin
 from merlin.cli.options import json_option
+from merlin.cli.output import print_json
+from merlin.errors import ConfigError
 
 PACKAGES = (
     "numpy", "scipy", "h5py", "hdf5plugin", "pyyaml", "pydantic", "duckdb", "click", "rich", "maestrowf",
@@ -18,20 +25,7 @@ PACKAGES = (
 @json_option
 def info(as_json: bool) -> None:
     """Show versions, paths, this machine, and whether the configured servers answer, for bug reports."""
-    import os
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-    from pathlib import Path
-
-    import merlin
-    from merlin.cli.output import print_json
-
-    packages: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = None
+    packages = {name: _version(name) for name in PACKAGES}
     facts = {
         "merlin": merlin.__version__,
         "location": str(Path(merlin.__file__).parent),
@@ -44,21 +38,24 @@ def info(as_json: bool) -> None:
     if as_json:
         print_json({**facts, "packages": packages, "servers": servers})
         return
-    for key, value in facts.items():
-        print(f"{key:<12}{value}")
-    print()
-    for key, value in servers.items():
-        print(f"{key:<12}{value}")
-    print()
-    for name, found in packages.items():
-        print(f"{name:<12}{found or 'not installed'}")
+    for block in (facts, servers, {name: found or "not installed" for name, found in packages.items()}):
+        if block is not facts:
+            print()
+        for key, value in block.items():
+            print(f"{key:<12}{value}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _servers() -> dict[str, str]:
     """The configuration and what the servers answer, in words; merlin doctor looks closer."""
-    from merlin.cli.servers import reach_all
     from merlin.config.load import find_config
-    from merlin.errors import ConfigError
+    from merlin.views.servers import reach_all
 
     try:
         config = find_config()

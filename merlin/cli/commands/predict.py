@@ -6,16 +6,25 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import device_option, json_option, run_argument, trust_code_option
+from merlin.cli.options import (
+    AT_LEAST_ONE,
+    EXISTING,
+    FILE,
+    device_option,
+    json_option,
+    run_argument,
+    split_names,
+    trust_code_option,
+)
 
 
 @click.command()
 @run_argument
-@click.argument("samples", type=click.Path(exists=True, path_type=Path))
+@click.argument("samples", type=EXISTING)
 @click.option(
     "-o",
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     required=True,
     metavar="FILE",
     help="File to write: .npz, .csv, .parquet or .h5; CSV has no place for images.",
@@ -23,7 +32,7 @@ from merlin.cli.options import device_option, json_option, run_argument, trust_c
 @click.option("--fields", metavar="A,B,…", help="Only these scalars and images [default: all].")
 @click.option(
     "--batch-size",
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     default=256,
     show_default=True,
     metavar="N",
@@ -50,5 +59,5 @@ def predict(
     """
     from merlin.cli.results import TrainedRun, predict_command
 
-    names = None if fields is None else [name for name in fields.split(",") if name]
-    predict_command(TrainedRun(run, device, trust_code), samples, out, names, batch_size, as_json)
+    trained = TrainedRun(run, device, trust_code)
+    predict_command(trained, samples, out, split_names(fields), batch_size, as_json)

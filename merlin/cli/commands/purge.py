@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from merlin.base.files import absolute_path
-from merlin.cli.argv import ManyCommand, ManyOption
+from merlin.base.text import count
+from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     json_option,
     parse_assignments,
     spec_or_workspace_argument,
+    steps_option,
     task_server_option,
     vars_option,
 )
-from merlin.errors import UsageError, command_line
+from merlin.cli.output import print_json, remark
+from merlin.errors import StudyGoneError, UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -31,9 +34,7 @@ PURGED = "purged"
 @click.command(cls=ManyCommand)
 @spec_or_workspace_argument
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
-@click.option(
-    "--steps", cls=ManyOption, leaves_last=True, metavar="STEP …", help="Only the queues of these steps."
-)
+@steps_option("--steps", help="Only the queues of these steps.")
 @vars_option
 @task_server_option
 @json_option
@@ -42,7 +43,6 @@ def purge(
     force: bool,
     steps: tuple[str, ...],
     assignments: tuple[str, ...],
-    task_server: str,
     as_json: bool,
 ) -> None:
     """Empty the queues of a spec's steps, and stop its open studies, so that nothing of them waits any more.
@@ -50,12 +50,11 @@ def purge(
     What runs goes on to its end (merlin cancel kills it). The ledger keeps what has ended: merlin restart
     publishes the rest again. Other studies with the same queues lose nothing.
     """
-    from merlin.base.text import count
-    from merlin.cli.output import print_json
-    from merlin.cli.servers import load_workers, open_registry, require_reachable
     from merlin.config.load import require_config
     from merlin.execution.distributed.launch import queues_of
     from merlin.execution.distributed.queues import purge as purge_queues
+    from merlin.views.servers import open_registry, require_reachable
+    from merlin.views.workers import load_workers
 
     document, by_step = load_workers(spec_or_workspace, parse_assignments(assignments))
     queues = queues_of(by_step, steps)
@@ -67,26 +66,20 @@ def purge(
         _confirm(config, queues, studies)
     stopped = [_stop(study, registry, config) for study in studies]  # first, or its messages come again
     removed = purge_queues(config, queues)
+    shown = {config.display_queue(config.queue_name(name)): num for name, num in removed.items()}
     if as_json:
-        shown = {config.display_queue(config.queue_name(name)): num for name, num in removed.items()}
         print_json({"queues": shown, "studies": stopped, "exit_code": 0})
-        return
-    for name, num in removed.items():
-        print(f"{config.display_queue(config.queue_name(name))}: {count(num, 'message')} removed")
-    for study in stopped:
-        goes_on = f"; {count(study['running'], 'chunk')} will still end" if study["running"] else ""
-        go_on = command_line("restart", study["workspace"])
-        print(f"stopped {study['workspace']}{goes_on}; go on with: {go_on}")
-    if not stopped:
-        print("no open study of this spec")
+    else:
+        _show(shown, stopped)
 
 
 def choose_studies(
     studies: Sequence[StudyInfo], path: Path, name: str, queues: Sequence[str]
 ) -> list[StudyInfo]:
-    """The open studies that a purge stops: of this name, or in this workspace, with its extensions; with one of
-    the queues."""
+    """The open studies with one of the queues that a purge stops.
 
+    Those of the study in the workspace `path`, with its extensions; for a spec, all of this name.
+    """
     if path.is_dir():
         root = absolute_path(path)
         of_spec = [s for s in studies if root in (Path(s.workspace), Path(s.workspace).parent.parent)]
@@ -97,24 +90,19 @@ def choose_studies(
 
 def _confirm(config: Config, queues: Sequence[str], studies: Sequence[StudyInfo]) -> None:
     """Ask on a terminal. Raises UsageError elsewhere, click.Abort for no."""
-    from merlin.base.text import count
     from merlin.execution.distributed.queues import queue_depths
 
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("purge asks before it removes anything, and nobody can answer here; add --force")
-    num = sum(info.depth for info in queue_depths(config, queues).values())
+    messages = count(sum(info.depth for info in queue_depths(config, queues).values()), "message")
     for study in studies:
-        print(f"  {study.workspace}", file=sys.stderr)
-    click.confirm(
-        f"Remove {count(num, 'message')} from {', '.join(queues)} and stop {count(len(studies), 'study', 'studies')}?",
-        abort=True,
-        err=True,
-    )
+        remark(f"  {study.workspace}")
+    what = f"{messages} from {', '.join(queues)} and stop {count(len(studies), 'study', 'studies')}"
+    click.confirm(f"Remove {what}?", abort=True, err=True)
 
 
 def _stop(study: StudyInfo, registry: RedisRegistry, config: Config) -> dict[str, Any]:
     """Nothing of the study starts any more; what runs may end. Written down in its ledger."""
-    from merlin.errors import StudyGoneError, WorkspaceError
     from merlin.execution.distributed.control import stop
     from merlin.workspace.directory import open_workspace
 
@@ -124,3 +112,14 @@ def _stop(study: StudyInfo, registry: RedisRegistry, config: Config) -> dict[str
         running = 0
     registry.withdraw(study.study_id)
     return {"study": study.study_id, "name": study.name, "workspace": study.workspace, "running": running}
+
+
+def _show(removed: dict[str, int], stopped: Sequence[dict[str, Any]]) -> None:
+    for name, num in removed.items():
+        print(f"{name}: {count(num, 'message')} removed")
+    for study in stopped:
+        goes_on = f"; {count(study['running'], 'chunk')} will still end" if study["running"] else ""
+        go_on = command_line("restart", study["workspace"])
+        print(f"stopped {study['workspace']}{goes_on}; go on with: {go_on}")
+    if not stopped:
+        print("no open study of this spec")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from merlin.base.text import count
 from merlin.cli.argv import ManyCommand, ManyOption, is_assignment
-from merlin.cli.options import json_option, parse_assignments
+from merlin.cli.options import EXISTING_FILE, FILE, json_option, parse_assignments
+from merlin.cli.output import print_json
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ def _is_bound(word: str) -> bool:
 
 
 @click.command(cls=ManyCommand)
-@click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("spec", required=False, type=EXISTING_FILE)
 @click.option(
     "--method", type=click.Choice(METHODS), help="How to spread the points [default: latin_hypercube]."
 )
@@ -38,13 +40,7 @@ def _is_bound(word: str) -> bool:
 @click.option(
     "--vars", "assignments", cls=ManyOption, accepts=is_assignment, metavar="K=V …", help="With SPEC."
 )
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="File to write: .npy, .csv, .tab or .parquet.",
-)
+@click.option("-o", "--out", type=FILE, required=True, help="File to write: .npy, .csv, .tab or .parquet.")
 @json_option
 def samples(
     spec: Path | None,
@@ -62,8 +58,6 @@ def samples(
     merlin samples --method sobol --num 128 --bounds X:0:1 Y:-5:5 --out samples.npy
     merlin samples study.yaml --out samples.csv
     """
-    from merlin.base.text import count
-    from merlin.cli.output import print_json
     from merlin.workspace.sampling import write_samples
 
     if spec is not None:

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import click
 
+from merlin.cli.options import FILE
+from merlin.cli.output import dump_file, print_json
+
 
 @click.command()
 @click.argument("what", type=click.Choice(["spec", "train"]), default="spec")
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to this file."
-)
+@click.option("-o", "--output", type=FILE, help="Write it to this file.")
 def schema(what: str, output: Path | None) -> None:
     """Print the JSON Schema of specs, or of training configurations, made from the model that checks them.
 
     In VS Code with the YAML extension: merlin schema -o .merlin-schema.json, and as the first line of a spec:
     # yaml-language-server: $schema=.merlin-schema.json
     """
-    from merlin.cli.output import dump_file, print_json
-
     if what == "train":
         from merlin.train.config import json_schema
     else:

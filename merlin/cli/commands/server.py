@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from merlin.cli.options import json_option
+from merlin.base.text import count, duration, size
+from merlin.cli.options import AT_LEAST_ONE, FOLDER, json_option, with_options
+from merlin.cli.output import flush, plain, print_json, remark
 from merlin.errors import ConfigError, UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.server.folder import Folder
     from merlin.server.status import Status
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 ENGINES = ("auto", "system", "wheel", "docker", "podman", "singularity", "apptainer")
 
 folder_option = click.option(
     "--dir",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     default=Path("merlin_server"),
     show_default=True,
     help="The directory of the server.",
 )
-host_option = click.option(
-    "-ip",
-    "--ipaddress",
-    "--host",
-    "host",
-    metavar="ADDRESS",
-    help="Bind to this address [default: 127.0.0.1].",
-)
-port_option = click.option(
-    "-p", "--port", type=click.IntRange(1, 65535), help="Listen on this port [default: a free one]."
-)
-engine_option = click.option(
-    "--engine",
-    type=click.Choice(ENGINES),
-    help="What runs Redis [default: auto: the system's, else the wheel's].",
+place_options = with_options(
+    click.option(
+        "-ip",
+        "--ipaddress",
+        "--host",
+        "host",
+        metavar="ADDRESS",
+        help="Bind to this address [default: 127.0.0.1].",
+    ),
+    click.option(
+        "-p", "--port", type=click.IntRange(1, 65535), help="Listen on this port [default: a free one]."
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        help="What runs Redis [default: auto: the system's, else the wheel's].",
+    ),
 )
 image_option = click.option("--image", metavar="NAME", help="The image of a container engine.")
 
@@ -61,7 +64,7 @@ def _folder(path: Path) -> Folder:
     return Folder(path.absolute())
 
 
-def _changes(**given: Any) -> dict[str, Any]:
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
     """The settings that the command line changes."""
     changes = {name: value for name, value in given.items() if value is not None}
     if "port" in changes:
@@ -71,16 +74,14 @@ def _changes(**given: Any) -> dict[str, Any]:
 
 @server.command()
 @folder_option
-@host_option
-@port_option
-@engine_option
+@place_options
 @image_option
-def init(folder: Path, host: str | None, port: int | None, engine: str | None, image: str | None) -> None:
+def init(folder: Path, **given: Any) -> None:
     """Make the directory of a server, with a random password. One that exists is kept."""
     from merlin.server.lifecycle import init as make
 
     place = _folder(folder)
-    made = make(place, _changes(host=host, port=port, engine=engine, image=image))
+    made = make(place, _changes(given))
     print("Merlin server initialization successful.")  # upstream's words, for scripts that wait for them
     print(f"{place.path} is {'ready' if made else 'there already'}; next: merlin server start")
     _say_who_can_connect(place)
@@ -88,19 +89,16 @@ def init(folder: Path, host: str | None, port: int | None, engine: str | None, i
 
 @server.command()
 @folder_option
-@host_option
-@port_option
-@engine_option
+@place_options
 @json_option
-def start(folder: Path, host: str | None, port: int | None, engine: str | None, as_json: bool) -> None:
+def start(folder: Path, as_json: bool, **given: Any) -> None:
     """Start the server, and wait until it answers. It is made first if there is none."""
-    from merlin.cli.output import print_json
     from merlin.server.lifecycle import start as begin
 
     place = _folder(folder)
-    found, started = begin(place, _changes(host=host, port=port, engine=engine))
+    found, started = begin(place, _changes(given))
     if as_json:
-        print_json({**_facts(found), "started": started})
+        print_json({**plain(found), "started": started})
         return
     if started:
         _say_started(found)
@@ -114,9 +112,7 @@ def _say_started(found: Status) -> None:
 
 
 def _say_how_to_use(place: Folder) -> None:
-    """Whether `merlin run` in this directory takes this server, and how to take it elsewhere."""
-    import os
-
+    """Say whether `merlin run` in this directory takes this server, and how to take it elsewhere."""
     from merlin.config.load import find_config_path
 
     try:
@@ -128,8 +124,8 @@ def _say_how_to_use(place: Folder) -> None:
     if used == place.app_file.resolve() and not url:
         print("Merlin uses it in this directory. From anywhere:")
     else:
-        print(f"Merlin does NOT use it yet: {'MERLIN_BROKER_URL' if url else used or 'it is elsewhere'} comes first."
-              " To use it:")  # fmt: skip
+        first = "MERLIN_BROKER_URL" if url else used or "it is elsewhere"
+        print(f"Merlin does NOT use it yet: {first} comes first. To use it:")
     print(f"  {'unset MERLIN_BROKER_URL; ' if url else ''}{command_line('config', 'use', place.app_file)}")
     _say_who_can_connect(place)
 
@@ -154,13 +150,11 @@ def _say_who_can_connect(place: Folder) -> None:
 @json_option
 def status(folder: Path, as_json: bool) -> None:
     """Show whether the server runs; exits with 1 if it does not."""
-    from merlin.base.text import count, duration, size
-    from merlin.cli.output import flush, print_json
     from merlin.server.status import status as look
 
     found = look(_folder(folder))
     if as_json:
-        print_json(_facts(found))
+        print_json(found)
     else:
         if found.state not in ("hanging", "elsewhere"):  # upstream's words, for scripts that look for them
             print(f"Merlin server is {'' if found.state in ('running', 'loading') else 'not '}running.")
@@ -172,13 +166,6 @@ def status(folder: Path, as_json: bool) -> None:
             print(f"  {found.detail}")
     flush()
     sys.exit(0 if found.state == "running" else 1)
-
-
-def _facts(found: Status) -> dict[str, Any]:
-    from merlin.cli.output import jsonable
-
-    facts: dict[str, Any] = jsonable(found)
-    return facts
 
 
 def _headline(found: Status) -> str:
@@ -203,65 +190,44 @@ def stop(folder: Path) -> None:
 @json_option
 def restart(folder: Path, as_json: bool) -> None:
     """Stop the server and start it again; studies go on where they were."""
-    from merlin.cli.output import print_json
     from merlin.server.lifecycle import restart as again
 
     place = _folder(folder)
     found = again(place)
     if as_json:
-        print_json(_facts(found))
+        print_json(found)
     else:
         _say_started(found)
         print(_headline(found))
         _say_who_can_connect(place)
 
 
-def _config_options(command: F) -> F:
-    for option in reversed(
-        (
-            host_option,
-            port_option,
-            engine_option,
-            image_option,
-            click.option(
-                "-pwd",
-                "--password",
-                "password",
-                metavar="FILE",
-                help="A file with the password (mode 0600); - asks for it.",
-            ),
-            click.option(
-                "--add-user",
-                nargs=2,
-                metavar="NAME FILE",
-                help="Add a user, whose password is in a file; - asks for it. Counts at once.",
-            ),
-            click.option("--remove-user", metavar="NAME", help="Remove a user. Counts at once."),
-            click.option("-d", "--directory", "data_dir", metavar="DIR", help="Where Redis keeps its data."),
-            click.option(
-                "-ss", "--snapshot-seconds", type=click.IntRange(min=1), help="Seconds between snapshots."
-            ),
-            click.option(
-                "-sc", "--snapshot-changes", type=click.IntRange(min=1), help="Changes worth a snapshot."
-            ),
-            click.option("-sf", "--snapshot-file", help="The file of snapshots.", metavar="NAME"),
-            click.option(
-                "-am",
-                "--append-mode",
-                "append_sync",
-                type=click.Choice(["always", "everysec", "no"]),
-                help="How often the append-only file is forced to the disk.",
-            ),
-            click.option("-af", "--append-file", help="The append-only file.", metavar="NAME"),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 @server.command("config")
 @folder_option
-@_config_options
+@place_options
+@image_option
+@click.option(
+    "-pwd", "--password", metavar="FILE", help="A file with the password (mode 0600); - asks for it."
+)
+@click.option(
+    "--add-user",
+    nargs=2,
+    metavar="NAME FILE",
+    help="Add a user, whose password is in a file; - asks for it. Counts at once.",
+)
+@click.option("--remove-user", metavar="NAME", help="Remove a user. Counts at once.")
+@click.option("-d", "--directory", "data_dir", metavar="DIR", help="Where Redis keeps its data.")
+@click.option("-ss", "--snapshot-seconds", type=AT_LEAST_ONE, help="Seconds between snapshots.")
+@click.option("-sc", "--snapshot-changes", type=AT_LEAST_ONE, help="Changes worth a snapshot.")
+@click.option("-sf", "--snapshot-file", help="The file of snapshots.", metavar="NAME")
+@click.option(
+    "-am",
+    "--append-mode",
+    "append_sync",
+    type=click.Choice(["always", "everysec", "no"]),
+    help="How often the append-only file is forced to the disk.",
+)
+@click.option("-af", "--append-file", help="The append-only file.", metavar="NAME")
 def configure(
     folder: Path,
     add_user: tuple[str, str] | None,
@@ -278,7 +244,7 @@ def configure(
     from merlin.server.status import status as look
 
     place = _folder(folder)
-    changes = _changes(**given)
+    changes = _changes(given)
     new_password = ""
     if data_dir is not None:
         changes["data_dir"] = str(Path(data_dir).expanduser().absolute())
@@ -287,27 +253,29 @@ def configure(
     elif password is not None:
         new_password, changes["password_file"] = _password("--password", password), ""
     if add_user or remove_user:
-        users = dict(place.settings().users)
-        if remove_user and users.pop(remove_user, None) is None:
-            known = ", ".join(users) or "none"
-            raise UsageError(f"--remove-user: there is no user {remove_user!r}; there are: {known}")
-        if add_user:
-            users[add_user[0]] = _digest(_password("--add-user", add_user[1]))
-        changes["users"] = users
+        changes["users"] = _users(dict(place.settings().users), add_user, remove_user)
     if not changes:
         raise UsageError("nothing to change; see: merlin server config --help")
     running = look(place).state in ("running", "loading", "hanging")
     change(place, changes, password=new_password)
-    later = running and set(changes) != {"users"}
-    print(
-        f"changed: {', '.join(sorted(set(changes) - {'port_is_fixed'}))}"
-        + ("; it counts after: merlin server restart" if later else "")
-    )
+    later = "; it counts after: merlin server restart" if running and set(changes) != {"users"} else ""
+    print(f"changed: {', '.join(sorted(set(changes) - {'port_is_fixed'}))}{later}")
+
+
+def _users(users: dict[str, str], add: tuple[str, str] | None, remove: str | None) -> dict[str, str]:
+    """The users with what Redis keeps of their passwords, after one was removed and one added."""
+    if remove and users.pop(remove, None) is None:
+        known = ", ".join(users) or "none"
+        raise UsageError(f"--remove-user: there is no user {remove!r}; there are: {known}")
+    if add:
+        name, word = add
+        users[name] = hashlib.sha256(_password("--add-user", word).encode()).hexdigest()
+    return users
 
 
 def _password(option: str, word: str) -> str:
     """The password that a file holds, that is typed in (-), or, as upstream takes it, `word` itself."""
-    from merlin.config.block import looks_like_a_file
+    from merlin.config.places import looks_like_a_file
 
     file = Path(word).expanduser()
     if word == "-":
@@ -318,16 +286,11 @@ def _password(option: str, word: str) -> str:
     elif looks_like_a_file(word):
         raise UsageError(f"{option}: there is no file {word}; make it, with the password in its first line")
     else:
-        print(f"{option}: there is no file of this name, so it is the password itself, which everybody on this machine "
-              "can read on your command line; a file, or - to type it, is safer", file=sys.stderr)  # fmt: skip
+        remark(
+            f"{option}: there is no file of this name, so it is the password itself, which everybody on this machine "
+            "can read on your command line; a file, or - to type it, is safer"
+        )
         password = word
     if not password:
         raise UsageError(f"{option}: the password is empty")
     return password
-
-
-def _digest(password: str) -> str:
-    """What Redis keeps of a password."""
-    import hashlib
-
-    return hashlib.sha256(password.encode()).hexdigest()

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import json_option, workspace_argument
+from merlin.cli.options import csv_option, json_option, workspace_argument
+from merlin.cli.output import print_answer, remark
 
 
 @click.command(short_help="Ask a study anything, in SQL.")
 @workspace_argument
 @click.argument("query")
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@csv_option
 def sql(workspace: Path, query: str, as_json: bool, as_csv: bool) -> None:
     """Answer a DuckDB QUERY over the study in WORKSPACE (or the newest of a spec); "-" reads it from stdin.
 
@@ -26,20 +27,9 @@ def sql(workspace: Path, query: str, as_json: bool, as_csv: bool) -> None:
     merlin sql WORKSPACE "describe tasks"
     """
     from merlin.cli.find import find_workspace
-    from merlin.cli.output import console, print_json, table
     from merlin.status.sql import query as ask
 
-    text = sys.stdin.read() if query == "-" else query
-    answer = ask(find_workspace(workspace), text)
+    answer = ask(find_workspace(workspace), sys.stdin.read() if query == "-" else query)
     if answer.note:
-        print(answer.note, file=sys.stderr)
-    if as_json:
-        print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
-    elif as_csv:
-        import csv
-
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(answer.columns)
-        writer.writerows(answer.rows)
-    else:
-        console().print(table(answer.columns, answer.rows))
+        remark(answer.note)
+    print_answer(answer.columns, answer.rows, as_json=as_json, as_csv=as_csv)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import json_option, task_server_option, worker_filters
+from merlin.cli.options import json_option, worker_filters
+from merlin.cli.output import flush, print_json, remark
 
 if TYPE_CHECKING:
     from merlin.execution.distributed.redis_registry import RedisRegistry
@@ -27,7 +30,6 @@ POLL_S = 0.2
     "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS",
     help="Wait until they have ended; exit with 1 if one has not.",
 )  # fmt: skip
-@task_server_option
 @json_option
 def stop_workers(
     spec: Path | None,
@@ -35,18 +37,15 @@ def stop_workers(
     patterns: tuple[str, ...],
     now: bool,
     wait_s: float,
-    task_server: str,
     as_json: bool,
 ) -> None:
     """Stop your workers, or those that pass all filters, once they have finished what they run.
 
     What they have not begun stays in the queues, for other workers.
     """
-    from merlin.base.text import count
-    from merlin.cli.choose_workers import choose_workers, short_name
-    from merlin.cli.output import flush, print_json
-    from merlin.cli.servers import make_filter, open_registry
     from merlin.config.load import require_config
+    from merlin.views.servers import open_registry
+    from merlin.views.workers import choose_workers, make_filter, short_name
 
     config = require_config()
     wanted = make_filter(spec, queues, patterns)
@@ -59,23 +58,18 @@ def stop_workers(
     if as_json:
         print_json({"stopped": [w.name for w in found if w not in left], "alive": left, "exit_code": code})
     elif not found:
-        print(
-            f"no workers {'are alive' if wanted.is_empty else 'pass these filters'}; nothing to stop",
-            file=sys.stderr,
-        )
+        remark(f"no workers {'are alive' if wanted.is_empty else 'pass these filters'}; nothing to stop")
     else:
         how = "now" if now else "after what runs there"
         print(f"{count(len(found), 'worker')} told to stop {how}: {', '.join(map(short_name, found))}")
     flush()
     for worker in () if as_json else left:
-        print(f"{short_name(worker)} (pid {worker.pid} on {worker.host}) is still alive", file=sys.stderr)
+        remark(f"{short_name(worker)} (pid {worker.pid} on {worker.host}) is still alive")
     sys.exit(code)
 
 
 def _wait(registry: RedisRegistry, stopped: list[WorkerInfo], wait_s: float) -> list[WorkerInfo]:
     """Those of `stopped` that are alive after `wait_s` seconds."""
-    import time
-
     from merlin.execution.distributed.control import has_died
 
     deadline = time.monotonic() + wait_s

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import json_option, parse_assignments, spec_argument, spec_options
+from merlin.cli.output import print_json
 
 if TYPE_CHECKING:
     from merlin.workspace.prepare import StudyOptions
@@ -19,20 +21,13 @@ if TYPE_CHECKING:
 @spec_argument
 @spec_options
 @json_option
-def validate(
-    spec: Path,
-    assignments: tuple[str, ...],
-    options: StudyOptions,
-    as_json: bool,
-) -> None:
+def validate(spec: Path, assignments: tuple[str, ...], options: StudyOptions, as_json: bool) -> None:
     """Check SPEC and show every problem with its line and column.
 
     Exits with 0 when the spec can run (warnings allowed) and with 2 when it cannot. Nothing is written.
     """
-    from merlin.base.text import count
-    from merlin.cli.forecast import UNKNOWN, forecast
-    from merlin.cli.output import print_json
     from merlin.execution.try_import import import_findings
+    from merlin.views.forecast import UNKNOWN, forecast
     from merlin.workspace.checking import check_study
 
     plan, diagnostics = check_study(spec, parse_assignments(assignments), options, import_findings)

@@ -13,7 +13,7 @@ from merlin.cli import main as command_line
 from merlin.cli.find import find_workspace
 from merlin.config.study_places import remember, remembered
 from merlin.errors import WorkspaceError
-from merlin.status.studies import studies_in
+from merlin.views.studies import studies_in
 
 SPEC = "description: {name: demo, description: d}\nstudy: [{name: a, description: d, run: {cmd: 'true'}}]\n"
 

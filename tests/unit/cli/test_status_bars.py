@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.cli.commands.status import _show_advice, bar
+from merlin.cli.study_status import bar, show_advice
 
 FILLS = {"ok": "o", "failed": "f", "skipped": "s", "missing": "m"}
 NUMBERS = st.integers(0, 10**9)
@@ -29,5 +29,5 @@ def test_a_run_that_does_not_tell_what_it_works_on_is_not_called_idle(capsys) ->
         run: Any = SimpleNamespace(
             state="running", num_workers=2, steps=[SimpleNamespace(running=at_work)], eta_s=None
         )
-        _show_advice([run], {"missing": 5, "failed": 0})
+        show_advice([run], {"missing": 5, "failed": 0})
         assert capsys.readouterr().out == told

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from merlin.cli.commands.shards.find import find_data_sets, path_argument
-from merlin.cli.options import json_option, workers_option
-from merlin.errors import UsageError
+from merlin.base.text import count, duration, size
+from merlin.cli.commands.shards.find import find_data_set, path_argument
+from merlin.cli.options import AT_LEAST_ONE, FOLDER, json_option, split_names, workers_option
+from merlin.cli.output import print_json
 
 if TYPE_CHECKING:
-    from merlin.shards.export.base import Options
+    from merlin.shards.export.base import ExportOptions
 
 FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
 
@@ -23,7 +25,7 @@ FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
 @click.option(
     "-o",
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     required=True,
     metavar="DIR",
     help="Directory to write; a killed export goes on there.",
@@ -34,14 +36,14 @@ FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
 @click.option("--split", metavar="NAME", help="Only the samples of this split.")
 @click.option(
     "--samples-per-file",
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     metavar="N",
     help="Samples of a file [default: the format's].",
 )
 @click.option("--compression", metavar="NAME", help="Compression of the files [default: the format's].")
 @click.option(
     "--trainers",
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     metavar="K",
     help="LBANN: sample lists for K trainers, disjoint and equal.",
 )
@@ -65,47 +67,33 @@ def export(
 
     Finished files are kept when an export is killed and started again; export.json is written last.
     """
-    from merlin.shards.export.base import Options
+    from merlin.shards.export.base import ExportOptions
 
-    options = Options(
+    options = ExportOptions(
         format=format,
-        fields=None if fields is None else tuple(name for name in fields.split(",") if name),
+        fields=split_names(fields),
         split=split,
         samples_per_file=samples_per_file or 0,
         compression=compression or "",
         trainers=trainers or 0,
     )
-    found = find_data_sets(path)
-    if len(found) > 1:
-        names = ", ".join(str(folder) for folder in found)
-        raise UsageError(f"{path} holds several data sets; name one of: {names}")
-    _export(found[0], out, options, num_workers, overwrite, as_json)
+    _export(find_data_set(path), out, options, num_workers, overwrite, as_json)
 
 
 def _export(
-    path: Path, out: Path, options: Options, num_workers: int | None, overwrite: bool, as_json: bool
+    path: Path, out: Path, options: ExportOptions, num_workers: int | None, overwrite: bool, as_json: bool
 ) -> None:
-    import time
-
     from merlin.cli.bar import progress_bar
-    from merlin.cli.output import print_json
     from merlin.shards.export.run import export as export_one
 
     begin = time.monotonic()
-    with progress_bar(f"export to {options.format}", "samples", quiet=as_json) as tell:
-        told = export_one(path, out, options, overwrite=overwrite, num_workers=num_workers, progress=tell)
+    with progress_bar(f"export to {options.format}", "samples", quiet=as_json) as report:
+        facts = export_one(path, out, options, overwrite=overwrite, num_workers=num_workers, progress=report)
+    seconds = time.monotonic() - begin
     if as_json:
-        print_json({"out": out, "seconds": time.monotonic() - begin, **told})
-    else:
-        print(_summary(told, out, time.monotonic() - begin))
-
-
-def _summary(told: dict[str, Any], out: Path, seconds: float) -> str:
-    from merlin.base.text import count, duration, size
-
-    files = count(len({entry["file"] for entry in told["files"]}), "file")
-    listed = "".join(f"\n  {out / name}" for name in told["described_by"][:8])
-    return (
-        f"{out}: {count(told['num_samples'], 'sample')} in {files}, {size(told['size_bytes'])}, "
-        f"{duration(seconds)}{listed}"
-    )
+        print_json({"out": out, "seconds": seconds, **facts})
+        return
+    num = f"{count(facts['num_samples'], 'sample')} in {count(len({f['file'] for f in facts['files']}), 'file')}"
+    print(f"{out}: {num}, {size(facts['size_bytes'])}, {duration(seconds)}")
+    for name in facts["described_by"][:8]:
+        print(f"  {out / name}")

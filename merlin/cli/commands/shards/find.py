@@ -6,9 +6,18 @@ from pathlib import Path
 
 import click
 
-from merlin.errors import NotADataSetError
+from merlin.cli.options import EXISTING
+from merlin.errors import NotADataSetError, UsageError
 
-path_argument = click.argument("path", type=click.Path(exists=True, path_type=Path))
+path_argument = click.argument("path", type=EXISTING)
+
+
+def find_data_set(path: Path) -> Path:
+    """The directory of the one data set that `path` means. Raises NotADataSetError, or UsageError for several."""
+    found = find_data_sets(path)
+    if len(found) > 1:
+        raise UsageError(f"{path} holds several data sets; name one of: {', '.join(map(str, found))}")
+    return found[0]
 
 
 def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from merlin.cli.options import json_option
+from merlin.base.text import count
+from merlin.cli.options import EXISTING_FILE, FOLDER, json_option
+from merlin.cli.output import print_json
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,20 +17,15 @@ if TYPE_CHECKING:
 
 
 @click.command("import")
-@click.argument(
-    "sources", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("sources", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option(
-    "--schema",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="YAML: what the columns of the files mean.",
+    "--schema", type=EXISTING_FILE, metavar="FILE", help="YAML: what the columns of the files mean."
 )
 @click.option("--infer", is_flag=True, help="Guess the schema and print it; with --out, import by it.")
 @click.option(
     "-o",
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     help="Directory of the data set; a killed import goes on there.",
 )
@@ -73,14 +70,12 @@ def _schema(sources: tuple[Path, ...], path: Path | None, *, shown: bool) -> Imp
 def _import(
     sources: tuple[Path, ...], schema: ImportSchema, out: Path, overwrite: bool, as_json: bool
 ) -> None:
-    from merlin.base.text import count
     from merlin.cli.bar import progress_bar
-    from merlin.cli.output import print_json
     from merlin.shards.describe import describe
     from merlin.shards.importing.run import import_data
 
-    with progress_bar("import", "samples", quiet=as_json) as tell:
-        data = import_data(sources, schema, out, overwrite=overwrite, progress=tell)
+    with progress_bar("import", "samples", quiet=as_json) as report:
+        data = import_data(sources, schema, out, overwrite=overwrite, progress=report)
     if as_json:
         print_json(describe(out).to_json())
         return

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.commands.shards.find import find_data_sets, path_argument
-from merlin.errors import UsageError
+from merlin.cli.commands.shards.find import find_data_set, path_argument
+from merlin.cli.options import FILE
+from merlin.cli.output import is_terminal
 
 KINDS = ("all", "inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
 
@@ -17,7 +18,7 @@ KINDS = ("all", "inputs", "scalars", "series", "images", "volumes", "graphs", "r
 @click.option(
     "-o",
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     default=Path("data_set.png"),
     show_default=True,
     help="File to write: .png, .pdf or .svg for a picture, .html for a page with tables.",
@@ -39,17 +40,12 @@ def plot(path: Path, out: Path, kind: str, fields: tuple[str, ...], num: int, sp
     A page (-o NAME.html) is one file that can be mailed. Of very many samples a fixed subset is drawn, and the charts
     say so.
     """
-    from merlin.cli.output import is_terminal
+    from merlin.shards.ensemble import open_shards
     from merlin.shards.plot import request, write_plot
-    from merlin.shards.reading.reader import open_shards
 
-    found = find_data_sets(path)
-    if len(found) > 1:
-        names = ", ".join(str(folder) for folder in found)
-        raise UsageError(f"{path} holds several data sets; name one of: {names}")
     chosen = [name for word in fields for name in word.split(",") if name]
     wanted = request(kind, fields=chosen, num=num, split=split, query=query)
-    with open_shards(found[0]) as ensemble:
+    with open_shards(find_data_set(path)) as ensemble:
         if not is_terminal():
             print(write_plot(ensemble, out, wanted))
             return

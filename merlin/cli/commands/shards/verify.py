@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from merlin.base.text import count, duration, size
 from merlin.cli.commands.shards.find import find_data_sets, path_argument
-from merlin.cli.options import json_option
+from merlin.cli.options import AT_LEAST_ONE, EXISTING_FOLDER, json_option
+from merlin.cli.output import flush, print_json
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,14 +31,14 @@ EXIT_INTERRUPTED = 130
 )
 @click.option(
     "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=EXISTING_FOLDER,
     metavar="DIR",
     help="With --repair: the workspace of the study, for a data set that was copied elsewhere.",
 )
 @click.option(
     "--workers",
     "num_workers",
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     metavar="N",
     help="Threads that read, and processes that run samples again [default: all cores].",
 )
@@ -56,7 +58,6 @@ def verify(
     no data set.
     """
     from merlin.cli.bar import progress_bar
-    from merlin.cli.output import flush, print_json
     from merlin.shards.proving.verify import verify as verify_one
 
     if with_repair and quick:
@@ -65,8 +66,8 @@ def verify(
         raise UsageError("--workspace says where --repair runs samples again; give both")
 
     def check(folder: Path) -> Report:
-        with progress_bar(f"verify {folder.name}", "bytes") as tell:
-            return verify_one(folder, tell, quick=quick, workers=num_workers)
+        with progress_bar(f"verify {folder.name}", "bytes") as report_bytes:
+            return verify_one(folder, report_bytes, quick=quick, workers=num_workers)
 
     documents, code = [], 0
     for folder in find_data_sets(path, lost=True):
@@ -91,7 +92,6 @@ def verify(
 
 
 def _show(report: Report, *, with_advice: bool) -> None:
-    from merlin.base.text import count
     from merlin.cli.repairing import how_to_repair
 
     for problem in report.problems:
@@ -108,8 +108,6 @@ def _show(report: Report, *, with_advice: bool) -> None:
 
 
 def _show_size(report: Report) -> None:
-    from merlin.base.text import count, duration, size
-
     print(f"  {report.counts}")
     pace = f" ({size(report.num_read / report.seconds)}/s)" if report.num_read and report.seconds else ""
     read = f"{size(report.num_read)} of {size(report.size_bytes)} read in {duration(report.seconds)}{pace}"

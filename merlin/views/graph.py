@@ -1,12 +1,12 @@
-"""The graph of a plan's steps, one node per step whatever its parameters, and its Mermaid text. Pure."""
+"""The graph of a plan's steps, one node per step whatever its parameters, as a list and as Mermaid text. Pure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
-from merlin.cli.forecast import UNKNOWN, tasks_of, total
 from merlin.plan.plan import Plan, StepKind
+from merlin.views.forecast import UNKNOWN, tasks_of, total
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +56,16 @@ def graph_of(plan: Plan) -> list[Node]:
     return list(nodes.values())
 
 
+def listing(nodes: list[Node]) -> list[str]:
+    """A line for each step, and indented below it what the step waits for."""
+    lines = []
+    for node in nodes:
+        lines.append(f"{node.name}  [{node.caption}]")
+        lines += [f"    {_WAITS[kind]} {source}" for source, kind in node.sources.items()]
+    return lines
+
+
+_WAITS = {"same": "sample by sample, after", "all": "after all of", "block": "shard by shard, after"}
 _ARROWS = {"same": "-->", "all": "==>", "block": "-.->"}
 
 

@@ -31,6 +31,8 @@ class InstanceForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
+    """What a plan will run and write; None is `UNKNOWN`."""
+
     name: str
     workspace: str
     num_samples: int | None  # None also without columns: the study has no samples

@@ -1,22 +1,20 @@
 """Follows a study that others run, until it ends: what `merlin monitor` decides, and the loop that does it.
 
-A `Source` looks at the study; the `Watch` turns each look into notes for the display and decides what to do.
+A `WatchedStudy` says how the study is; the `Watch` makes notes for the display of it and decides what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import asdict, dataclass
+from typing import Literal, Protocol
 
 from merlin.base.text import count
 from merlin.errors import ExecutionError, WorkspaceError
-
-if TYPE_CHECKING:
-    from merlin.execution.events import Observer
-    from merlin.plan.plan import Plan
-    from merlin.plan.schedule import Counts
+from merlin.execution.events import Observer, Progress
+from merlin.plan.plan import Plan
+from merlin.plan.task_states import Counts
 
 State = Literal["running", "stopped", "complete", "gone", "dropped", "unreachable"]
 
@@ -26,7 +24,7 @@ IDLE_S = 5.0  # without a worker that could take what is ready, before the user 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A study at one moment, as its source sees it."""
+    """A study at one moment."""
 
     state: State
     per_step: Mapping[str, Counts]  # in the order of the plan; empty where nothing is known
@@ -36,8 +34,8 @@ class Look:
     idle_queues: tuple[str, ...] = ()  # with ready tasks and no worker
 
 
-class Source(Protocol):
-    """Where a study can be seen."""
+class WatchedStudy(Protocol):
+    """A study that somebody else runs."""
 
     def look(self) -> Look:
         """The study now; trouble with the servers is a state, not an exception."""
@@ -58,7 +56,7 @@ class Watch:
     def __init__(
         self, steps: Collection[str] = (), *, gone_s: float = GONE_S, workers_command: str = ""
     ) -> None:
-        """`workers_command` starts workers of the study."""
+        """Watch `steps`, or all if there are none; `workers_command` starts workers of the study."""
         self._steps, self._gone_s, self._workers_command = frozenset(steps), gone_s, workers_command
         self.over: Literal["", "ended", "stopped", "dropped"] = ""
         self.reason = ""
@@ -68,10 +66,10 @@ class Watch:
         self._gone_since: float | None = None
         self._idle: tuple[str, ...] = ()
         self._idle_since: float | None = None
-        self._told_idle = False
+        self._has_noted_idle = False
 
-    def heed(self, look: Look, now: float) -> list[str]:
-        """Take a look in; returns what is worth saying."""
+    def update(self, look: Look, now: float) -> list[str]:
+        """Take the next look at the study into account; returns notes for the user."""
         if look.state == "unreachable":
             notes = [] if self._is_lost else [f"{look.reason}\n  still trying; the study goes on without us"]
             self._is_lost = True
@@ -112,13 +110,13 @@ class Watch:
     def _idle_notes(self, look: Look, now: float) -> list[str]:
         """Say so, once, when work waits and nobody is there to do it."""
         if not look.idle_queues:
-            self._idle_since, self._told_idle = None, False
+            self._idle_since, self._has_noted_idle = None, False
             return []
         if self._idle_since is None or look.idle_queues != self._idle:
             self._idle, self._idle_since = look.idle_queues, now
-        if self._told_idle or now - self._idle_since < IDLE_S:
+        if self._has_noted_idle or now - self._idle_since < IDLE_S:
             return []
-        self._told_idle = True
+        self._has_noted_idle = True
         return [nobody_serves(self._idle, look.num_workers, self._workers_command)]
 
 
@@ -130,7 +128,7 @@ def nobody_serves(queues: Collection[str], num_others: int, workers_command: str
 
 
 def follow(
-    source: Source,
+    study: WatchedStudy,
     watch: Watch,
     display: Observer,
     plan: Plan,
@@ -140,41 +138,35 @@ def follow(
     sleep: Callable[[float], object],
 ) -> None:
     """Look every `interval_s` seconds until the study is over, and show it."""
-    from merlin.execution.events import Progress
-
     began, is_shown = clock(), False
     while True:
-        look = source.look()
+        look = study.look()
         now = clock()
-        for note in watch.heed(look, now):
+        for note in watch.update(look, now):
             display.note(note)
         if watch.wants_republish:
-            with suppress(ExecutionError, WorkspaceError):  # the next look tells what is wrong
-                display.note(source.republish())
+            with suppress(ExecutionError, WorkspaceError):  # the next look says what is wrong
+                display.note(study.republish())
         if watch.per_step:
             progress = Progress(seconds=now - began, per_step=watch.per_step, num_workers=look.num_workers)
             (display.progress if is_shown else lambda p: display.started(plan, p))(progress)
             is_shown = True
         if watch.over:
             if watch.over != "dropped":
-                source.settle()
+                study.settle()
             return
         sleep(interval_s)
 
 
 def sum_by_step(plan: Plan, counts: Mapping[str, Counts]) -> dict[str, Counts]:
     """Counts per step over its instances, in the order of the plan."""
-    from dataclasses import asdict
-
-    from merlin.plan.schedule import Counts as Sum
-
     sums: dict[str, dict[str, int]] = {}
     for instance in plan.instances:
         have = asdict(counts[instance.id])
         total = sums.setdefault(instance.step, dict.fromkeys(have, 0))
         for name, value in have.items():
             total[name] += value
-    return {step: Sum(**total) for step, total in sums.items()}
+    return {step: Counts(**total) for step, total in sums.items()}
 
 
 def idle_queues(plan: Plan, counts: Mapping[str, Counts], served: Collection[str]) -> tuple[str, ...]:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from merlin.cli.choose_workers import WorkerFilter, choose_workers
 from merlin.errors import UsageError
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.views.workers import WorkerFilter, choose_workers
 
 
 def worker(name: str, *queues: str) -> WorkerInfo:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from merlin.cli.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
 from merlin.errors import ExecutionError
 from merlin.execution.events import RecordingObserver
 from merlin.plan.plan import Plan, StepInstance, StepKind
-from merlin.plan.schedule import Counts
+from merlin.plan.task_states import Counts
+from merlin.views.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
 
 
 def counts(planned: int, ok: int, *, failed: int = 0, running: int = 0, waiting: int = 0) -> Counts:
@@ -48,61 +48,61 @@ def plan(*instances: StepInstance) -> Plan:
 
 def test_a_study_is_over_when_nothing_is_missing():
     watch = Watch()
-    assert watch.heed(look(), 0.0) == []
+    assert watch.update(look(), 0.0) == []
     assert not watch.over
-    watch.heed(look("complete", per_step={"a": counts(10, 9, failed=1)}), 1.0)
+    watch.update(look("complete", per_step={"a": counts(10, 9, failed=1)}), 1.0)
     assert watch.over == "ended"
     assert watch.per_step["a"].failed == 1
 
 
 def test_chosen_steps_are_over_before_the_study_is():
     watch = Watch(["a"])
-    watch.heed(look(per_step={"a": counts(10, 10), "b": counts(10, 0)}), 0.0)
+    watch.update(look(per_step={"a": counts(10, 10), "b": counts(10, 0)}), 0.0)
     assert watch.over == "ended"
     assert list(watch.per_step) == ["a"]
 
 
 def test_a_stopped_study_is_over_once_its_last_chunk_has_ended():
     watch = Watch()
-    watch.heed(look("stopped", reason="5 tasks have failed", num_running=2), 0.0)
+    watch.update(look("stopped", reason="5 tasks have failed", num_running=2), 0.0)
     assert not watch.over
-    watch.heed(look("stopped", reason="5 tasks have failed", num_running=0), 1.0)
+    watch.update(look("stopped", reason="5 tasks have failed", num_running=0), 1.0)
     assert (watch.over, watch.reason) == ("stopped", "5 tasks have failed")
 
 
 def test_a_stopped_study_does_not_wait_for_chunks_of_dead_workers():
     watch = Watch()
-    watch.heed(look("stopped", reason="x", num_running=2, num_workers=0), 0.0)
+    watch.update(look("stopped", reason="x", num_running=2, num_workers=0), 0.0)
     assert watch.over == "stopped"
 
 
 def test_a_cancelled_study_is_over():
     watch = Watch()
-    watch.heed(look("dropped", reason="cancelled"), 0.0)
+    watch.update(look("dropped", reason="cancelled"), 0.0)
     assert (watch.over, watch.reason) == ("dropped", "cancelled")
 
 
 def test_trouble_with_the_servers_is_told_once_and_its_end_too():
     watch = Watch()
-    watch.heed(look(), 0.0)
-    first = watch.heed(unreachable(), 1.0)
+    watch.update(look(), 0.0)
+    first = watch.update(unreachable(), 1.0)
     assert len(first) == 1
     assert "Redis at h:1 refuses connections" in first[0]
-    assert watch.heed(unreachable(), 2.0) == []
+    assert watch.update(unreachable(), 2.0) == []
     assert watch.per_step["a"].ok == 3
-    assert watch.heed(look(), 3.0) == ["the servers answer again"]
+    assert watch.update(look(), 3.0) == ["the servers answer again"]
 
 
 def test_a_study_that_redis_lost_is_published_again_after_a_while():
     watch = Watch(gone_s=20)
-    (note,) = watch.heed(look("gone"), 0.0)
+    (note,) = watch.update(look("gone"), 0.0)
     assert "within 20 s" in note
     assert not watch.wants_republish
-    assert watch.heed(look("gone"), 19.0) == []
+    assert watch.update(look("gone"), 19.0) == []
     assert not watch.wants_republish
-    watch.heed(look("gone"), 20.0)
+    watch.update(look("gone"), 20.0)
     assert watch.wants_republish
-    (note,) = watch.heed(look(), 21.0)
+    (note,) = watch.update(look(), 21.0)
     assert "published again" in note
     assert not watch.wants_republish
 
@@ -110,15 +110,15 @@ def test_a_study_that_redis_lost_is_published_again_after_a_while():
 def test_work_without_workers_is_told_after_a_moment_and_once():
     watch = Watch(workers_command="merlin run-workers /w")
     alone = look(num_workers=0, idle_queues=("hot",))
-    assert watch.heed(alone, 0.0) == []
-    assert watch.heed(alone, IDLE_S - 0.1) == []
-    (note,) = watch.heed(alone, IDLE_S)
+    assert watch.update(alone, 0.0) == []
+    assert watch.update(alone, IDLE_S - 0.1) == []
+    (note,) = watch.update(alone, IDLE_S)
     assert "no worker serves queue hot" in note
     assert note.endswith("start some: merlin run-workers /w")
-    assert watch.heed(alone, 100.0) == []
-    watch.heed(look(), 101.0)
-    assert watch.heed(alone, 102.0) == []
-    assert len(watch.heed(alone, 102.0 + IDLE_S)) == 1
+    assert watch.update(alone, 100.0) == []
+    watch.update(look(), 101.0)
+    assert watch.update(alone, 102.0) == []
+    assert len(watch.update(alone, 102.0 + IDLE_S)) == 1
 
 
 def test_counts_are_summed_over_the_instances_of_a_step_in_the_order_of_the_plan():
@@ -140,7 +140,7 @@ def test_a_queue_is_idle_if_something_could_run_or_did_and_nobody_serves_it():
 
 
 class Scripted:
-    """A source that shows what it was given, one look after the other."""
+    """A study that shows what it was given, one look after the other."""
 
     def __init__(self, *looks: Look, fails: int = 0) -> None:
         self.looks, self.fails = list(looks), fails

@@ -1,0 +1,114 @@
+"""Shows studies that others run until they have ended, one after another."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from merlin.cli.execute import COUNTS, exit_code, make_report, show_report
+from merlin.cli.find import find_workspace
+from merlin.cli.output import print_json, remark
+from merlin.cli.progress import choose_display
+from merlin.config.load import find_config
+from merlin.errors import UsageError, command_line
+from merlin.execution.distributed.leaving import lease_s
+from merlin.execution.events import RunSummary
+from merlin.ledger.replay import replay
+from merlin.status.snapshot import snapshot_of, take_snapshot, was_published
+from merlin.views.watch import Watch, WatchedStudy, follow
+from merlin.views.watched import next_on_queues, watched_study
+from merlin.workspace.directory import Workspace, shown_together
+
+LIVE_S, LINES_S = 0.5, 2.0  # between two looks, for bars and for lines
+NOTICE_S = 5.0  # beyond a beat of the workers: by then they have seen that Redis lost the study
+
+
+def follow_all(
+    path: Path,
+    variables: Mapping[str, str],
+    steps: Collection[str],
+    sleep_s: float | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Show the study of a spec or workspace, and then those on the same queues; returns the worst exit code."""
+    workspace = _newest(find_workspace(path, variables=variables))
+    chosen = _chosen_steps(workspace, steps)
+    queues = {i.queue for i in workspace.plan.instances if not chosen or i.step in chosen}
+    reports = [_follow(workspace, watched_study(workspace), chosen, sleep_s, as_json=as_json)]
+    state = replay(workspace.ledger_dir, workspace.plan)
+    config = find_config() if path.is_file() and was_published(state) else None
+    if config is not None:
+        seen = {workspace.plan.study_id}
+        while (found := next_on_queues(config, queues, seen, remark)) is not None:
+            remark(f"watching {found.workspace.path}, which uses the same queues")
+            reports.append(_follow(found.workspace, found.study, found.steps, sleep_s, as_json=as_json))
+    code = max(int(report["exit_code"]) for report in reports)
+    if as_json:
+        print_json({**reports[0], "exit_code": code, "followed_by": reports[1:]})
+    return code
+
+
+def _newest(workspace: Workspace) -> Workspace:
+    """The last extension with anything to do, else the study itself."""
+    _, *extensions = shown_together(workspace)
+    for extension in reversed(extensions):
+        if take_snapshot(extension).totals.missing:
+            remark(f"watching {extension.path}")
+            return extension
+    return workspace
+
+
+def _chosen_steps(workspace: Workspace, steps: Collection[str]) -> Collection[str]:
+    """The steps to watch, none for all. Raises UsageError for one that the study does not have."""
+    known = list(dict.fromkeys(i.step for i in workspace.plan.instances))
+    for step in steps:
+        if step not in (*known, "all"):
+            raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
+    return () if "all" in steps else steps
+
+
+def _follow(
+    workspace: Workspace, study: WatchedStudy, steps: Collection[str], sleep_s: float | None, *, as_json: bool
+) -> dict[str, Any]:
+    """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
+    start = command_line("run-workers", workspace.path)
+    watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start)
+    is_live = sys.stderr is not None and sys.stderr.isatty()
+    try:
+        with choose_display() as display:
+            follow(
+                study,
+                watch,
+                display,
+                workspace.plan,
+                interval_s=sleep_s or (LIVE_S if is_live else LINES_S),
+                clock=time.monotonic,
+                sleep=time.sleep,
+            )
+    except KeyboardInterrupt:
+        remark(f"the study goes on; to end it: {command_line('cancel', workspace.path)}")
+        sys.exit(130)
+    report = _report(workspace, watch)
+    if not as_json:
+        show_report(report)
+    return report
+
+
+def _report(workspace: Workspace, watch: Watch) -> dict[str, Any]:
+    """How the study ended, from the ledger, as merlin run reports it."""
+    totals = {name: sum(getattr(c, name) for c in watch.per_step.values()) for name in COUNTS}
+    seconds = _run_seconds(workspace)
+    summary = RunSummary(**totals, stop_reason=watch.reason, seconds=seconds, per_step=watch.per_step)
+    return make_report(workspace, summary, exit_code(summary))
+
+
+def _run_seconds(workspace: Workspace) -> float:
+    """How long the last run took, from its start to its last record."""
+    state = replay(workspace.ledger_dir, workspace.plan)
+    starts = [event.time for event in state.events() if event.kind == "run_started" and event.time]
+    ended = snapshot_of(workspace, state, False, 0.0).ended
+    return max(0.0, ended - starts[-1]) if starts and ended else 0.0

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from merlin.views.graph import Node, listing, mermaid
+
+
+def node(name: str, **sources: str) -> Node:
+    return Node(name=name, kind="cmd", num_instances=1, num_tasks=10, sources=sources)
+
+
+def test_a_list_says_what_each_step_waits_for_and_how() -> None:
+    assert listing([node("a"), node("b-1", a="all"), node("c", a="same", **{"b-1": "block"})]) == [
+        "a  [10 tasks]",
+        "b-1  [10 tasks]",
+        "    after all of a",
+        "c  [10 tasks]",
+        "    sample by sample, after a",
+        "    shard by shard, after b-1",
+    ]
+
+
+def test_mermaid_names_every_step_and_edge() -> None:
+    text = mermaid([node("a"), node("b-1", a="all"), node("c", a="same", **{"b-1": "block"})])
+    assert text.splitlines() == [
+        "flowchart TD",
+        '    n0_a["a<br/>10 tasks"]',
+        '    n1_b_1["b-1<br/>10 tasks"]',
+        '    n2_c["c<br/>10 tasks"]',
+        "    n0_a ==> n1_b_1",
+        "    n0_a --> n2_c",
+        "    n1_b_1 -.-> n2_c",
+    ]
