@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from merlin.shards.reading.reader import Ensemble
+    from merlin.shards.ensemble import Ensemble
     from merlin.train.results.surrogate import Surrogate
 
 __version__ = "0.1.0"
@@ -13,8 +13,8 @@ __all__ = ["__version__", "load_surrogate", "open_shards"]
 
 
 def open_shards(path: Any, **options: Any) -> Ensemble:
-    """Open a finished data set (a directory with ``manifest.json``) for reading; see `merlin.shards.reading.reader`."""
-    from merlin.shards.reading.reader import open_shards as _open
+    """Open a finished data set (a directory with ``manifest.json``) for reading; see `merlin.shards.ensemble`."""
+    from merlin.shards.ensemble import open_shards as _open
 
     return _open(path, **options)
 

@@ -15,7 +15,7 @@ from merlin.train.tournament.presence import announce, presence_directory
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch._inductor", "torch.utils.tensorboard", "merlin.train.process", "merlin.shards.reading.reader"]
+    ["torch._inductor", "torch.utils.tensorboard", "merlin.train.process", "merlin.shards.ensemble"]
 )
 
 
@@ -65,10 +65,10 @@ class Crew:
             where = address() if ranks > 1 and not together else where
             for rank in range(ranks):
                 number, size = (place * ranks + rank, len(trainers) * ranks) if together else (rank, ranks)
-                seat = {"RANK": str(number), "WORLD_SIZE": str(size)} if where else {}
+                variables = {"RANK": str(number), "WORLD_SIZE": str(size)} if where else {}
                 if hold and trainer in hold:
-                    seat["HOLD_AFTER"] = str(hold[trainer])
-                arguments = (str(run.path), None if together else trainer, {**where, **seat})
+                    variables["HOLD_AFTER"] = str(hold[trainer])
+                arguments = (str(run.path), None if together else trainer, {**where, **variables})
                 process = CONTEXT.Process(target=_rank, args=arguments)
                 process.start()
                 self.processes[trainer].append(process)

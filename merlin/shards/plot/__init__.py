@@ -21,13 +21,13 @@ from merlin.shards.plot.choice import CHART_KINDS
 
 if TYPE_CHECKING:
     from merlin.shards.plot.sections import Request
-    from merlin.shards.reading.reader import Ensemble
+    from merlin.shards.reading.reader import SampleReader
 
 SUFFIXES = (".png", ".html", ".pdf", ".svg")
 
 
 def plot(
-    ensemble: Ensemble,
+    reader: SampleReader,
     kind: str = "all",
     *,
     fields: Sequence[str] = (),
@@ -48,8 +48,8 @@ def plot(
     from merlin.shards.plot.figure import make_figure
     from merlin.shards.plot.sections import make_sections
 
-    sections = make_sections(ensemble, request(kind, fields=fields, num=num, split=split, query=query))
-    return make_figure(sections, *_heading(ensemble))
+    sections = make_sections(reader, request(kind, fields=fields, num=num, split=split, query=query))
+    return make_figure(sections, *_heading(reader))
 
 
 def request(
@@ -65,7 +65,7 @@ def request(
 
 
 def write_plot(
-    ensemble: Ensemble,
+    reader: SampleReader,
     out_path: str | os.PathLike[str],
     wanted: Request | None = None,
     on_section: Callable[[str], None] = lambda kind: None,
@@ -83,25 +83,25 @@ def write_plot(
     from merlin.shards.plot.page import make_page
     from merlin.shards.plot.sections import make_sections
 
-    sections = make_sections(ensemble, wanted or request(), on_section)
+    sections = make_sections(reader, wanted or request(), on_section)
     on_section("drawing")
     if path.suffix.lower() == ".html":
-        content = make_page(describe_data_set(ensemble.manifest), sections).encode()
+        content = make_page(describe_data_set(reader.manifest), sections).encode()
     else:
-        content = picture(make_figure(sections, *_heading(ensemble)), path.suffix.lower()[1:])
+        content = picture(make_figure(sections, *_heading(reader)), path.suffix.lower()[1:])
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return path
 
 
-def summary_html(ensemble: Ensemble) -> str:
+def summary_html(reader: SampleReader) -> str:
     """A data set in a few lines of HTML, as a notebook shows it."""
     from merlin.shards.plot.tables import summary
 
-    return summary(describe_data_set(ensemble.manifest), len(ensemble))
+    return summary(describe_data_set(reader.manifest), len(reader))
 
 
-def _heading(ensemble: Ensemble) -> tuple[str, str]:
-    data = ensemble.manifest
+def _heading(reader: SampleReader) -> tuple[str, str]:
+    data = reader.manifest
     finished = str(data.study.get("finished", ""))[:10]
     return str(data.study.get("name", "")), ", ".join(word for word in (str(data.counts), finished) if word)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from merlin.errors import UsageError
 from merlin.shards.format.splits import split_indices
-
-if TYPE_CHECKING:
-    from merlin.shards.reading.reader import Ensemble
+from merlin.shards.reading.query import positions_where
+from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]
 
@@ -24,8 +23,8 @@ _MAX_SHARDS = 100  # that are opened for them; so many stay open
 class Choice:
     """The rows that are drawn, ascending, and the samples that they stand for."""
 
-    ensemble: Ensemble  # or the selection that a query made of it
-    rows: Array  # (n,) indices into the ensemble
+    reader: SampleReader  # or the selection that a query made of it
+    rows: Array  # (n,) indices into the reader
     split: Array  # (n,) index into `split_names`; len(split_names) for none
     split_names: tuple[str, ...]
     total: int  # samples they were chosen from; -1 if that would have to be counted
@@ -52,29 +51,23 @@ class Choice:
         return self.rows[_spread(len(self.rows), num)]
 
 
-def choose(ensemble: Ensemble, *, split: str = "", query: str = "", max_rows: int = MAX_ROWS) -> Choice:
+def choose(reader: SampleReader, *, split: str = "", query: str = "", max_rows: int = MAX_ROWS) -> Choice:
     """Choose the rows to draw. Raises UsageError for an unknown split, or if nothing is left."""
-    from merlin.shards.reading.reader import Selection
-
-    splits = ensemble.manifest.splits
+    splits = reader.manifest.splits
     names = tuple(splits.fractions)
     if split and split not in names:
-        raise UsageError(f"no split '{split}' in {ensemble.path}; there are: {', '.join(names) or 'none'}")
+        raise UsageError(f"no split '{split}' in {reader.path}; there are: {', '.join(names) or 'none'}")
     condition = [f"split {split}"] if split else []
-    condition += [f"selected from {ensemble.manifest.num_rows:,}"] if isinstance(ensemble, Selection) else []
-    condition += [f"where {query}"] if query else []
+    condition += [] if reader.is_whole else [f"selected from {reader.manifest.num_rows:,}"]
     if query:
-        ensemble = ensemble.query(query)
-    num = len(ensemble)
+        condition.append(f"where {query}")
+        reader = reader.take(positions_where(reader, query))
+    num = len(reader)
     share = splits.fractions[split] if split else 1.0
+    sizes = [shard.num_rows for shard in reader.manifest.shards]
     wanted = min(num, int(max_rows / max(share, 1e-3) * 1.05))
-    sizes = [shard.num_rows for shard in ensemble.manifest.shards]
-    rows = (
-        _selected_rows(ensemble.positions, sizes, wanted)
-        if isinstance(ensemble, Selection)
-        else _rows(sizes, wanted)
-    )
-    member = split_indices(sample_ids(ensemble, rows), splits.fractions, splits.seed)
+    rows = _rows(sizes, wanted, None if reader.is_whole else reader.positions)
+    member = split_indices(sample_ids(reader, rows), splits.fractions, splits.seed)
     total = num
     if split:
         inside = np.flatnonzero(member == names.index(split))
@@ -83,33 +76,28 @@ def choose(ensemble: Ensemble, *, split: str = "", query: str = "", max_rows: in
         rows, member = rows[inside], member[inside]
     words = " and ".join(condition)
     if not len(rows):
-        raise UsageError(f"{ensemble.path} has no samples to draw" + (f": {words}" if words else ""))
-    return Choice(ensemble, rows, member, names, total, words)
+        raise UsageError(f"{reader.path} has no samples to draw" + (f": {words}" if words else ""))
+    return Choice(reader, rows, member, names, total, words)
 
 
-def sample_ids(ensemble: Ensemble, rows: Array) -> Array:
+def sample_ids(reader: SampleReader, rows: Array) -> Array:
     """The sample of each of some rows, without reading those of all others."""
-    return np.asarray(ensemble.column_at("sample_id")[rows])
+    return np.asarray(reader.column_at("sample_id")[rows])
 
 
-def _rows(sizes: list[int], num: int) -> Array:
-    """`num` rows of shards of these sizes, from evenly spaced shards if there are very many."""
-    starts = np.concatenate(([0], np.cumsum(sizes)))
-    if starts[-1] <= num:
-        return np.arange(starts[-1])
-    shards = np.arange(len(sizes))[_spread(len(sizes), _MAX_SHARDS)]
-    pool = np.concatenate([np.arange(starts[k], starts[k + 1]) for k in shards])
-    return np.asarray(pool[_spread(len(pool), num)])
-
-
-def _selected_rows(positions: Array, sizes: list[int], num: int) -> Array:
-    """`num` of the indices into `positions`, which are rows of shards of these sizes; again from few shards."""
-    shard_of = np.searchsorted(np.cumsum(sizes), positions, side="right")
-    touched = np.unique(shard_of)
-    if len(positions) > num or len(touched) > _MAX_SHARDS:
+def _rows(sizes: list[int], num: int, positions: Array | None = None) -> Array:
+    """`num` rows of shards of these sizes, or of the indices into `positions`, which are such rows; from evenly
+    spaced shards if there are very many."""
+    starts = np.cumsum([0, *sizes])
+    if positions is not None:
+        shard_of = np.searchsorted(starts[1:], positions, side="right")
+        touched = np.unique(shard_of)
         pool = np.flatnonzero(np.isin(shard_of, touched[_spread(len(touched), _MAX_SHARDS)]))
+    elif starts[-1] <= num:
+        pool = np.arange(starts[-1])
     else:
-        pool = np.arange(len(positions))
+        shards = _spread(len(sizes), _MAX_SHARDS)
+        pool = np.concatenate([np.arange(starts[k], starts[k + 1]) for k in shards])
     return np.asarray(pool[_spread(len(pool), num)])
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from merlin.base.kinds import AXIS_NAMES
 from merlin.shards.describe import channel_name
+from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot.images import MAX_ROWS, MAX_TILES, Row, shrink
 from merlin.shards.plot.magnitude import drawn, drawn_name
-
-if TYPE_CHECKING:
-    from merlin.shards.format.manifest_file import FieldInfo
-    from merlin.shards.reading.reader import Ensemble
+from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]
 
@@ -78,14 +76,14 @@ def _view(layout: str, fixed: dict[str, int], label: str, scale: str) -> View:
     return View(label, scale, tuple(fixed.get(letter, slice(None)) for letter in layout), order)
 
 
-def make_rows(ensemble: Ensemble, fields: list[FieldInfo], samples: Array) -> tuple[tuple[Row, ...], str]:
+def make_rows(reader: SampleReader, fields: list[FieldInfo], samples: Array) -> tuple[tuple[Row, ...], str]:
     """Rows of a contact sheet, and a note about channels that are left out."""
     views = [(field, view) for field in fields for view in views_of(field)]
     shown = views[:MAX_ROWS]
     limit = 256 if len(samples) * len(shown) <= _MANY_TILES else 128
     pictures: list[list[Array]] = [[] for _ in shown]
     for field in dict.fromkeys(field.name for field, _ in shown):
-        column = ensemble[field]
+        column = reader[field]
         for sample in samples.tolist():
             values = drawn(column[sample])
             for (info, view), stack in zip(shown, pictures, strict=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from merlin.errors import UsageError
+from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot import coverage, graphs, histograms, images, lengths, series
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.choice import CHART_KINDS, Choice, choose, sample_ids
@@ -18,10 +19,7 @@ from merlin.shards.plot.lost import lost_inputs
 from merlin.shards.plot.magnitude import drawn, drawn_name
 from merlin.shards.plot.pictures import make_rows, most_samples, views_of
 from merlin.shards.plot.ticks import label, number
-
-if TYPE_CHECKING:
-    from merlin.shards.format.manifest_file import FieldInfo
-    from merlin.shards.reading.reader import Ensemble
+from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]
 
@@ -49,8 +47,8 @@ class Source:
     choice: Choice
 
     @property
-    def ensemble(self) -> Ensemble:
-        return self.choice.ensemble
+    def reader(self) -> SampleReader:
+        return self.choice.reader
 
     @cached_property
     def inputs(self) -> list[Quantity]:
@@ -65,24 +63,24 @@ class Source:
         """The fields of these kinds that are to be drawn."""
         return [
             info
-            for info in self.ensemble.fields.values()
+            for info in self.reader.fields.values()
             if info.kind in kinds and info.dtype != "text" and self.wants(info.name, info.graph)
         ]
 
 
 def make_sections(
-    ensemble: Ensemble, request: Request, on_section: Callable[[str], None] = lambda kind: None
+    reader: SampleReader, request: Request, on_section: Callable[[str], None] = lambda kind: None
 ) -> list[Section]:
     """The charts of a data set, in the order of `CHART_KINDS`; `on_section` hears of each before its data is read.
 
     Raises UsageError for names that the data set does not have, and if nothing can be drawn.
     """
-    known = [*ensemble.fields, *ensemble.inputs, *ensemble.parameters]
-    known += sorted({info.graph for info in ensemble.fields.values() if info.graph})
+    known = [*reader.fields, *reader.inputs, *reader.parameters]
+    known += sorted({info.graph for info in reader.fields.values() if info.graph})
     for name in request.fields:
         if name not in known:
-            raise UsageError(f"no field or input '{name}' in {ensemble.path}; there are: {', '.join(known)}")
-    source = Source(request, choose(ensemble, split=request.split, query=request.query))
+            raise UsageError(f"no field or input '{name}' in {reader.path}; there are: {', '.join(known)}")
+    source = Source(request, choose(reader, split=request.split, query=request.query))
     made: list[Section] = []
     for kind in CHART_KINDS:
         if kind in request.kinds:
@@ -94,9 +92,7 @@ def make_sections(
             if request.kinds == CHART_KINDS
             else f"no {' or '.join(request.kinds)} to draw"
         )
-        raise UsageError(
-            f"{ensemble.path} has {what}" + (" among the fields named" if request.fields else "")
-        )
+        raise UsageError(f"{reader.path} has {what}" + (" among the fields named" if request.fields else ""))
     return made
 
 
@@ -105,8 +101,8 @@ def _inputs(source: Source) -> Iterator[Section]:
     inputs = source.inputs
     if not inputs:
         return
-    data = source.ensemble.manifest
-    labels = tuple(q.name for q in inputs if q.name in source.ensemble.inputs)
+    data = source.reader.manifest
+    labels = tuple(q.name for q in inputs if q.name in source.reader.inputs)
     parameters = tuple(q.name for q in inputs if q.name not in labels)
     lost = {} if source.choice.condition else lost_inputs(data, labels, parameters)
     paired = inputs[: coverage.MAX_INPUTS]
@@ -126,8 +122,8 @@ def _input_quantities(source: Source, rows: Array) -> list[Quantity]:
     """The numeric inputs and parameters."""
     found = []
     for group, columns in (
-        (source.ensemble.inputs, source.ensemble.manifest.inputs),
-        (source.ensemble.parameters, source.ensemble.manifest.parameters),
+        (source.reader.inputs, source.reader.manifest.inputs),
+        (source.reader.parameters, source.reader.manifest.parameters),
     ):
         for column in columns:
             if column.dtype != "text" and source.wants(column.name):
@@ -161,7 +157,7 @@ def _scalar_quantities(source: Source) -> list[Quantity]:
     for info in source.fields("scalar", "series"):
         if info.ragged or len(info.shape) > 1 or (info.kind == "series" and info.role != "targets"):
             continue
-        values = drawn(source.ensemble[info.name][source.choice.rows]).astype(np.float64)
+        values = drawn(source.reader[info.name][source.choice.rows]).astype(np.float64)
         if not info.shape:
             found.append(Quantity(drawn_name(info), info.units, values))
         else:
@@ -207,7 +203,7 @@ def _fans_of(source: Source, info: FieldInfo, rows: Array) -> Iterator[series.Fa
     along = 0 if channel is None else 1 - channel
     at = series.thin(info.shape[along])
     x, x_label = _coordinates(source, info, along)
-    values = drawn(source.ensemble[info.name][rows]).astype(np.float64)
+    values = drawn(source.reader[info.name][rows]).astype(np.float64)
     shown = _lines(source, len(rows))
     if channel is None:
         yield series.Fan(drawn_name(info), info.units, x_label, x[at], values[:, at], shown)
@@ -220,7 +216,7 @@ def _fans_of(source: Source, info: FieldInfo, rows: Array) -> Iterator[series.Fa
 
 def _ragged_fan(source: Source, info: FieldInfo, rows: Array) -> series.Fan:
     """Up to the length that nineteen of twenty samples do not exceed; shorter ones end where they end."""
-    items = source.ensemble.column_at(info.path)[rows]
+    items = source.reader.column_at(info.path)[rows]
     length = max(1, int(np.quantile(items.lengths, 0.95)))
     at = series.thin(length)
     values = np.full((len(rows), len(at)), np.nan)
@@ -253,8 +249,8 @@ def _coordinates(source: Source, info: FieldInfo, along: int) -> tuple[Array, st
     name = info.axes[along] if along < len(info.axes) else ""
     known = _coordinate_name(source, info)
     if known:
-        x = np.asarray(source.ensemble[known][int(source.choice.rows[0])], dtype=np.float64)
-        return x, label(known, source.ensemble.fields[known].units)
+        x = np.asarray(source.reader[known][int(source.choice.rows[0])], dtype=np.float64)
+        return x, label(known, source.reader.fields[known].units)
     return np.arange(info.shape[along], dtype=np.float64), f"{name} (index)" if name else "index"
 
 
@@ -265,12 +261,12 @@ def _coordinate_name(source: Source, info: FieldInfo) -> str:
     channel = _channel_axis(info)
     along = 0 if channel is None else 1 - channel
     name = info.axes[along] if along < len(info.axes) else ""
-    known = source.ensemble.fields.get(name)
+    known = source.reader.fields.get(name)
     if known is None or known.shape != (info.shape[along],) or known.ragged or known.name == info.name:
         return ""
     if np.dtype(known.dtype).kind == "c":
         return ""
-    some = np.asarray(source.ensemble[name][source.choice.some(20)], dtype=np.float64)
+    some = np.asarray(source.reader[name][source.choice.some(20)], dtype=np.float64)
     return name if bool((some == some[0]).all() and (np.diff(some[0]) > 0).all()) else ""
 
 
@@ -286,11 +282,11 @@ def _sheet(source: Source, kind: str, title: str) -> Iterator[Section]:
     infos = [info for info in source.fields(kind) if views_of(info)]
     if not infos:
         return
-    leading = _leading(source.ensemble)
+    leading = _leading(source.reader)
     num = min(source.request.num, len(source.choice), most_samples(infos))
     samples, values = _ordered(source, leading, num)
-    rows, left_out = make_rows(source.ensemble, infos, samples)
-    titles = tuple(f"#{number}" for number in sample_ids(source.ensemble, samples))
+    rows, left_out = make_rows(source.reader, infos, samples)
+    titles = tuple(f"#{number}" for number in sample_ids(source.reader, samples))
     chart = images.Sheet(titles, "" if leading is None else leading.name, values, rows)
     note = source.choice.note_of(num).removeprefix("a fixed subset of ")
     if leading is not None:
@@ -298,14 +294,14 @@ def _sheet(source: Source, kind: str, title: str) -> Iterator[Section]:
     yield Section(f"{kind}s", title, note + left_out, chart.height, partial(images.draw, chart))
 
 
-def _leading(ensemble: Ensemble) -> FieldInfo | None:
+def _leading(reader: SampleReader) -> FieldInfo | None:
     """The scalar that varies most for its mean; it tells samples apart best."""
 
     def spread(info: FieldInfo) -> float:
         known = info.statistics
         return known.std[0] / abs(known.mean[0]) if known and known.count[0] and known.mean[0] else 0.0
 
-    scalars = [f for f in ensemble.fields.values() if f.kind == "scalar" and f.statistics and not f.shape]
+    scalars = [f for f in reader.fields.values() if f.kind == "scalar" and f.statistics and not f.shape]
     return max(scalars, key=spread, default=None)
 
 
@@ -313,7 +309,7 @@ def _ordered(source: Source, leading: FieldInfo | None, num: int) -> tuple[Array
     """`num` samples at even quantiles of the leading scalar, and their values of it."""
     if leading is None:
         return source.choice.some(num), ("",) * num
-    values = np.asarray(source.ensemble[leading.name][source.choice.rows], dtype=np.float64)
+    values = np.asarray(source.reader[leading.name][source.choice.rows], dtype=np.float64)
     order = np.argsort(values, kind="stable")
     picked = order[((np.arange(num) + 0.5) * len(order) / num).astype(np.int64)]
     units = "" if leading.units in ("", "1") else f" {leading.units}"
@@ -322,15 +318,15 @@ def _ordered(source: Source, leading: FieldInfo | None, num: int) -> tuple[Array
 
 def _graphs(source: Source) -> Iterator[Section]:
     """A few samples of each graph field."""
-    for name, members in source.ensemble.graphs.items():
+    for name, members in source.reader.graphs.items():
         if not any(source.wants(info.name, name) for info in members.values()) or "edges" not in members:
             continue
         rows = source.choice.some(min(graphs.MAX_GRAPHS, source.request.num))
-        column = source.ensemble[name]
+        column = source.reader[name]
         found = [column[int(row)] for row in rows]
         how, coloured_by = "", ""
         drawings = []
-        for sample, graph in zip(sample_ids(source.ensemble, rows), found, strict=True):
+        for sample, graph in zip(sample_ids(source.reader, rows), found, strict=True):
             drawing, how, coloured_by = graphs.lay_out(f"#{sample}", graph)
             drawings.append(drawing)
         chart = graphs.Graphs(name, coloured_by, tuple(drawings))
@@ -341,8 +337,8 @@ def _graphs(source: Source) -> Iterator[Section]:
 def _ragged(source: Source) -> Iterator[Section]:
     """How long the ragged fields are; of a graph, how many nodes and edges."""
     counts: dict[str, Array] = {}
-    chosen = source.ensemble.take(source.choice.rows)
-    for info in source.ensemble.fields.values():
+    chosen = source.reader.take(source.choice.rows)
+    for info in source.reader.fields.values():
         name = info.name
         if not info.ragged or not source.wants(name, info.graph):
             continue

@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from merlin.base.reading_sql import require_reading
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards.format.counts import OUTCOMES
-from merlin.shards.reading.absent import absent_values
-from merlin.shards.reading.fates import NO_CAUSE, fates_of
+from merlin.shards.reading.planned import NO_CAUSE, absent_values, planned_rows
+from merlin.shards.reading.reader import SampleReader
 from merlin.shards.reading.sql_text import mentioned, quote, quote_dotted, quote_keywords, with_from
 from merlin.shards.reading.table import (
-    FATE_COLUMNS,
     ID_COLUMNS,
+    PLANNED_COLUMNS,
     Table,
     column_values,
     did_you_mean,
     split_codes,
     table_columns,
+    usual_columns,
 )
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from merlin.shards.reading.reader import Ensemble
-
 Array = np.ndarray[Any, Any]
 
 VIEW = "rows"
 
-__all__ = ["VIEW", "Table", "answer", "positions_of_ids", "positions_where", "table_of"]
-
 _UNKNOWN = re.compile(r'(?:Referenced column|column named|Table .* does not have a column named) "([^"]+)"')
 
 
-def positions_where(ensemble: Ensemble, expression: str) -> Array:
-    """Indices into `ensemble` for which an expression is true. Raises UsageError if it cannot be answered."""
+def positions_where(reader: SampleReader, expression: str) -> Array:
+    """Indices into `reader` for which an expression is true. Raises UsageError if it cannot be answered."""
     if not expression.strip():
         raise UsageError("the expression is empty; try one such as \"yield > 1e14 and split = 'train'\"")
-    with _Engine(ensemble, expression, f"SELECT _at FROM {VIEW} WHERE (\n{{}}\n) ORDER BY _at") as engine:
+    with _Engine(reader, expression, f"SELECT _at FROM {VIEW} WHERE (\n{{}}\n) ORDER BY _at") as engine:
         engine.make_present(with_place=True)
         return np.asarray(engine.run().fetchnumpy()["_at"], dtype=np.int64)
 
 
-def answer(ensemble: Ensemble, sql: str) -> Table:
+def answer(reader: SampleReader, sql: str) -> Table:
     """The answer to one query over the view `rows`. Raises UsageError if it cannot be answered."""
-    with _Engine(ensemble, with_from(sql, VIEW), "") as engine:
-        if ensemble.is_whole:
+    with _Engine(reader, with_from(sql, VIEW)) as engine:
+        if reader.is_whole:
             engine.make_planned()
         else:
             engine.make_present()
@@ -59,14 +56,13 @@ def answer(ensemble: Ensemble, sql: str) -> Table:
         return Table(columns=columns, rows=result.fetchall())
 
 
-def table_of(ensemble: Ensemble, num: int | None = None) -> Table:
+def table_of(reader: SampleReader, num: int | None = None) -> Table:
     """The first `num` samples (None: all) with their ids, split, parameters, inputs, scalars and texts."""
-    known = table_columns(ensemble.manifest).items()
-    names = [*ID_COLUMNS, *(name for name, path in known if not path.startswith("provenance/"))]
-    return answer(ensemble.take(slice(num)), f"SELECT {', '.join(map(quote, names))} FROM {VIEW}")
+    names = ", ".join(map(quote, usual_columns(reader.manifest)))
+    return answer(reader.take(slice(num)), f"SELECT {names} FROM {VIEW}")
 
 
-def positions_of_ids(ensemble: Ensemble, ids: Any) -> Array:
+def positions_of_ids(reader: SampleReader, ids: Any) -> Array:
     """Indices of the samples `ids`, in that order. Raises UsageError that names those which are not there."""
     wanted = np.asarray(ids)
     if wanted.size == 0:
@@ -76,46 +72,45 @@ def positions_of_ids(ensemble: Ensemble, ids: Any) -> Array:
             f"sample ids are a list of integers, not {wanted.dtype} of {wanted.ndim} axes; "
             "ens.take(…) takes indices and masks"
         )
-    order = np.argsort(ensemble.sample_id, kind="stable")
-    ascending = ensemble.sample_id[order]
+    order = np.argsort(reader.sample_id, kind="stable")
+    ascending = reader.sample_id[order]
     lo = np.searchsorted(ascending, wanted, side="left")
     num = np.searchsorted(ascending, wanted, side="right") - lo
     if not num.all():
-        raise UsageError(_unknown_ids(ensemble, wanted[num == 0]))
+        raise UsageError(_unknown_ids(reader, wanted[num == 0]))
     ends = np.cumsum(num)
     return np.asarray(order[np.repeat(lo - ends + num, num) + np.arange(int(ends[-1]))])
 
 
-def _unknown_ids(ensemble: Ensemble, ids: Array) -> str:
+def _unknown_ids(reader: SampleReader, ids: Array) -> str:
     """Which ids are not there, and what became of the first ones."""
-    fates = fates_of(ensemble.manifest)
-    told = []
+    planned = planned_rows(reader.manifest)
+    named = []
     for wanted in ids[:10].tolist():
-        codes = fates.outcome[fates.sample_id == wanted]
+        codes = planned.outcome[planned.sample_id == wanted]
         outcomes = sorted({OUTCOMES[code] for code in codes.tolist()} - {"ok"})
         why = "never planned" if not len(codes) else " and ".join(outcomes) or "not in this selection"
-        told.append(f"{wanted} ({why})")
+        named.append(f"{wanted} ({why})")
     more = f" and {len(ids) - 10:,} more" if len(ids) > 10 else ""
-    one = len(ids) == 1
-    return f"{ensemble.path} has no sample{'' if one else 's'} {', '.join(told)}{more}"
+    return f"{reader.path} has no sample{'' if len(ids) == 1 else 's'} {', '.join(named)}{more}"
 
 
 class _Engine:
     """A DuckDB in memory that holds what one query needs, and can reach nothing else."""
 
-    def __init__(self, ensemble: Ensemble, written: str, around: str) -> None:
-        """`written` is a query; or an expression, where {} stands in the query `around`."""
+    def __init__(self, reader: SampleReader, written: str, frame: str = "{}") -> None:
+        """`written` is a query; or an expression, where {} stands in the query `frame`."""
         try:
             import duckdb
         except ImportError as e:
             raise MissingExtraError("duckdb", "sql", "a query over a data set") from e
         self._duckdb = duckdb
-        self._ensemble = ensemble
-        self._paths = table_columns(ensemble.manifest)
-        self._names = [*ID_COLUMNS, *FATE_COLUMNS, *self._paths]
-        self._wanted = mentioned(f"SELECT {written}" if around else written, self._names)
-        self._around = around
-        self._arrays: list[object] = []  # DuckDB reads them in place
+        self._reader = reader
+        self._paths = table_columns(reader.manifest)
+        self._names = [*ID_COLUMNS, *PLANNED_COLUMNS, *self._paths]
+        self._frame, self._is_query = frame, frame == "{}"
+        self._wanted = mentioned(written if self._is_query else f"SELECT {written}", self._names)
+        self._base: dict[str, Array] = {}  # DuckDB reads them in place
         config: dict[str, str | bool | int | float | list[str]] = {
             "autoinstall_known_extensions": False,
             "python_enable_replacements": False,
@@ -127,22 +122,20 @@ class _Engine:
             self._connection.close()
             raise
 
-    def __enter__(self) -> _Engine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def _whole(self, written: str) -> str:
-        return self._around.replace("{}", written) if self._around else written
-
     def _readable(self, written: str) -> str:
         """The query with the quotes that it needs; UsageError if it is none, or more than a question."""
-        sql = self._whole(written)
+        sql = self._frame.replace("{}", written)
         try:
             self._require_reading(sql)
         except self._duckdb.Error as e:
-            sql = self._whole(quote_keywords(written, self._names, is_query=not self._around))
+            quoted = quote_keywords(written, self._names, is_query=self._is_query)
+            sql = self._frame.replace("{}", quoted)
             try:
                 self._require_reading(sql)
             except self._duckdb.Error:
@@ -157,10 +150,10 @@ class _Engine:
         unknown = _UNKNOWN.search(text)
         if unknown:
             name = unknown.group(1)
-            return UsageError(f"no column '{name}' in {self._ensemble.path}{did_you_mean(name, self._names)}")
+            return UsageError(f"no column '{name}' in {self._reader.path}{did_you_mean(name, self._names)}")
         if text.startswith("Catalog Error: Table"):
             return UsageError(f"{text.splitlines()[0]} The one view is '{VIEW}': every planned row.")
-        if self._around:
+        if not self._is_query:
             text = text.split("\n\nLINE")[0]  # it shows lines that the user did not write
         return UsageError(f"the query cannot be answered: {text}")
 
@@ -175,78 +168,64 @@ class _Engine:
     # the view
 
     def make_present(self, with_place: bool = False) -> None:
-        """The view of the rows that the ensemble holds, which are all ok; `_at` is their place in it."""
-        ensemble = self._ensemble
-        at = np.arange(len(ensemble))
-        base = {"_at": at}
-        for name in ("row", "sample_id"):
-            if name in self._wanted:
-                base[name] = getattr(ensemble, name)
-        if "split" in self._wanted:
-            base["split"] = split_codes(ensemble.manifest, ensemble.sample_id)[0]
+        """The view of the rows that the reader has, which are all ok; `_at` is their place in it."""
+        reader = self._reader
+        base = {"_at": np.arange(len(reader))}
+        if "row" in self._wanted:
+            base["row"] = reader.row
+        if "sample_id" in self._wanted or "split" in self._wanted:
+            base["sample_id"] = reader.sample_id
         if "source" in self._wanted or "task" in self._wanted:
-            fates = fates_of(ensemble.manifest)
-            mine = np.searchsorted(fates.row, ensemble.row)
-            base |= {"source": fates.source[mine], "task": fates.task[mine]}
-        base["outcome"] = np.full(len(at), OUTCOMES.index("ok"), np.uint8)
-        if "cause" in self._wanted:
-            base["cause"] = np.full(len(at), NO_CAUSE, np.int32)
-        self._make(base, (), None, with_place)
+            planned = planned_rows(reader.manifest)
+            mine = np.searchsorted(planned.row, reader.row)
+            base |= {"source": planned.source[mine], "task": planned.task[mine]}
+        base["outcome"] = np.full(len(reader), OUTCOMES.index("ok"), np.uint8)
+        base["cause"] = np.full(len(reader), NO_CAUSE, np.int32)
+        self._make(base, (), None, ["_at"] if with_place else [])
 
     def make_planned(self) -> None:
         """The view of all planned rows, whatever became of them."""
-        data = self._ensemble.manifest
-        fates = fates_of(data)
-        base = {
-            name: getattr(fates, name) for name in ("row", "sample_id", "source", "task", "outcome", "cause")
-        }
-        base["_at"] = fates.index
-        if "split" in self._wanted:
-            base["split"] = split_codes(data, fates.sample_id)[0]
-        if "cause" not in self._wanted:
-            del base["cause"]
+        planned = planned_rows(self._reader.manifest)
+        names = ("row", "sample_id", "source", "task", "outcome", "cause")
+        base = {"_at": planned.index, **{name: getattr(planned, name) for name in names}}
         wanted = {name: path for name, path in self._paths.items() if name in self._wanted}
-        absent = absent_values(data, fates, wanted) if (base["_at"] < 0).any() else None
-        self._make(base, fates.causes, absent, with_place=False)
+        absent = absent_values(self._reader.manifest, planned, wanted) if (base["_at"] < 0).any() else None
+        self._make(base, planned.causes, absent, [])
 
     def _make(
         self,
         base: dict[str, Array],
         causes: Sequence[str],
         absent: tuple[Array, dict[str, Array]] | None,
-        with_place: bool,
+        more: Sequence[str],
     ) -> None:
         """The view: `base`, with codes in place of texts; the stored columns; what is known of `absent` rows."""
-        stored = {name: f"_c{i}" for i, name in enumerate(self._paths) if name in self._wanted}
-        columns = column_values(self._ensemble, list(stored))
+        data = self._reader.manifest
+        if "split" in self._wanted:
+            base["split"] = split_codes(data, base["sample_id"])[0]
+        texts = {
+            "split": list(data.splits.fractions),
+            "source": [source.id for source in data.sources],
+            "outcome": OUTCOMES,
+            "cause": causes,
+        }
         selected: dict[str, str] = {name: name for name in ("row", "sample_id", "task") if name in base}
         selected["index"] = "nullif(_at, -1)"
-        for name, listed in self._texts_of(causes).items():
-            if name in base:  # a join would lose the order; the element at 0 is null
+        for name, listed in texts.items():
+            if name in self._wanted:  # a join would lose the order; the element at 0 is null
                 selected[name] = f"([{', '.join(map(_text, listed))}]::VARCHAR[])[{name} + 1]"
-        for name, column in stored.items():
-            known = None if absent is None else absent[1].get(name)
-            base[column] = (
-                columns[name] if absent is None else _spread(columns[name], base["_at"], absent[0], known)
-            )
-            selected[name] = (
-                column if absent is None or known is not None else f"CASE WHEN _at >= 0 THEN {column} END"
-            )
-        self._register("_base", base)
-        listed = [f"{selected[name]} AS {quote(name)}" for name in self._names if name in selected]
-        place = ", _at" if with_place else ""
-        self._connection.execute(f"CREATE VIEW {VIEW} AS SELECT {', '.join(listed)}{place} FROM _base")
-
-    def _texts_of(self, causes: Sequence[str]) -> dict[str, Sequence[str]]:
-        """The texts that codes in the base columns stand for."""
-        data = self._ensemble.manifest
-        sources = [source.id for source in data.sources]
-        return {"split": list(data.splits.fractions), "source": sources, "outcome": OUTCOMES, "cause": causes}
-
-    def _register(self, name: str, columns: Mapping[str, Array]) -> None:
-        contiguous = {label: np.ascontiguousarray(values) for label, values in columns.items()}
-        self._arrays.append(contiguous)
-        self._connection.register(name, contiguous)
+        stored = column_values(self._reader, [name for name in self._paths if name in self._wanted])
+        for i, (name, values) in enumerate(stored.items()):
+            base[f"_c{i}"], selected[name] = values, f"_c{i}"
+            if absent is not None:
+                known = absent[1].get(name)
+                base[f"_c{i}"] = _spread(values, base["_at"], absent[0], known)
+                if known is None:
+                    selected[name] = f"CASE WHEN _at >= 0 THEN _c{i} END"
+        self._base = {name: np.ascontiguousarray(values) for name, values in base.items()}
+        self._connection.register("_base", self._base)
+        columns = [f"{selected[name]} AS {quote(name)}" for name in self._names if name in selected]
+        self._connection.execute(f"CREATE VIEW {VIEW} AS SELECT {', '.join([*columns, *more])} FROM _base")
 
 
 def _text(value: str) -> str:

@@ -1,68 +1,43 @@
-"""Read a finished data set: lazy arrays over all shards, memory-mapped where they are not compressed.
+"""The samples of a data set as lazy arrays, batches and splits.
 
-    ens = merlin.open_shards("study_20260101-120000/collect")
-    len(ens), list(ens.fields), ens["image"][10:20], ens["image"][[3, 1, 2]]
-    ens.inputs["x"][:], ens.splits["train"], ens.batch([5, 2], ["image"])
-    ens.query("yield > 1e14 and split = 'train'").to_pandas()
-
-Index i is the i-th row present in the data set, 0 <= i < len(ens). Files are opened when first touched, in
-each process for itself, so an Ensemble may cross a fork, and be pickled.
+Index i is the i-th of the samples, 0 <= i < len. Files are opened when first touched, in each process for itself, so
+a reader may cross a fork, and be pickled.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
-from merlin.shards.format.manifest_file import DataSet, FieldInfo, read_manifest
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.format.splits import split_indices
-from merlin.shards.reading.batches import Batches, Buffers
+from merlin.shards.reading.batches import Batches, Buffers, Plan
 from merlin.shards.reading.indexing import Rows, as_indices
 from merlin.shards.reading.lazy import Inputs, LazyArray
 from merlin.shards.reading.ragged import GraphArray, RaggedArray
-from merlin.shards.reading.store import CACHE_BYTES, Store
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from merlin.shards.reading.table import Table
+from merlin.shards.reading.store import Store
 
 Array = np.ndarray[Any, Any]
-Column = LazyArray | RaggedArray | GraphArray
-
-__all__ = ["Ensemble", "Inputs", "LazyArray", "Ragged", "Selection", "open_shards"]
 
 
-def open_shards(
-    path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, threads: int | None = None
-) -> Ensemble:
-    """Open the data set in directory `path`, or at its manifest; NotADataSetError if there is none.
+class SampleReader:
+    """The samples of a data set: all of them, or a selection in an order of its own, which shares the files."""
 
-    `cache_bytes` bounds the memory for decompressed chunks and text; `threads` is how many decompress, by
-    default one for each core, 16 at most.
-    """
-    return Ensemble(read_manifest(Path(path)), cache_bytes=cache_bytes, threads=threads)
-
-
-class Ensemble:
-    """A data set; see the module for how to use it."""
-
-    def __init__(self, data: DataSet, *, cache_bytes: int = CACHE_BYTES, threads: int | None = None) -> None:
-        self.manifest = data
-        self.path = data.directory
-        self.fields: dict[str, FieldInfo] = {field.name: field for field in data.fields}
-        self.graphs = _graphs(data)
-        self._store = Store(data, cache_bytes, threads)
-        self._batches = Batches(self._store)
-        self._rows = Rows(self._store.num_rows)
-        self._columns: dict[str, Column] = {}
+    def __init__(self, store: Store, rows: Rows | None = None, batches: Batches | None = None) -> None:
+        self.manifest = store.data
+        self.path = store.data.directory
+        self.fields: dict[str, FieldInfo] = {field.name: field for field in store.data.fields}
+        self.graphs: dict[str, dict[str, FieldInfo]] = {}  # members by role, of each graph
+        for field in store.data.fields:
+            if field.graph:
+                self.graphs.setdefault(field.graph, {})[field.role] = field
+        self._store = store
+        self._rows = Rows(store.num_rows) if rows is None else rows
+        self._batches = Batches(store) if batches is None else batches
+        self._columns: dict[str, LazyArray | RaggedArray] = {}
 
     # the samples
 
@@ -70,16 +45,17 @@ class Ensemble:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"Ensemble({str(self.path)!r}, {len(self)} samples, fields: {', '.join(self.fields)})"
+        num = f"{len(self)} samples" if self.is_whole else f"{len(self)} of {self._store.num_rows} samples"
+        return f"{type(self).__name__}({str(self.path)!r}, {num}, fields: {', '.join(self.fields)})"
 
     @property
     def is_whole(self) -> bool:
-        """Whether these are all samples of the data set, in its order."""
+        """These are all samples of the data set, in its order."""
         return self._rows.positions is None
 
     @property
     def positions(self) -> Array:
-        """Which rows of the whole data set these are, as its indices."""
+        """The indices of these samples in the complete data set."""
         return np.arange(len(self)) if self._rows.positions is None else self._rows.positions
 
     @cached_property
@@ -103,27 +79,21 @@ class Ensemble:
 
     def __getitem__(self, name: str) -> Any:
         """A field by name (a `LazyArray`, `RaggedArray` or `GraphArray`), or an input if no field is called so."""
-        return self._graph(name) if name in self.graphs else self.column_at(self._path_of(name))
+        if name in self.graphs:
+            members = self.graphs[name].items()
+            return GraphArray(name, {role: self.column_at(info.path) for role, info in members})
+        return self.column_at(self._path_of(name))
 
     def __contains__(self, name: object) -> bool:
         return name in self.fields or name in self.graphs or name in self.inputs
 
     def column_at(self, path: str) -> Any:
         """A column by its path in the shards: "inputs/x", "sample_id", of a ragged field the group's."""
-        found = self._columns.get(path)
-        if found is None:
-            ragged = any(column.path == f"{path}/offsets" for column in self.manifest.columns)
-            kind = RaggedArray if ragged else LazyArray
-            found = self._columns[path] = kind(self._store, path, self._rows)
-        return found
-
-    def _graph(self, name: str) -> GraphArray:
-        if name not in self._columns:
-            members = {role: self.column_at(info.path) for role, info in self.graphs[name].items()}
-            self._columns[name] = GraphArray(name, members)
-        found = self._columns[name]
-        assert isinstance(found, GraphArray)
-        return found
+        if path not in self._columns:
+            is_ragged = any(column.path == f"{path}/offsets" for column in self.manifest.columns)
+            kind = RaggedArray if is_ragged else LazyArray
+            self._columns[path] = kind(self._store, path, self._rows)
+        return self._columns[path]
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -167,23 +137,20 @@ class Ensemble:
         if isinstance(out, Buffers) and (fields is None or tuple(fields) == out.plan.names):
             return self._batches.gather(out.plan, rows, out)
         names = self._usual() if fields is None else fields
-        fixed = self._batches.plan({name: self._path_of(name) for name in names if self._is_fixed(name)})
-        found = self._batches.gather(fixed, rows, out)
-        if len(found) == len(names):
-            return found
+        found = self._batches.gather(self._plan(names), rows, out)
         return {name: found[name] if name in found else self[name][key] for name in names}
 
     def allocate(self, num: int, fields: Sequence[str] | None = None) -> Buffers:
         """Arrays for `batch` to fill again and again, aligned so that filling them is fast; none for ragged
         fields and graphs, whose size is not known before."""
-        names = self._usual() if fields is None else fields
-        plan = self._batches.plan({name: self._path_of(name) for name in names if self._is_fixed(name)})
-        return Buffers(plan, self._store, num)
+        return Buffers(self._plan(self._usual() if fields is None else fields), self._store, num)
+
+    def _plan(self, names: Sequence[str]) -> Plan:
+        """How those of the columns are gathered whose rows are all of one size."""
+        return self._batches.plan({name: self._path_of(name) for name in names if self._is_fixed(name)})
 
     def _is_fixed(self, name: str) -> bool:
-        if name in self.graphs:
-            return False
-        return name not in self.fields or not self.fields[name].ragged
+        return name not in self.graphs and (name not in self.fields or not self.fields[name].ragged)
 
     def _usual(self) -> list[str]:
         """All fields but text; a graph stands for its members."""
@@ -203,57 +170,9 @@ class Ensemble:
 
     # choosing samples
 
-    def take(self, indices: Any) -> Selection:
+    def take(self, indices: Any) -> Self:
         """The samples at `indices` (integers, a mask or a slice; ens.splits["train"], say), in that order."""
-        return Selection(self, self._rows.narrow(indices))
-
-    def select(self, ids: Any) -> Selection:
-        """The samples of these ids, in the order given; a study with parameters has several rows for each.
-
-        Raises UsageError that names the ids that are not here, and says what became of them.
-        """
-        from merlin.shards.reading.query import positions_of_ids
-
-        return self.take(positions_of_ids(self, ids))
-
-    def query(self, expression: str) -> Selection:
-        """The samples for which an SQL expression over their columns is true, e.g. "yield > 1e14".
-
-        Columns: see docs/reading.md. Raises UsageError for an expression that DuckDB does not understand.
-        """
-        from merlin.shards.reading.query import positions_where
-
-        return self.take(positions_where(self, expression))
-
-    def query_table(self, sql: str) -> Table:
-        """The answer to an SQL query over the view `rows`, which has every planned row, whatever became of it.
-
-        ens.query_table("select outcome, count(*) group by all").to_pandas()
-        """
-        from merlin.shards.reading.query import answer
-
-        return answer(self, sql)
-
-    def to_pandas(self, columns: Iterable[str] | None = None) -> DataFrame:
-        """One row for each sample: row, sample_id, split, parameters, inputs, and the fields that are one number or
-        text; or only those of `columns`."""
-        from merlin.shards.reading.table import data_frame
-
-        return data_frame(self, None if columns is None else list(columns))
-
-    # looking at it
-
-    def plot(self, kind: str = "all", **options: Any) -> Any:
-        """A matplotlib Figure of the samples: "inputs", "scalars", "series", "images", … or "all"; for the options
-        see `merlin.shards.plot.plot`. MissingExtraError without matplotlib."""
-        from merlin.shards.plot import plot
-
-        return plot(self, kind, **options)
-
-    def _repr_html_(self) -> str:
-        from merlin.shards.plot import summary_html
-
-        return summary_html(self)
+        return type(self)(self._store, self._rows.narrow(indices), self._batches)
 
     # opening and closing
 
@@ -263,49 +182,11 @@ class Ensemble:
         self._batches.close()
         self._store.close()
 
-    def __enter__(self) -> Ensemble:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        cache_bytes, threads = self._store.options
-        return {
-            "manifest": self.manifest,
-            "cache_bytes": cache_bytes,
-            "threads": threads,
-            "positions": self._rows.positions,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        Ensemble.__init__(self, state["manifest"], cache_bytes=state["cache_bytes"], threads=state["threads"])
-        self._rows = Rows(self._store.num_rows, state["positions"])
-
-
-class Selection(Ensemble):
-    """Some samples of a data set, in an order of their own; everything that an Ensemble is, and shares its files."""
-
-    def __init__(self, ensemble: Ensemble, rows: Rows) -> None:
-        self.manifest = ensemble.manifest
-        self.path = ensemble.path
-        self.fields = ensemble.fields
-        self.graphs = ensemble.graphs
-        self._store = ensemble._store
-        self._batches = ensemble._batches
-        self._rows = rows
-        self._columns = {}
-
-    def __repr__(self) -> str:
-        return f"Selection({len(self)} of {self._store.num_rows} samples of {str(self.path)!r})"
-
-
-def _graphs(data: DataSet) -> dict[str, dict[str, FieldInfo]]:
-    """Members by role, of each graph."""
-    found: dict[str, dict[str, FieldInfo]] = {}
-    for field in data.fields:
-        if field.graph:
-            found.setdefault(field.graph, {})[field.role] = field
-    return found
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._store, self._rows)

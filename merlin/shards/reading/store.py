@@ -36,7 +36,7 @@ class Store:
         """`cache_bytes` bounds the memory for decompressed chunks and text; `threads` decompress (default: one
         for each core)."""
         self.data = data
-        self.options = (cache_bytes, threads)
+        self._options = (cache_bytes, threads)
         self.files = ShardFiles(data)
         self.starts = np.concatenate(([0], np.cumsum([s.num_rows for s in data.shards], dtype=np.int64)))
         self.num_rows = int(self.starts[-1])
@@ -50,6 +50,9 @@ class Store:
         self._strides: dict[str, tuple[int, int]] = {}  # of mapped columns with regular places: see `_stride`
         self._map_budget = map_limit() // 2  # the other half is for files that are mapped whole
         self._lock = ForkLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self.data, *self._options)
 
     # shapes and places
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from merlin.base.files import replacing
+from merlin.base.tables.parquet import load_pyarrow
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.splits import split_indices
+from merlin.shards.reading.reader import SampleReader
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from merlin.shards.reading.reader import Ensemble
-
 Array = np.ndarray[Any, Any]
 
 ID_COLUMNS = ("row", "sample_id", "split")  # of every sample
-FATE_COLUMNS = ("index", "source", "task", "outcome", "cause")  # of every planned row, in SQL
+PLANNED_COLUMNS = ("index", "source", "task", "outcome", "cause")  # of every planned row, in SQL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,7 @@ class Table:
         writer.writerows(self.rows)
 
     def _write_parquet(self, path: Path) -> None:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError as e:
-            raise MissingExtraError("pyarrow", "parquet", "a table as .parquet") from e
+        pyarrow = load_pyarrow("a table as .parquet")
         columns = [list(column) for column in zip(*self.rows, strict=True)] or [[] for _ in self.columns]
         table = pyarrow.table(columns, names=list(self.columns))
         pyarrow.parquet.write_table(table, path)
@@ -92,10 +88,16 @@ def table_columns(data: DataSet) -> dict[str, str]:
     inputs = [(c.name, c.path) for c in data.inputs]
     parameters = [(c.name, c.path) for c in data.parameters]
     provenance = [(c.name, c.path) for c in data.columns if c.path.startswith("provenance/")]
-    used = {name.lower() for name in (*ID_COLUMNS, *FATE_COLUMNS)}
+    used = {name.lower() for name in (*ID_COLUMNS, *PLANNED_COLUMNS)}
     groups = [("field_", fields), ("input_", inputs), ("param_", parameters), ("provenance_", provenance)]
     named = [_free_names(group, prefix, used) for prefix, group in groups]
     return {**named[2], **named[1], **named[0], **named[3]}
+
+
+def usual_columns(data: DataSet) -> list[str]:
+    """What a table shows of each sample if nothing else is asked for."""
+    known = table_columns(data).items()
+    return [*ID_COLUMNS, *(name for name, path in known if not path.startswith("provenance/"))]
 
 
 def _free_names(columns: Iterable[tuple[str, str]], prefix: str, used: set[str]) -> dict[str, str]:
@@ -126,33 +128,27 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; there are: {', '.join(listed[:40])}{more}"
 
 
-def column_values(ensemble: Ensemble, names: Sequence[str]) -> dict[str, Array]:
+def column_values(reader: SampleReader, names: Sequence[str]) -> dict[str, Array]:
     """Values of columns by name (n,), as NumPy's native numbers or as str. Raises UsageError for a name that is
     no column."""
-    known: Mapping[str, str] = table_columns(ensemble.manifest)
+    known: Mapping[str, str] = table_columns(reader.manifest)
     found: dict[str, Array] = {}
     for name in names:
-        if name in ("row", "sample_id"):
-            values = getattr(ensemble, name)
-        elif name in known:
-            values = np.asarray(ensemble.column_at(known[name])[:])
-        else:
+        if name not in ("row", "sample_id", *known):
             every = [*ID_COLUMNS, *known]
-            raise UsageError(f"no column '{name}' in {ensemble.path}{did_you_mean(name, every)}")
+            raise UsageError(f"no column '{name}' in {reader.path}{did_you_mean(name, every)}")
+        values = np.asarray(reader.column_at(known.get(name, name))[:])
         found[name] = values if values.dtype.kind == "O" else values.astype(values.dtype.newbyteorder("="))
     return found
 
 
-def data_frame(ensemble: Ensemble, columns: Sequence[str] | None) -> DataFrame:
-    """See `Ensemble.to_pandas`."""
+def data_frame(reader: SampleReader, columns: Sequence[str] | None) -> DataFrame:
+    """See `merlin.shards.ensemble.Ensemble.to_pandas`."""
     pandas = _pandas()
-    known = table_columns(ensemble.manifest)
-    if columns is None:
-        usual = [name for name, path in known.items() if not path.startswith("provenance/")]
-        columns = [*ID_COLUMNS, *usual]
-    values: dict[str, Any] = dict(column_values(ensemble, [name for name in columns if name != "split"]))
+    columns = usual_columns(reader.manifest) if columns is None else columns
+    values: dict[str, Any] = dict(column_values(reader, [name for name in columns if name != "split"]))
     if "split" in columns:
-        codes, names = split_codes(ensemble.manifest, ensemble.sample_id)
+        codes, names = split_codes(reader.manifest, reader.sample_id)
         values["split"] = pandas.Categorical.from_codes(codes, names)
     return pandas.DataFrame({name: values[name] for name in columns})
 

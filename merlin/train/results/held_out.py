@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from merlin.errors import NotADataSetError, ShardError, UsageError
-from merlin.shards.reading.reader import Ensemble, open_shards
+from merlin.shards.ensemble import Ensemble, open_shards
+from merlin.shards.format.column import Column
 from merlin.train.config import TrainConfig
 from merlin.train.data import Classes, Selection, TrainingData, class_values, find_data_set
-from merlin.train.loading.columns import Column, Columns
+from merlin.train.loading.columns import Columns
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantities, Quantity
 from merlin.train.results.best import BestModel
@@ -70,7 +71,8 @@ def _same_classes(ens: Ensemble, column: Column, quantity: Quantity) -> Classes:
 
 
 def _same_shape(ens: Ensemble, column: Column, quantity: Quantity) -> Column:
-    if (column.shape, column.axis) != (quantity.shape, quantity.axis):
+    axis = None if column.channel_axis is None else column.channel_axis - len(column.shape)
+    if (column.shape, axis) != (quantity.shape, quantity.axis):
         raise UsageError(
             f"'{column.name}' of {ens.path} has shape {column.shape}, and the model was trained on {quantity.shape}"
             + ("" if column.shape != quantity.shape else " with its channels elsewhere")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.importing.sources import SUFFIXES, open_source
 from merlin.shards.ensemble import open_shards
+from merlin.shards.importing.sources import SUFFIXES, open_source
 from merlin.train.data import find_data_set
 from merlin.train.loading.columns import Columns
 from merlin.train.results.given import Place, find_columns, require_columns
@@ -93,7 +93,7 @@ class _DataSet:
         return len(self._ens)
 
     def read(self, name: str, lo: int, hi: int, dtype: Any) -> Array:
-        return np.asarray(self._columns[name].read(self._ens, np.arange(lo, hi)), dtype)
+        return np.asarray(self._ens.column_at(self._columns[name].path)[np.arange(lo, hi)], dtype)
 
     def place(self, name: str, row: int) -> str:
         return f"{self.path}: row {row}, '{name}'"

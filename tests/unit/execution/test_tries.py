@@ -17,7 +17,7 @@ from waiting import wait_until
 from merlin.execution.task_files import set_aside
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
-from merlin.shards.reading.reader import open_shards
+from merlin.shards.ensemble import open_shards
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
 PACK = StepInstance(

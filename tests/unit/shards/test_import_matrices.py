@@ -9,10 +9,10 @@ import pytest
 
 from merlin.base.document.findings import Findings
 from merlin.errors import ShardError, UsageError
+from merlin.shards.ensemble import open_shards
 from merlin.shards.importing import matrix
 from merlin.shards.importing.run import import_data
 from merlin.shards.proving.verify import verify
-from merlin.shards.reading.reader import open_shards
 from merlin.spec.import_schema import parse_import_schema
 
 NUM = 25

@@ -122,7 +122,7 @@ def test_of_very_many_shards_only_some_are_opened():
     assert len(rows) == 5000
     assert len(np.unique(rows // 100)) <= 100
     positions = np.arange(0, 10_000_000, 7)
-    rows = choice._selected_rows(positions, [100] * 100_000, 500)
+    rows = choice._rows([100] * 100_000, 500, positions)
     assert len(rows) == 500
     assert (np.diff(rows) > 0).all()
     assert len(np.unique(positions[rows] // 100)) <= 100

@@ -76,7 +76,7 @@ def test_selections_compose(ens):
     assert twice.sample_id.tolist() == [13, 10]
     assert ens.take(slice(None, None, -1)).query("count < 4").sample_id.tolist() == [3, 2, 1]
     assert pickle.loads(pickle.dumps(twice)).select([10]).positions.tolist() == [IDS.tolist().index(10)]
-    assert "Selection(2 of 43 samples" in repr(twice)
+    assert "2 of 43 samples" in repr(twice)
     assert not twice.is_whole and ens.is_whole
 
 

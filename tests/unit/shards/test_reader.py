@@ -15,7 +15,7 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import NotADataSetError
-from merlin.shards.reading.reader import Selection
+from merlin.shards.ensemble import Ensemble
 
 SIZE = len(PRESENT)
 
@@ -256,7 +256,7 @@ def test_an_ensemble_can_be_pickled(ens, truth):
     again = pickle.loads(pickle.dumps(ens))
     np.testing.assert_array_equal(again["image"][40:], truth["image"][40:])
     selection = pickle.loads(pickle.dumps(ens.take([5, 3])))
-    assert isinstance(selection, Selection)
+    assert isinstance(selection, Ensemble)
     np.testing.assert_array_equal(selection["image"][:], truth["image"][[5, 3]])
 
 

@@ -14,7 +14,7 @@ from train_run import YAML, train_run
 
 import merlin
 from merlin.errors import ConfigError, UsageError
-from merlin.shards.reading.reader import open_shards
+from merlin.shards.ensemble import open_shards
 from merlin.train.config_file import parse_config
 from merlin.train.data import class_values
 from merlin.train.loading.columns import Columns
@@ -177,7 +177,7 @@ def test_the_model_says_what_it_needs(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no 'brightness'"):
         prepared(data, tmp_path / "run", word)
     with pytest.raises(UsageError, match="predicts classes alone; leave y out"):
-        build("classifier", Shapes(("x",), ("y",), classes={"c": (0, 1)}), {})
+        build("classifier", Shapes.of(("x",), ("y",), classes={"c": (0, 1)}), {})
 
 
 def test_scores_of_classes_are_those_of_the_definitions() -> None:

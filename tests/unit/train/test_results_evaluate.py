@@ -18,9 +18,9 @@ from train_run import prepare_run, train_run
 from trained import make_trained
 
 from merlin.errors import NotADataSetError, ShardError, TrainingError, UsageError
+from merlin.shards.ensemble import open_shards
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.figure import make_figure, picture
-from merlin.shards.reading.reader import open_shards
 from merlin.train.quantities import Quantity
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.history import Curve, History, Round, Trained, read_history

@@ -1,0 +1,73 @@
+"""Read a finished data set: lazy arrays over all shards, memory-mapped where they are not compressed.
+
+ens = merlin.open_shards("study_20260101-120000/collect")
+len(ens), list(ens.fields), ens["image"][10:20], ens["image"][[3, 1, 2]]
+ens.inputs["x"][:], ens.splits["train"], ens.batch([5, 2], ["image"])
+ens.query("yield > 1e14 and split = 'train'").to_pandas()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from merlin.shards import plot as plots
+from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.reading import query
+from merlin.shards.reading.reader import SampleReader
+from merlin.shards.reading.store import CACHE_BYTES, Store
+from merlin.shards.reading.table import Table, data_frame
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def open_shards(
+    path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, threads: int | None = None
+) -> Ensemble:
+    """Open the data set in directory `path`, or at its manifest; NotADataSetError if there is none.
+
+    `cache_bytes` bounds the memory for decompressed chunks and text; `threads` is how many decompress, by
+    default one for each core, 16 at most.
+    """
+    return Ensemble(Store(read_manifest(Path(path)), cache_bytes, threads))
+
+
+class Ensemble(SampleReader):
+    """A data set, or a selection of its samples; see the module for how to use it."""
+
+    def select(self, ids: Any) -> Self:
+        """The samples of these ids, in the order given; a study with parameters has several rows for each.
+
+        Raises UsageError that names the ids that are not here, and says what became of them.
+        """
+        return self.take(query.positions_of_ids(self, ids))
+
+    def query(self, expression: str) -> Self:
+        """The samples for which an SQL expression over their columns is true, e.g. "yield > 1e14".
+
+        Columns: see docs/reading.md. Raises UsageError for an expression that DuckDB does not understand.
+        """
+        return self.take(query.positions_where(self, expression))
+
+    def query_table(self, sql: str) -> Table:
+        """The answer to an SQL query over the view `rows`, which has every planned row, whatever became of it.
+
+        ens.query_table("select outcome, count(*) group by all").to_pandas()
+        """
+        return query.answer(self, sql)
+
+    def to_pandas(self, columns: Iterable[str] | None = None) -> DataFrame:
+        """One row for each sample: row, sample_id, split, parameters, inputs, and the fields that are one number or
+        text; or only those of `columns`."""
+        return data_frame(self, None if columns is None else list(columns))
+
+    def plot(self, kind: str = "all", **options: Any) -> Any:
+        """A matplotlib Figure of the samples: "inputs", "scalars", "series", "images", … or "all"; for the options
+        see `merlin.shards.plot.plot`. MissingExtraError without matplotlib."""
+        return plots.plot(self, kind, **options)
+
+    def _repr_html_(self) -> str:
+        return plots.summary_html(self)
