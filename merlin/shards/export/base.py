@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from merlin.base.files import remove_leftovers, replacing
 from merlin.errors import ShardError, UsageError
-from merlin.shards.export.view import Column, View
-
-FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
+from merlin.shards.export.view import ExportColumn, View
 
 Progress = Callable[[int, int], None]  # samples done, samples in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ExportOptions:
     """What is asked for; equal options of one data set make equal files."""
 
     format: str
@@ -29,12 +27,9 @@ class Options:
     compression: str = ""  # "": the format's default
     trainers: int = 0  # lists of samples for this many trainers (lbann)
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "fields": None if self.fields is None else list(self.fields)}
-
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExportedFile:
     """A finished file of an export: positions [lo, hi) of the exported samples."""
 
     file: str  # relative to the export's directory
@@ -60,14 +55,14 @@ class Exporter(ABC):
     samples_per_file: ClassVar[int]  # default
     compressions: ClassVar[tuple[str, ...]]  # the first is the default
 
-    def __init__(self, view: View, options: Options) -> None:
+    def __init__(self, view: View, options: ExportOptions) -> None:
         self.view = view
         self.options = options
         self.compression = options.compression or self.compressions[0]
         self.step = options.samples_per_file or self.samples_per_file
 
     @abstractmethod
-    def refusal(self, column: Column) -> str:
+    def refusal(self, column: ExportColumn) -> str:
         """Why the format cannot hold the column; empty if it can."""
 
     @abstractmethod
@@ -82,7 +77,7 @@ class Exporter(ABC):
     def count(self, path: Path) -> int:
         """How many samples the file at `path` holds, told by the file itself."""
 
-    def write_part(self, directory: Path, number: int) -> Part:
+    def write_part(self, directory: Path, number: int) -> ExportedFile:
         """Write file `number` under a temporary name, count what it holds, and rename it.
 
         Raises ShardError if it does not hold what it should.
@@ -96,9 +91,9 @@ class Exporter(ABC):
             facts = self.write(temporary, lo, hi)
             require_count(path, hi - lo, self.count(temporary))
             size, digest = temporary.stat().st_size, file_digest(temporary)
-        return Part(name, lo, hi, size, digest, facts)
+        return ExportedFile(name, lo, hi, size, digest, facts)
 
-    def is_present(self, directory: Path, part: Part) -> bool:
+    def is_present(self, directory: Path, part: ExportedFile) -> bool:
         """Whether a finished file is still there, with the size that it had."""
         path = directory / part.file
         return path.is_file() and path.stat().st_size == part.size_bytes
@@ -107,7 +102,7 @@ class Exporter(ABC):
         """Called before any file is written, and again when a killed export goes on."""
         directory.mkdir(parents=True, exist_ok=True)
 
-    def finish(self, directory: Path, parts: list[Part]) -> list[str]:
+    def finish(self, directory: Path, parts: list[ExportedFile]) -> list[str]:
         """Write what describes the files together; returns the names of these further files."""
         return []
 
@@ -126,15 +121,15 @@ class Exporter(ABC):
             raise UsageError(f"--compression {self.compression} is not one of {self.format}'s: {known}")
         if self.options.trainers and self.format != "lbann":
             raise UsageError("--trainers makes LBANN's sample lists; it goes with --to lbann")
-        refused = {column.name: why for column in self.view.columns if (why := self.refusal(column))}
+        refused = {column.key: why for column in self.view.columns if (why := self.refusal(column))}
         if refused:
             raise UsageError(self._explain(refused))
 
     def _explain(self, refused: dict[str, str]) -> str:
         lines = [f"{self.format} cannot hold {len(refused)} of the data set's columns:"]
         lines += [f"  {name}: {why}" for name, why in refused.items()]
-        rest = [c.name for c in self.view.of_role("field") if c.name not in refused]
-        if rest and all(self.view.column(name).role == "field" for name in refused):
+        rest = [c.key for c in self.view.columns if c.group == "fields" and c.key not in refused]
+        if rest and all(self.view.column(name).group == "fields" for name in refused):
             lines.append(f"Leave them out with --fields {','.join(rest)}")
         return "\n".join(lines)
 

@@ -20,8 +20,8 @@ from merlin.base.files import replacing
 from merlin.errors import UsageError
 from merlin.shards.export.npz import write_member
 from merlin.shards.export.parquet import load_pyarrow, tensor_array, tensor_type
-from merlin.shards.export.view import Array
 from merlin.shards.format.hdf5_file import NewFile
+from merlin.shards.format.segments import Array
 
 SUFFIXES = (".npz", ".csv", ".parquet", ".h5", ".hdf5")
 _PART_BYTES = 16 << 20

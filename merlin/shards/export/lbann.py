@@ -15,16 +15,16 @@ import numpy as np
 
 from merlin.errors import UsageError
 from merlin.shards.export import lbann_lists, lbann_schemas
-from merlin.shards.export.base import Exporter as Base
-from merlin.shards.export.base import Part
-from merlin.shards.export.view import Array, Block, Column
+from merlin.shards.export.base import ExportedFile, Exporter
+from merlin.shards.export.view import Block, ExportColumn
 from merlin.shards.format.hdf5_file import NewFile
+from merlin.shards.format.segments import Array
 
 _COMPACT_BYTES = 1024  # what Conduit keeps beside an object's header
 _FOLDER = 1000  # bundles in one directory
 
 
-class Exporter(Base):
+class LbannExporter(Exporter):
     format = "lbann"
     samples_per_file = 1000
     compressions = ("none", "gzip")
@@ -46,7 +46,7 @@ class Exporter(Base):
                 f"--trainers {self.options.trainers} are more than the {num} samples to train on"
             )
 
-    def refusal(self, column: Column) -> str:
+    def refusal(self, column: ExportColumn) -> str:
         if column.ragged:
             return "LBANN reads the same number of values from every sample, and this field has any number"
         if column.dtype.kind == "c":
@@ -64,7 +64,7 @@ class Exporter(Base):
         failed = self._failed.among(lo, hi)
         with NewFile(path, libver=("v108", "v110")) as new:
             bundle = _Bundle(new.file, self.compression)
-            row_name = self.view.row.name
+            row_name = self.view.row.key
             for _, block in self.view.blocks(lo, hi):
                 stored = _flatten(self.view.columns, block)
                 for i, row in enumerate(np.asarray(block[row_name]).tolist()):
@@ -86,7 +86,7 @@ class Exporter(Base):
                 num += int(success[0])
         return num
 
-    def finish(self, directory: Path, parts: list[Part]) -> list[str]:
+    def finish(self, directory: Path, parts: list[ExportedFile]) -> list[str]:
         schemas = lbann_schemas.write_schemas(directory, self.view)
         return [
             *schemas,
@@ -94,13 +94,13 @@ class Exporter(Base):
         ]
 
 
-def _flatten(columns: tuple[Column, ...], block: Block) -> list[tuple[str, Array]]:
+def _flatten(columns: tuple[ExportColumn, ...], block: Block) -> list[tuple[str, Array]]:
     """(place inside a sample, rows of flat values) for each column that goes into a sample."""
     stored = []
     for column in columns:
-        if column.role == "id":
+        if column.group == "ids":
             continue
-        values = np.asarray(block[column.name])
+        values = np.asarray(block[column.key])
         if column.is_text:
             values = np.array([text.encode() for text in values.tolist()], dtype=object)
         else:

@@ -16,8 +16,9 @@ from typing import IO
 import numpy as np
 
 from merlin.base.files import replacing
-from merlin.shards.export.base import Part
-from merlin.shards.export.view import Array, View
+from merlin.shards.export.base import ExportedFile
+from merlin.shards.export.view import View
+from merlin.shards.format.segments import Array
 from merlin.shards.format.splits import split_indices
 from merlin.shards.proving.expected import sample_ids
 
@@ -25,7 +26,9 @@ SUFFIX = ".sample_list"
 _TRAINING = "train"
 _AT_ONCE = 100  # lists of trainers that are open together
 
-Choose = Callable[[Part], Array]  # (samples of the part,) the number of the list that each is in, -1 for none
+Choose = Callable[
+    [ExportedFile], Array
+]  # (samples of the part,) the number of the list that each is in, -1 for none
 
 
 class FailedRows:
@@ -60,7 +63,7 @@ class FailedRows:
 
 
 def write_lists(
-    directory: Path, view: View, failed: FailedRows, parts: list[Part], trainers: int
+    directory: Path, view: View, failed: FailedRows, parts: list[ExportedFile], trainers: int
 ) -> list[str]:
     """Write all lists; returns their names."""
     lists = _Lists(directory, view, failed, parts)
@@ -98,14 +101,14 @@ def _trainers(view: View, trainers: int) -> Array:
     return owner
 
 
-def _everything(part: Part) -> Array:
+def _everything(part: ExportedFile) -> Array:
     return np.zeros(part.num_samples, dtype=np.int32)
 
 
 def _by_split(view: View) -> Choose:
     splits = view.ens.manifest.splits
 
-    def choose(part: Part) -> Array:
+    def choose(part: ExportedFile) -> Array:
         ids = np.asarray(view.read(view.sample_id, part.lo, part.hi))
         return split_indices(ids, splits.fractions, splits.seed)
 
@@ -115,7 +118,7 @@ def _by_split(view: View) -> Choose:
 class _Lists:
     """Writes lists over the same bundles."""
 
-    def __init__(self, directory: Path, view: View, failed: FailedRows, parts: list[Part]) -> None:
+    def __init__(self, directory: Path, view: View, failed: FailedRows, parts: list[ExportedFile]) -> None:
         self._directory = directory
         self._view, self._failed, self._parts = view, failed, parts
         self._total = sum(_size(part) for part in parts)
@@ -152,7 +155,7 @@ class _Lists:
                         _write_line(file, part, len(listed), listed)
             yield from names
 
-    def _rows(self, part: Part) -> Array:
+    def _rows(self, part: ExportedFile) -> Array:
         return np.asarray(self._view.read(self._view.row, part.lo, part.hi))
 
     def _head(self, file: IO[str], kind: str, included: int) -> None:
@@ -160,11 +163,11 @@ class _Lists:
         file.write(f"{self._directory.resolve() / 'bundles'}/\n")
 
 
-def _size(part: Part) -> int:
+def _size(part: ExportedFile) -> int:
     """Samples in a bundle, failed ones among them."""
     return part.num_samples + int(part.facts["num_failed"])
 
 
-def _write_line(file: IO[str], part: Part, included: int, listed: Array) -> None:
+def _write_line(file: IO[str], part: ExportedFile, included: int, listed: Array) -> None:
     names = "".join(f" {row:09d}" for row in listed.tolist())
     file.write(f"{part.file.removeprefix('bundles/')} {included} {_size(part) - included}{names}\n")

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from merlin.base.files import write_text
-from merlin.shards.export.view import Array, Column, View
+from merlin.shards.export.view import ExportColumn, View
+from merlin.shards.format.segments import Array
 from merlin.shards.format.statistics import Statistics
 
-Linear = Callable[[Column], Sequence[tuple[float, float]]]  # (scale, bias) of each channel
+Linear = Callable[[ExportColumn], Sequence[tuple[float, float]]]  # (scale, bias) of each channel
 
 DATA, EXPERIMENT = "data_schema.yaml", "experiment_schema.yaml"
 _STEP = 10  # between orderings, so that there is room for others
@@ -33,57 +34,55 @@ _HEAD = {
 }
 
 
-def place(column: Column) -> str:
+def place(column: ExportColumn) -> str:
     """Where a column stands inside a sample."""
-    if column.role == "input":
-        return f"inputs/{column.label}"
-    if column.role == "parameter":
-        return f"parameters/{column.label}"
-    return f"outputs/{_PLACES.get(column.kind, 'arrays')}/{column.label}"
+    if column.group in ("inputs", "parameters"):
+        return f"{column.group}/{column.name}"
+    return f"outputs/{_PLACES.get(column.kind, 'arrays')}/{column.name}"
 
 
-def stored_dtype(column: Column) -> np.dtype[Any]:
+def stored_dtype(column: ExportColumn) -> np.dtype[Any]:
     """Conduit has neither half precision nor truth values."""
     if column.dtype.kind == "b":
         return np.dtype("u1")
     return np.dtype("<f4") if column.dtype == np.float16 else column.dtype
 
 
-def channels_last(column: Column, values: Array) -> Array:
+def channels_last(column: ExportColumn, values: Array) -> Array:
     """Rows with their axes as `dims` says, and the channels after them."""
     order = _axes(column)
     return values if order is None else values.transpose(0, *(axis + 1 for axis in order))
 
 
-def _axes(column: Column) -> tuple[int, ...] | None:
+def _axes(column: ExportColumn) -> tuple[int, ...] | None:
     """The order of a sample's axes in the file, None for the one that they have: d h w, then channels."""
     field = column.field
     if field is None or column.kind not in ("image", "volume"):
         return None
     if field.layout:
         return tuple(field.layout.index(letter) for letter in "dhwc" if letter in field.layout)
-    channel = field.channel_axis
+    channel = column.channel_axis
     if channel is None:
         return None
     return (*(axis for axis in range(len(column.shape)) if axis != channel), channel)
 
 
 def write_schemas(
-    directory: Path, view: View, chosen: Sequence[Column] | None = None, linear: Linear | None = None
+    directory: Path, view: View, chosen: Sequence[ExportColumn] | None = None, linear: Linear | None = None
 ) -> list[str]:
     """Write both files; returns their names.
 
     `chosen` are the columns that are used, in their order, instead of all; `linear` overrules their (scale, bias), one
     pair per channel, so that x is read as scale * x + bias.
     """
-    used = [c for c in view.columns if c.role != "id" and not c.is_text]
+    used = [c for c in view.columns if c.group != "ids" and not c.is_text]
     used = sorted(used, key=_group_order) if chosen is None else list(chosen)
     data: dict[str, Any] = {}
     for number, column in enumerate(used, 1):
         node = data
         for key in place(column).split("/"):
             node = node.setdefault(key, {})
-        known = metadata(column, view)
+        known = metadata(column)
         if linear is not None:
             known |= _scales(linear(column), "channels" in known)
         node["metadata"] = known | {"ordering": _STEP * number}
@@ -98,19 +97,19 @@ def write_schemas(
     return [DATA, EXPERIMENT]
 
 
-def _group_order(column: Column) -> int:
+def _group_order(column: ExportColumn) -> int:
     """Inputs, parameters, scalars, and the rest; each in the data set's order."""
-    roles = {"input": 0, "parameter": 1}
-    return roles.get(column.role, 2 if column.kind == "scalar" else 3)
+    groups = {"inputs": 0, "parameters": 1}
+    return groups.get(column.group, 2 if column.kind == "scalar" else 3)
 
 
-def metadata(column: Column, view: View) -> dict[str, Any]:
+def metadata(column: ExportColumn) -> dict[str, Any]:
     """dims, channels, layout and normalisation of a column; `ordering` is not among them."""
     found: dict[str, Any] = {}
     multiple = False
     if column.kind in ("image", "volume"):
         order = _axes(column) or tuple(range(len(column.shape)))
-        channel = column.field.channel_axis if column.field is not None else None
+        channel = column.channel_axis
         multiple = channel is not None and column.shape[channel] > 1
         found["dims"] = [column.shape[axis] for axis in order if axis != channel]
         found["channels"] = 1 if channel is None else column.shape[channel]
@@ -118,9 +117,8 @@ def metadata(column: Column, view: View) -> dict[str, Any]:
             last, first = ("hwc", "chw") if len(found["dims"]) == 2 else ("dhwc", "cdhw")
             # the reader asks for `hwc` before it normalises several channels, whatever the layout says
             found |= {"layout": last, "transpose": first, "hwc": 1}
-    statistics = _statistics(column, view)
-    if statistics is not None:
-        found |= _scales(list(_normalisations(column, statistics)), "channels" in found)
+    if column.statistics is not None:
+        found |= _scales(list(_normalisations(column, column.statistics)), "channels" in found)
     return found
 
 
@@ -129,13 +127,7 @@ def _scales(pairs: Sequence[tuple[float, float]], per_channel: bool) -> dict[str
     return {"scale": scales if per_channel else scales[0], "bias": biases if per_channel else biases[0]}
 
 
-def _statistics(column: Column, view: View) -> Statistics | None:
-    if column.field is not None:
-        return column.field.statistics
-    return next((c.statistics for c in view.ens.manifest.columns if c.path == column.path), None)
-
-
-def _normalisations(column: Column, statistics: Statistics) -> Iterator[tuple[float, float]]:
+def _normalisations(column: ExportColumn, statistics: Statistics) -> Iterator[tuple[float, float]]:
     """(scale, bias) per channel."""
     for low, high, mean in zip(statistics.min, statistics.max, statistics.mean, strict=True):
         if not math.isfinite(mean):

@@ -16,9 +16,9 @@ import numpy as np
 
 from merlin.base.files import write_text
 from merlin.errors import MissingExtraError, UsageError
-from merlin.shards.export.base import Exporter as Base
-from merlin.shards.export.base import Part, file_digest
-from merlin.shards.export.view import Array, Block, Column, sample
+from merlin.shards.export.base import ExportedFile, Exporter, file_digest
+from merlin.shards.export.view import Block, ExportColumn, sample
+from merlin.shards.format.segments import Array
 
 _VERSION = 2
 _SHARD_BYTES = 1 << 26  # what MDS writers aim at
@@ -28,14 +28,14 @@ _ARRAY_TYPES = ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32"
 _SIZES = ("u1", "<u2", "<u4", "<u8")  # types of an array's sizes, by their code
 
 
-class Exporter(Base):
+class MdsExporter(Exporter):
     format = "mds"
     samples_per_file = 1000
     compressions = ("none", "zstd")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._columns = sorted(self.view.columns, key=lambda column: column.name)
+        self._columns = sorted(self.view.columns, key=lambda column: column.key)
         if not self.options.samples_per_file and not any(column.ragged for column in self._columns):
             row_bytes = sum(column.item_bytes for column in self._columns)
             self.step = max(1, min(_SHARD_BYTES // row_bytes, 1 << 20))
@@ -45,7 +45,7 @@ class Exporter(Base):
         if self.compression == "zstd":
             _zstandard()
 
-    def refusal(self, column: Column) -> str:
+    def refusal(self, column: ExportColumn) -> str:
         if not column.is_text and _type(column) not in _ARRAY_TYPES:
             return f"MDS has no {column.dtype.name}"
         return ""
@@ -61,7 +61,7 @@ class Exporter(Base):
             "compression": None if self.compression == "none" else f"zstd:{_LEVEL}",
             "hashes": ["sha256"],
             "size_limit": None,
-            "column_names": [column.name for column in self._columns],
+            "column_names": [column.key for column in self._columns],
             "column_encodings": [_encoding(column) for column in self._columns],
             "column_sizes": [_fixed_size(column) for column in self._columns],
         }
@@ -114,17 +114,17 @@ class Exporter(Base):
     def _pack_fixed(self, block: Block) -> Array:
         """All columns side by side, as records."""
         fields: list[Any] = [(f"f{i}", _stored(c), c.shape) for i, c in enumerate(self._columns)]
-        first = block[self._columns[0].name]
+        first = block[self._columns[0].key]
         rows = np.empty(len(first), dtype=fields)
         for i, column in enumerate(self._columns):
-            rows[f"f{i}"] = block[column.name]
+            rows[f"f{i}"] = block[column.key]
         return rows
 
     def _pack_each(self, block: Block) -> Iterator[bytes]:
-        for i in range(len(block[self._columns[0].name])):
+        for i in range(len(block[self._columns[0].key])):
             sizes, values = [], []
             for column in self._columns:
-                data = _encode(column, sample(block[column.name], i))
+                data = _encode(column, sample(block[column.key], i))
                 values.append(data)
                 if _fixed_size(column) is None:
                     sizes.append(len(data))
@@ -137,7 +137,7 @@ class Exporter(Base):
             with _zstandard().ZstdDecompressor().stream_reader(file) as stream:
                 return int(np.frombuffer(stream.read(4), "<u4")[0])
 
-    def finish(self, directory: Path, parts: list[Part]) -> list[str]:
+    def finish(self, directory: Path, parts: list[ExportedFile]) -> list[str]:
         config = self._config()
         shards = []
         for number, part in enumerate(parts):
@@ -155,16 +155,16 @@ class Exporter(Base):
         return {"basename": name, "bytes": facts["bytes"], "hashes": {"sha256": facts["sha256"]}}
 
 
-def _stored(column: Column) -> np.dtype[Any]:
+def _stored(column: ExportColumn) -> np.dtype[Any]:
     """The dtype in the file: truth values are bytes there."""
     return np.dtype("u1") if column.dtype.kind == "b" else column.dtype
 
 
-def _type(column: Column) -> str:
+def _type(column: ExportColumn) -> str:
     return _stored(column).name
 
 
-def _encoding(column: Column) -> str:
+def _encoding(column: ExportColumn) -> str:
     if column.is_text:
         return "str"
     if column.is_scalar:
@@ -174,11 +174,11 @@ def _encoding(column: Column) -> str:
     return f"ndarray:{_type(column)}:{','.join(map(str, column.shape))}"
 
 
-def _fixed_size(column: Column) -> int | None:
+def _fixed_size(column: ExportColumn) -> int | None:
     return None if column.ragged or column.is_text else _stored(column).itemsize * int(np.prod(column.shape))
 
 
-def _encode(column: Column, value: Any) -> bytes:
+def _encode(column: ExportColumn, value: Any) -> bytes:
     if column.is_text:
         return str(value).encode()
     values = np.ascontiguousarray(value, _stored(column)).tobytes()

@@ -13,20 +13,20 @@ from typing import IO, Any
 import numpy as np
 
 from merlin.errors import UsageError
-from merlin.shards.export.base import Exporter as Base
-from merlin.shards.export.view import Array, Column
-from merlin.shards.format.segments import Ragged
+from merlin.shards.export.base import Exporter
+from merlin.shards.export.view import ExportColumn
+from merlin.shards.format.segments import Array, Ragged
 
 _TEXT_LIMIT = 1 << 30  # bytes of an array of text, which has the width of its longest value
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date of a zip file; equal data makes equal files
 
 
-class Exporter(Base):
+class NpzExporter(Exporter):
     format = "npz"
     samples_per_file = 1000
     compressions = ("none", "deflate")
 
-    def refusal(self, column: Column) -> str:
+    def refusal(self, column: ExportColumn) -> str:
         return ""
 
     def file_name(self, number: int) -> str:
@@ -41,41 +41,41 @@ class Exporter(Base):
                 elif column.is_text:
                     self._write_text(archive, column, lo, hi)
                 else:
-                    blocks = (block[column.name] for _, block in self.view.blocks(lo, hi, [column]))
-                    write_member(archive, column.name, column.dtype, (hi - lo, *column.shape), blocks)
+                    blocks = (block[column.key] for _, block in self.view.blocks(lo, hi, [column]))
+                    write_member(archive, column.key, column.dtype, (hi - lo, *column.shape), blocks)
         return {}
 
-    def _write_ragged(self, archive: zipfile.ZipFile, column: Column, lo: int, hi: int) -> None:
+    def _write_ragged(self, archive: zipfile.ZipFile, column: ExportColumn, lo: int, hi: int) -> None:
         offsets = np.concatenate(([0], np.cumsum(self.view.lengths(column, lo, hi)))).astype("<i8")
         shape = (int(offsets[-1]), *column.shape)
 
         def values() -> Iterator[Array]:
             for _, block in self.view.blocks(lo, hi, [column]):
-                found = block[column.name]
+                found = block[column.key]
                 assert isinstance(found, Ragged)
                 yield found.values
 
-        write_member(archive, f"{column.name}.values", column.dtype, shape, values())
-        write_member(archive, f"{column.name}.offsets", offsets.dtype, offsets.shape, iter([offsets]))
+        write_member(archive, f"{column.key}.values", column.dtype, shape, values())
+        write_member(archive, f"{column.key}.offsets", offsets.dtype, offsets.shape, iter([offsets]))
 
-    def _write_text(self, archive: zipfile.ZipFile, column: Column, lo: int, hi: int) -> None:
+    def _write_text(self, archive: zipfile.ZipFile, column: ExportColumn, lo: int, hi: int) -> None:
         """Twice through the values: NumPy's text has one width for all."""
         width = 1
         for _, block in self.view.blocks(lo, hi, [column]):
-            width = max(width, max((len(text) for text in block[column.name]), default=0))
+            width = max(width, max((len(text) for text in block[column.key]), default=0))
         if width * 4 * (hi - lo) > _TEXT_LIMIT:
             raise UsageError(
-                f"npz: text '{column.name}' of {width:,} characters makes an array of more than a gigabyte; "
+                f"npz: text '{column.key}' of {width:,} characters makes an array of more than a gigabyte; "
                 "use fewer --samples-per-file, or another format"
             )
         dtype = np.dtype(f"<U{width}")
-        blocks = (block[column.name].astype(dtype) for _, block in self.view.blocks(lo, hi, [column]))  # type: ignore[union-attr]
-        write_member(archive, column.name, dtype, (hi - lo,), blocks)
+        blocks = (block[column.key].astype(dtype) for _, block in self.view.blocks(lo, hi, [column]))  # type: ignore[union-attr]
+        write_member(archive, column.key, dtype, (hi - lo,), blocks)
 
     def count(self, path: Path) -> int:
         """Of the row numbers; ShardError-free as every member is checked against it by its own header."""
         with zipfile.ZipFile(path) as archive:
-            return _shape(archive, self.view.row.name)[0]
+            return _shape(archive, self.view.row.key)[0]
 
 
 def write_member(

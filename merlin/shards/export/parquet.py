@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import MissingExtraError
-from merlin.shards.export.base import Exporter as Base
-from merlin.shards.export.view import Block, Column, Values
-from merlin.shards.format.segments import Ragged
+from merlin.shards.export.base import Exporter
+from merlin.shards.export.view import Block, ExportColumn
+from merlin.shards.format.segments import Ragged, Values
 
 
-class Exporter(Base):
+class ParquetExporter(Exporter):
     format = "parquet"
     samples_per_file = 10_000
     compressions = ("zstd", "none", "snappy", "gzip")
@@ -27,7 +27,7 @@ class Exporter(Base):
         load_pyarrow()
         super().check()
 
-    def refusal(self, column: Column) -> str:
+    def refusal(self, column: ExportColumn) -> str:
         return "Parquet has no complex numbers" if column.dtype.kind == "c" else ""
 
     def file_name(self, number: int) -> str:
@@ -37,10 +37,10 @@ class Exporter(Base):
         from pyarrow import parquet
 
         schema = self._schema()
-        scalars = [column.name for column in self.view.columns if column.is_scalar]
+        scalars = [column.key for column in self.view.columns if column.is_scalar]
         options = {
             "compression": self.compression,
-            "use_dictionary": [column.name for column in self.view.columns if column.is_text],
+            "use_dictionary": [column.key for column in self.view.columns if column.is_text],
             "write_statistics": scalars,
         }
         with parquet.ParquetWriter(path, schema, **options) as writer:
@@ -56,13 +56,11 @@ class Exporter(Base):
             "content_digest": data.content_digest,
             "columns": [column.to_json() for column in self.view.columns],
         }
-        fields = [
-            pa.field(c.name, _type(c), nullable=False, metadata=_metadata(c)) for c in self.view.columns
-        ]
+        fields = [pa.field(c.key, _type(c), nullable=False, metadata=_metadata(c)) for c in self.view.columns]
         return pa.schema(fields, metadata={"merlin": json.dumps(about)})
 
     def _table(self, block: Block, schema: Any) -> Any:
-        arrays = [_array(column, block[column.name]) for column in self.view.columns]
+        arrays = [_array(column, block[column.key]) for column in self.view.columns]
         return load_pyarrow().Table.from_arrays(arrays, schema=schema)
 
     def count(self, path: Path) -> int:
@@ -81,13 +79,13 @@ def load_pyarrow() -> Any:
     return pyarrow
 
 
-def _metadata(column: Column) -> dict[str, str]:
+def _metadata(column: ExportColumn) -> dict[str, str]:
     known = column.to_json()
     names = ("role", "kind", "units", "description")
     return {**{name: known[name] for name in names if known.get(name)}, "shape": json.dumps(known["shape"])}
 
 
-def _type(column: Column) -> Any:
+def _type(column: ExportColumn) -> Any:
     pa = load_pyarrow()
     if column.is_text:
         return pa.string()
@@ -114,7 +112,7 @@ def tensor_array(kind: Any, values: np.ndarray[Any, Any]) -> Any:
     return pa.ExtensionArray.from_storage(kind, storage)
 
 
-def _array(column: Column, values: Values) -> Any:
+def _array(column: ExportColumn, values: Values) -> Any:
     pa = load_pyarrow()
     kind = _type(column)
     if isinstance(values, Ragged):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from merlin.errors import ShardError, UsageError
-from merlin.shards.export.base import FORMATS, Exporter, Options, Part, Progress
-from merlin.shards.export.state import State, read_export
-from merlin.shards.export.view import View
+from merlin.errors import ShardError
+from merlin.shards.export.base import ExportedFile, Exporter, ExportOptions, Progress
+from merlin.shards.export.directory import ExportDirectory, read_export
+from merlin.shards.export.formats import make_exporter
 from merlin.shards.export.workers import write_in_processes
-from merlin.shards.reading.reader import open_shards
 
 _WORTH_BYTES = 64 << 20
 
@@ -22,7 +21,7 @@ _WORTH_BYTES = 64 << 20
 def export(
     path: Path,
     out: Path,
-    options: Options,
+    options: ExportOptions,
     *,
     overwrite: bool = False,
     num_workers: int | None = 1,
@@ -41,29 +40,26 @@ def export(
         MissingExtraError: the format's library is not installed.
     """
     exporter = make_exporter(path, options)
-    state = State(out, _request(exporter))
-    try:
-        parts, complete = state.begin(partial(exporter.is_present, out), overwrite=overwrite)
-        if not complete:
+    with ExportDirectory(out, _request(exporter)) as directory:
+        files, is_complete = directory.begin(partial(exporter.is_present, out), overwrite=overwrite)
+        if not is_complete:
             exporter.prepare(out)
-            workers = _choose_workers(exporter, num_workers)
-            for part in _write_missing(path, out, exporter, parts, workers, progress):
-                state.add(part)
-                parts.append(part)
-        parts.sort(key=lambda part: part.lo)
-        _require_all(exporter, parts)
-        if complete:
+            num_workers = _choose_workers(exporter, num_workers)
+            for file in _write_missing(path, out, exporter, files, num_workers, progress):
+                directory.add(file)
+                files.append(file)
+        files.sort(key=lambda file: file.lo)
+        _require_all(exporter, files)
+        if is_complete:
             return read_export(out) or {}
-        return state.end(parts, exporter.finish(out, parts), _about(exporter))
-    finally:
-        state.close()
+        return directory.end(files, exporter.finish(out, files), _about(exporter))
 
 
 def _request(exporter: Exporter) -> dict[str, Any]:
     """What makes two exports the same."""
     return {
         "content_digest": exporter.view.ens.manifest.content_digest,
-        **exporter.options.to_json(),
+        **asdict(exporter.options),
         "samples_per_file": exporter.step,
         "compression": exporter.compression,
     }
@@ -75,25 +71,18 @@ def _about(exporter: Exporter) -> dict[str, Any]:
     return {"study": data.study, "aggregate": data.aggregate, "columns": columns}
 
 
-def make_exporter(path: Path, options: Options) -> Exporter:
-    """The exporter of a format, opened on a data set; raises UsageError if it cannot hold it."""
-    if options.format not in FORMATS:
-        raise UsageError(f"unknown format '{options.format}'; there are: {', '.join(FORMATS)}")
-    module = import_module(f"merlin.shards.export.{options.format}")
-    view = View(open_shards(path), options.fields, options.split)
-    exporter = module.Exporter(view, options)
-    assert isinstance(exporter, Exporter)
-    exporter.check()
-    return exporter
-
-
 def _write_missing(
-    path: Path, out: Path, exporter: Exporter, have: list[Part], num_workers: int, progress: Progress | None
-) -> Iterator[Part]:
+    path: Path,
+    out: Path,
+    exporter: Exporter,
+    have: list[ExportedFile],
+    num_workers: int,
+    progress: Progress | None,
+) -> Iterator[ExportedFile]:
     there = {part.lo for part in have}
     missing = [k for k in range(exporter.num_files) if exporter.range_of(k)[0] not in there]
     if min(num_workers, len(missing)) <= 1:
-        written: Iterator[Part] = (exporter.write_part(out, number) for number in missing)
+        written: Iterator[ExportedFile] = (exporter.write_part(out, number) for number in missing)
     else:
         written = write_in_processes(make_writer, (path, out, exporter.options), missing, num_workers)
     done = sum(part.num_samples for part in have)
@@ -106,7 +95,7 @@ def _write_missing(
             progress(done, exporter.view.num)
 
 
-def make_writer(path: Path, out: Path, options: Options) -> Callable[[int], Part]:
+def make_writer(path: Path, out: Path, options: ExportOptions) -> Callable[[int], ExportedFile]:
     """What a process of its own writes files with."""
     return partial(make_exporter(path, options).write_part, out)
 
@@ -119,7 +108,7 @@ def _choose_workers(exporter: Exporter, num_workers: int | None) -> int:
     return len(os.sched_getaffinity(0)) if exporter.view.num * row_bytes > _WORTH_BYTES else 1
 
 
-def _require_all(exporter: Exporter, parts: list[Part]) -> None:
+def _require_all(exporter: Exporter, parts: list[ExportedFile]) -> None:
     expected = [exporter.range_of(k) for k in range(exporter.num_files)]
     if [(part.lo, part.hi) for part in parts] != expected:
         raise ShardError(

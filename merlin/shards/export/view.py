@@ -7,25 +7,22 @@ Positions count the exported samples, 0 <= position < num. A block is a dict fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from merlin.errors import UsageError
-from merlin.shards.format.manifest_file import DataSet, FieldInfo
-from merlin.shards.format.segments import Ragged
-from merlin.shards.reading.reader import Ensemble
+from merlin.shards.ensemble import Ensemble
+from merlin.shards.format.column import Column, columns_of
+from merlin.shards.format.manifest_file import DataSet
+from merlin.shards.format.segments import Array, Ragged, Values
 
 BLOCK_BYTES = 32 << 20
 _TEXT_BYTES = 1024  # what a text value is taken to need
 _MAX_ROWS = 4096
 _IDS = ("sample_id", "row")  # always the last two columns
 
-Array = np.ndarray[Any, Any]
-
-
-Values = Array | Ragged
 Block = dict[str, Values]
 
 
@@ -36,32 +33,11 @@ def sample(values: Values, row: int) -> Any:
     return values[row]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the data set as it leaves."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportColumn(Column):
+    """A column of the data set as it leaves; `key` is its name in formats without groups."""
 
-    name: str  # in flat formats
-    path: str  # in the shards: "fields/image", "inputs/x", "sample_id"
-    role: str  # field | input | parameter | id
-    kind: str  # of a field; scalar or text for all others
-    dtype: np.dtype[Any]  # object: text
-    shape: tuple[int, ...]  # of one sample, or of one item if ragged
-    ragged: bool = False
-    field: FieldInfo | None = None
-
-    @property
-    def is_text(self) -> bool:
-        return self.dtype.kind == "O"
-
-    @property
-    def is_scalar(self) -> bool:
-        """One number or text for each sample."""
-        return not self.shape and not self.ragged
-
-    @property
-    def label(self) -> str:
-        """The last part of its path: the name of the input, parameter or field."""
-        return self.path.rpartition("/")[2] if self.role != "field" else self.name
+    key: str
 
     @property
     def item_bytes(self) -> int:
@@ -71,10 +47,14 @@ class Column:
 
     def to_json(self) -> dict[str, Any]:
         """What is known of it, for files that travel without the manifest."""
-        about = {"name": self.name, "path": self.path, "role": self.role, "kind": self.kind}
-        dtype = "text" if self.is_text else self.dtype.str
-        shape = ["*", *self.shape] if self.ragged else list(self.shape)
-        known: dict[str, Any] = {**about, "dtype": dtype, "shape": shape}
+        known: dict[str, Any] = {
+            "name": self.key,
+            "path": self.path,
+            "role": self.group.removesuffix("s"),
+            "kind": self.kind,
+            "dtype": "text" if self.is_text else self.dtype.str,
+            "shape": ["*", *self.shape] if self.ragged else list(self.shape),
+        }
         if self.field is not None:
             names = ("units", "description", "layout", "axes", "channels")
             known |= {name: getattr(self.field, name) for name in names if getattr(self.field, name)}
@@ -85,48 +65,45 @@ class Column:
 class View:
     """Chosen columns of chosen samples of a data set."""
 
-    def __init__(self, ens: Ensemble, fields: Sequence[str] | None = None, split: str | None = None) -> None:
+    def __init__(self, ens: Ensemble, names: Sequence[str] | None = None, split: str | None = None) -> None:
         self.ens = ens
         self.split = split
-        self.columns = choose_columns(ens.manifest, fields)
+        self.columns = choose_columns(ens.manifest, names)
         self._chosen = ens if split is None else ens.take(_split(ens, split))
         self.num = len(self._chosen)
 
     @property
-    def row(self) -> Column:
+    def row(self) -> ExportColumn:
         """The column of row numbers, which name samples: they are unique, and ascend."""
         return self.columns[-1]
 
     @property
-    def sample_id(self) -> Column:
+    def sample_id(self) -> ExportColumn:
         return self.columns[-2]
 
-    def column(self, name: str) -> Column:
-        return next(column for column in self.columns if column.name == name)
+    def column(self, key: str) -> ExportColumn:
+        return next(column for column in self.columns if column.key == key)
 
-    def of_role(self, role: str) -> list[Column]:
-        return [column for column in self.columns if column.role == role]
-
-    def read(self, column: Column, lo: int, hi: int) -> Values:
+    def read(self, column: ExportColumn, lo: int, hi: int) -> Values:
         """The values of positions [lo, hi); views of mapped files where possible."""
         found = self._chosen.column_at(column.path)[lo:hi]
         if not column.ragged:
             return np.asarray(found)
         return Ragged(found.items, found.offsets - found.offsets[0])
 
-    def lengths(self, column: Column, lo: int, hi: int) -> Array:
+    def lengths(self, column: ExportColumn, lo: int, hi: int) -> Array:
         """The number of items of each position [lo, hi) of a ragged column."""
         return np.asarray(self._chosen.column_at(column.path).lengths[lo:hi])
 
     def blocks(
-        self, lo: int, hi: int, columns: Sequence[Column] | None = None
+        self, lo: int, hi: int, columns: Sequence[ExportColumn] | None = None
     ) -> Iterator[tuple[int, Block]]:
         """(first position, block) for consecutive blocks of [lo, hi), each of about `BLOCK_BYTES` at most."""
         wanted = self.columns if columns is None else columns
         for start, end in self._cut(lo, hi, wanted):
-            yield start, {column.name: self.read(column, start, end) for column in wanted}
+            yield start, {column.key: self.read(column, start, end) for column in wanted}
 
-    def _cut(self, lo: int, hi: int, columns: Sequence[Column]) -> Iterator[tuple[int, int]]:
+    def _cut(self, lo: int, hi: int, columns: Sequence[ExportColumn]) -> Iterator[tuple[int, int]]:
         """Ranges that hold one sample at least, and no more bytes than a block otherwise."""
         fixed = sum(column.item_bytes for column in columns if not column.ragged)
         ragged = [column for column in columns if column.ragged]
@@ -163,34 +140,26 @@ def _split(ens: Ensemble, name: str) -> Array:
     return ens.splits[name]
 
 
-def choose_columns(data: DataSet, fields: Sequence[str] | None) -> tuple[Column, ...]:
+def choose_columns(data: DataSet, names: Sequence[str] | None) -> tuple[ExportColumn, ...]:
     """The fields of these names (all by default; a graph's name stands for its members), and all inputs,
     parameters, sample ids and row numbers. Raises UsageError for a name that does not exist."""
-    chosen = _choose_fields(data, fields)
-    taken = {field.name for field in chosen}
-    columns = [_field_column(field) for field in chosen]
-    for role, infos in (("input", data.inputs), ("parameter", data.parameters)):
-        for info in infos:
-            name = info.path if info.name in taken or info.name in _IDS else info.name
-            taken.add(name)
-            dtype = np.dtype(object if info.dtype == "text" else info.dtype)
-            kind = "text" if info.dtype == "text" else "scalar"
-            columns.append(Column(name, info.path, role, kind, dtype, info.shape))
-    columns += [Column(f"{'id/' * (p in taken)}{p}", p, "id", "scalar", np.dtype("<i8"), ()) for p in _IDS]
-    return tuple(columns)
+    _require_fields(data, names)
+    chosen: dict[str, ExportColumn] = {}
+    for column in columns_of(data):
+        is_field = column.group == "fields"
+        if is_field and names is not None and not {column.name, column.graph} & set(names):
+            continue
+        is_taken = not is_field and (column.name in chosen or column.name in _IDS)
+        key = column.path if is_taken else column.name
+        if column.group == "ids":
+            key = f"{'id/' * (column.name in chosen)}{column.name}"
+        chosen[key] = ExportColumn(key=key, **{f.name: getattr(column, f.name) for f in fields(column)})
+    return tuple(chosen.values())
 
 
-def _choose_fields(data: DataSet, names: Sequence[str] | None) -> list[FieldInfo]:
-    if names is None:
-        return list(data.fields)
+def _require_fields(data: DataSet, names: Sequence[str] | None) -> None:
     graphs = {field.graph for field in data.fields if field.graph}
-    unknown = [name for name in names if name not in graphs and name not in {f.name for f in data.fields}]
+    unknown = [name for name in names or () if name not in graphs | {field.name for field in data.fields}]
     if unknown:
         known = ", ".join([*(field.name for field in data.fields), *sorted(graphs)])
         raise UsageError(f"{data.directory} has no field '{unknown[0]}'; there are: {known}")
-    return [field for field in data.fields if field.name in names or field.graph in names]
-
-
-def _field_column(field: FieldInfo) -> Column:
-    dtype = np.dtype(object if field.dtype == "text" else field.dtype)
-    return Column(field.name, field.path, "field", field.kind, dtype, field.shape, field.ragged, field)

@@ -17,31 +17,30 @@ from typing import IO, Any
 import numpy as np
 
 from merlin.base.files import write_text
-from merlin.shards.export.base import Exporter as Base
-from merlin.shards.export.base import Part
-from merlin.shards.export.view import Block, Column, sample
+from merlin.shards.export.base import ExportedFile, Exporter
+from merlin.shards.export.view import Block, ExportColumn, sample
 
 _BLOCK = 512
 _RECORD = 20 * _BLOCK  # a tar file's length is a multiple of this
 _NAME_BYTES = 100
-_GROUPS = {"input": "inputs", "parameter": "parameters", "field": "scalars"}
+_GROUPS = {"inputs": "inputs", "parameters": "parameters", "fields": "scalars"}
 _PLAIN = re.compile(r"[^./\0]+(\.[^./\0]+)*")
 
 
-class Exporter(Base):
+class WebDatasetExporter(Exporter):
     format = "webdataset"
     samples_per_file = 1000
     compressions = ("none", "gzip")
 
-    def refusal(self, column: Column) -> str:
+    def refusal(self, column: ExportColumn) -> str:
         if _in_json(column):
             return ""
-        if not _PLAIN.fullmatch(column.name):
+        if not _PLAIN.fullmatch(column.key):
             return "its name has a slash, or a dot at its end"
         if len(_member(2**63, column).encode()) > _NAME_BYTES:
             return f"its name makes a tar member of more than {_NAME_BYTES} bytes"
-        same = [c.name for c in self.view.columns if c is not column and not _in_json(c)]
-        twin = next((name for name in same if name.lower() == column.name.lower()), "")
+        same = [c.key for c in self.view.columns if c is not column and not _in_json(c)]
+        twin = next((name for name in same if name.lower() == column.key.lower()), "")
         return f"WebDataset reads keys in lower case, as which '{twin}' is the same" if twin else ""
 
     def file_name(self, number: int) -> str:
@@ -58,29 +57,29 @@ class Exporter(Base):
 
     def _write_tar(self, file: Any, lo: int, hi: int) -> None:
         members = [column for column in self.view.columns if not _in_json(column)]
-        headers = {column.name: _npy_header(column.dtype, column.shape) for column in members}
-        row_name = self.view.row.name
+        headers = {column.key: _npy_header(column.dtype, column.shape) for column in members}
+        row_name = self.view.row.key
         size = 0
         for _, block in self.view.blocks(lo, hi):
             numbers = self._numbers(block)
             for i, row in enumerate(np.asarray(block[row_name]).tolist()):
                 size += _add(file, f"{row:09d}.json", numbers[i])
                 for column in members:
-                    data = _encode(column, sample(block[column.name], i), headers[column.name])
+                    data = _encode(column, sample(block[column.key], i), headers[column.key])
                     size += _add(file, _member(row, column), data)
         file.write(bytes(2 * _BLOCK + -(size + 2 * _BLOCK) % _RECORD))
 
     def _numbers(self, block: Block) -> list[bytes]:
         """The JSON document of each sample."""
         columns = [column for column in self.view.columns if _in_json(column)]
-        lists = [np.asarray(block[column.name]).tolist() for column in columns]
+        lists = [np.asarray(block[column.key]).tolist() for column in columns]
         documents = []
         for values in zip(*lists, strict=True):
             document: dict[str, Any] = {}
             for column, value in zip(columns, values, strict=True):
-                group = _GROUPS.get(column.role)
+                group = _GROUPS.get(column.group)
                 into = document.setdefault(group, {}) if group else document
-                into[column.label] = value
+                into[column.name] = value
             documents.append(json.dumps(document).encode())
         return documents
 
@@ -88,7 +87,7 @@ class Exporter(Base):
         with tarfile.open(path, "r:" if self.compression == "none" else "r:gz") as archive:
             return len({member.name.partition(".")[0] for member in archive})
 
-    def finish(self, directory: Path, parts: list[Part]) -> list[str]:
+    def finish(self, directory: Path, parts: list[ExportedFile]) -> list[str]:
         shards = [
             {"url": part.file, "nsamples": part.num_samples, "filesize": part.size_bytes} for part in parts
         ]
@@ -98,15 +97,15 @@ class Exporter(Base):
         return ["index.json"]
 
 
-def _in_json(column: Column) -> bool:
+def _in_json(column: ExportColumn) -> bool:
     """Numbers, and the text of inputs and parameters."""
     if not column.is_scalar:
         return False
-    return column.dtype.kind in "iufb" or (column.is_text and column.role != "field")
+    return column.dtype.kind in "iufb" or (column.is_text and column.group != "fields")
 
 
-def _member(row: int, column: Column) -> str:
-    return f"{row:09d}.{column.name}.{'txt' if column.is_text else 'npy'}"
+def _member(row: int, column: ExportColumn) -> str:
+    return f"{row:09d}.{column.key}.{'txt' if column.is_text else 'npy'}"
 
 
 def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -117,7 +116,7 @@ def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
-def _encode(column: Column, value: Any, header: bytes) -> bytes:
+def _encode(column: ExportColumn, value: Any, header: bytes) -> bytes:
     if column.is_text:
         return str(value).encode()
     if column.ragged:

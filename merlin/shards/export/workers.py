@@ -14,14 +14,14 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from merlin.errors import ShardError
-from merlin.shards.export.base import Part
+from merlin.shards.export.base import ExportedFile
 
-Write = Callable[[int], Part]
+Write = Callable[[int], ExportedFile]
 
 
 def write_in_processes(
     make_writer: Callable[..., Write], arguments: tuple[Any, ...], numbers: Sequence[int], num_workers: int
-) -> Iterator[Part]:
+) -> Iterator[ExportedFile]:
     """The files of these numbers as they get finished; `make_writer(*arguments)` is called in each process.
 
     Raises what writing one of them raised, and ShardError if a process died.
@@ -46,7 +46,7 @@ def write_in_processes(
             process.join()
 
 
-def _hand_out(processes: dict[Connection, Any], numbers: Iterator[int], num: int) -> Iterator[Part]:
+def _hand_out(processes: dict[Connection, Any], numbers: Iterator[int], num: int) -> Iterator[ExportedFile]:
     for connection in processes:
         connection.send(next(numbers))
     for _ in range(num):

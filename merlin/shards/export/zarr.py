@@ -19,17 +19,16 @@ import numpy as np
 
 from merlin.base.files import TEMPORARY_SUFFIX, sync_path
 from merlin.errors import MissingExtraError
-from merlin.shards.export.base import Exporter as Base
-from merlin.shards.export.base import Part, file_digest, require_count
-from merlin.shards.export.view import Array, Column
-from merlin.shards.format.segments import Ragged
+from merlin.shards.export.base import ExportedFile, Exporter, file_digest, require_count
+from merlin.shards.export.view import ExportColumn
+from merlin.shards.format.segments import Array, Ragged
 
 NAME = "data.zarr"
 _CHUNK_BYTES = 1 << 18
 _FILE_BYTES = 32 << 20
 
 
-class Exporter(Base):
+class ZarrExporter(Exporter):
     format = "zarr"
     samples_per_file = 4096
     compressions = ("zstd", "blosc", "gzip", "none")
@@ -38,7 +37,7 @@ class Exporter(Base):
         _zarr()
         super().check()
 
-    def refusal(self, column: Column) -> str:
+    def refusal(self, column: ExportColumn) -> str:
         return ""
 
     def file_name(self, number: int) -> str:
@@ -63,13 +62,15 @@ class Exporter(Base):
                 if path not in group:
                     self._create(group, path, dtype, shape, attributes)
 
-    def _arrays(self, column: Column) -> Iterator[tuple[str, np.dtype[Any], tuple[int, ...], dict[str, Any]]]:
+    def _arrays(
+        self, column: ExportColumn
+    ) -> Iterator[tuple[str, np.dtype[Any], tuple[int, ...], dict[str, Any]]]:
         """(path, dtype, shape, attributes) of the arrays that hold a column."""
         attributes = _attributes(column)
         if not column.ragged:
             yield column.path, column.dtype, (self.view.num, *column.shape), attributes
             return
-        total = int(self._offsets[column.name][-1])
+        total = int(self._offsets[column.key][-1])
         yield f"{column.path}/values", column.dtype, (total, *column.shape), attributes
         yield f"{column.path}/offsets", np.dtype("<i8"), (self.view.num + 1,), {}
 
@@ -104,12 +105,12 @@ class Exporter(Base):
     def _offsets(self) -> dict[str, Array]:
         """Where each sample's items begin in `values`: eight bytes for each sample and ragged column."""
         return {
-            column.name: np.concatenate(([0], np.cumsum(self.view.lengths(column, 0, self.view.num))))
+            column.key: np.concatenate(([0], np.cumsum(self.view.lengths(column, 0, self.view.num))))
             for column in self.view.columns
             if column.ragged
         }
 
-    def write_part(self, directory: Path, number: int) -> Part:
+    def write_part(self, directory: Path, number: int) -> ExportedFile:
         root = self._root(directory)
         lo, hi = self.range_of(number)
         # files of nothing but zeros are written too, so that each can be told from one that was lost
@@ -131,18 +132,18 @@ class Exporter(Base):
         for path in files:
             digest.update(f"{path.relative_to(root)} {file_digest(path)}\n".encode())
         size = sum(path.stat().st_size for path in files)
-        return Part(NAME, lo, hi, size, digest.hexdigest(), {"num_files": len(files)})
+        return ExportedFile(NAME, lo, hi, size, digest.hexdigest(), {"num_files": len(files)})
 
-    def _write_rows(self, array: Any, column: Column, lo: int, hi: int) -> None:
+    def _write_rows(self, array: Any, column: ExportColumn, lo: int, hi: int) -> None:
         """File by file, as each is encoded as a whole."""
         step = (array.shards or array.chunks)[0]
         for start in range(lo, hi, step):
             end = min(start + step, hi)
             array[start:end] = self.view.read(column, start, end)
 
-    def _write_ragged(self, group: Any, column: Column, lo: int, hi: int) -> None:
+    def _write_ragged(self, group: Any, column: ExportColumn, lo: int, hi: int) -> None:
         """The offsets of samples [lo, hi), and the values of whole files that begin among theirs."""
-        offsets = self._offsets[column.name]
+        offsets = self._offsets[column.key]
         last = hi == self.view.num
         group[f"{column.path}/offsets"][lo : hi + last] = offsets[lo : hi + last]
         values = group[f"{column.path}/values"]
@@ -153,7 +154,7 @@ class Exporter(Base):
             stop = min(start + step, int(offsets[-1]))
             values[start:stop] = self._values(column, offsets, start, stop)
 
-    def _values(self, column: Column, offsets: Array, start: int, stop: int) -> Array:
+    def _values(self, column: ExportColumn, offsets: Array, start: int, stop: int) -> Array:
         """Items [start, stop) of all samples put together."""
         first = int(np.searchsorted(offsets, start, side="right")) - 1
         end = int(np.searchsorted(offsets, stop, side="left"))
@@ -168,7 +169,7 @@ class Exporter(Base):
             for path, dtype, shape, _ in self._arrays(column):
                 step = self._rows(path, dtype, shape)[0]
                 if path.endswith("/values"):
-                    offsets = self._offsets[column.name]
+                    offsets = self._offsets[column.key]
                     start, stop = -(-int(offsets[lo]) // step), -(-int(offsets[hi]) // step)
                 else:
                     more = column.ragged and hi == self.view.num
@@ -176,7 +177,7 @@ class Exporter(Base):
                 rest = "/0" * (len(shape) - 1)
                 yield from (root / path / f"c/{index}{rest}" for index in range(start, stop))
 
-    def is_present(self, directory: Path, part: Part) -> bool:
+    def is_present(self, directory: Path, part: ExportedFile) -> bool:
         root = self._root(directory)
         try:
             sizes = [path.stat().st_size for path in self._files(root, part.lo, part.hi)]
@@ -184,7 +185,7 @@ class Exporter(Base):
             return False
         return sum(sizes) == part.size_bytes
 
-    def finish(self, directory: Path, parts: list[Part]) -> list[str]:
+    def finish(self, directory: Path, parts: list[ExportedFile]) -> list[str]:
         for folder, _, names in os.walk(self._root(directory)):
             if "zarr.json" in names:
                 sync_path(Path(folder, "zarr.json"))
@@ -219,7 +220,7 @@ def _codec(name: str) -> Any:
     return None
 
 
-def _attributes(column: Column) -> dict[str, Any]:
+def _attributes(column: ExportColumn) -> dict[str, Any]:
     return {name: value for name, value in column.to_json().items() if name not in ("name", "path", "dtype")}
 
 

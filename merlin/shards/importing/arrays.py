@@ -15,8 +15,7 @@ import numpy as np
 
 from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.errors import ShardError
-from merlin.shards.export.view import Array, Values
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.importing.source_file import Facts, SourceFile, as_text, checked_cuts
 
 _KINDS = "biufcUS"

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.export.view import Array, Values
 from merlin.shards.format.foreign_hdf5 import ForeignFile
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.importing.source_file import Facts, SourceFile, as_text, checked_cuts, list_some
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from merlin.errors import ShardError
-from merlin.shards.export.view import Array, Values
+from merlin.shards.format.segments import Array, Values
 from merlin.shards.importing.source_file import Facts, SourceFile
 
 MAX_COLUMNS = 1000  # a data set has an array, statistics and a line in its tables for each of them

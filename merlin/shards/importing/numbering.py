@@ -9,7 +9,7 @@ import numpy as np
 
 from merlin.errors import ShardError, UsageError
 from merlin.plan.plan import PlannedField
-from merlin.shards.export.view import Array
+from merlin.shards.format.segments import Array
 from merlin.shards.importing.resolve import find_parts
 from merlin.shards.importing.source_file import SourceFile
 from merlin.shards.importing.streams import Stream
@@ -19,7 +19,7 @@ _SPARSE = 8  # shards without any sample, for each one with some, that are taken
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SampleSpan:
     """Consecutive rows whose samples are numbered on: `first_row` + i is sample `first_sample` + i."""
 
     first_row: int
@@ -32,7 +32,7 @@ class Numbering:
     """The row of every position, and the spans that share out all rows up to the last."""
 
     rows: Array  # (num,) int64, ascending
-    spans: tuple[Span, ...]
+    spans: tuple[SampleSpan, ...]
 
     def sample_ids(self, rows: Array) -> Array:
         firsts = np.array([span.first_row for span in self.spans], np.int64)
@@ -60,7 +60,7 @@ def number_samples(schema: ImportSchema, sources: Sequence[SourceFile], num: int
     if len(found) == 2:
         _refuse_jumps(found["sample_id"][0], rows, ids)
         return Numbering(rows, tuple(_spans(rows, ids)))
-    return Numbering(rows, (Span(0, first, int(rows[-1]) + 1 if len(rows) else 0),))
+    return Numbering(rows, (SampleSpan(0, first, int(rows[-1]) + 1 if len(rows) else 0),))
 
 
 def _read(what: str, column: ImportColumn, sources: Sequence[SourceFile], num: int) -> tuple[Stream, Array]:
@@ -112,7 +112,7 @@ def _refuse_jumps(stream: Stream, rows: Array, ids: Array) -> None:
         )
 
 
-def _spans(rows: Array, ids: Array) -> Iterator[Span]:
+def _spans(rows: Array, ids: Array) -> Iterator[SampleSpan]:
     """A span for each run of samples whose ids keep their distance from the rows."""
     shifts = rows - ids
     starts = np.flatnonzero(np.diff(shifts, prepend=shifts[:1] - 1))
@@ -123,4 +123,4 @@ def _spans(rows: Array, ids: Array) -> Iterator[Span]:
         firsts, samples = np.concatenate(([0], firsts)), np.concatenate(([0], samples))
     ends = [*firsts[1:].tolist(), int(rows[-1]) + 1 if len(rows) else 0]
     for first, sample, end in zip(firsts.tolist(), samples.tolist(), ends, strict=True):
-        yield Span(first, sample, end - first)
+        yield SampleSpan(first, sample, end - first)

@@ -12,8 +12,7 @@ import numpy as np
 
 from merlin.base.tables.parquet import ParquetTable, is_text, load_pyarrow
 from merlin.errors import ShardError
-from merlin.shards.export.view import Array, Values
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some, plain_about
 
 _PURPOSE = "importing Parquet"

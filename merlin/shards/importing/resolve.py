@@ -17,7 +17,7 @@ from merlin.plan.plan import PlannedField
 from merlin.shards.importing.fit import check_fit
 from merlin.shards.importing.matrix import MAX_COLUMNS, MatrixFile, column_names
 from merlin.shards.importing.source_file import Facts, SourceFile, list_some
-from merlin.shards.importing.streams import Part, Stream
+from merlin.shards.importing.streams import FileColumn, Stream
 from merlin.shards.writing import check
 from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema
 
@@ -55,7 +55,7 @@ def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[St
 
 def find_parts(
     what: str, keys: Sequence[str], column: ImportColumn, sources: Sequence[SourceFile]
-) -> list[Part]:
+) -> list[FileColumn]:
     """The files that have a column under one of these keys, in their order; without `file:`, those of the kind
     of file that has it. Raises UsageError if one of them, or all, do not."""
     chosen = [s for s in sources if column.file is None or _matches(s.path, column.file)]
@@ -78,7 +78,7 @@ def find_parts(
         )
     offsets = column.offsets if isinstance(column, ImportField) else None
     found = ((source, _key_in(source, keys, named)) for source in having)
-    return [Part(source, key, offsets, source.facts(key, offsets)) for source, key in found]
+    return [FileColumn(source, key, offsets, source.facts(key, offsets)) for source, key in found]
 
 
 def _key_in(source: SourceFile, keys: Sequence[str], named: bool) -> str:
@@ -114,14 +114,14 @@ def _plain_streams(
     return [_plain_stream(group, name, parts)]
 
 
-def _plain_stream(group: str, name: str, parts: Sequence[Part]) -> Stream:
+def _plain_stream(group: str, name: str, parts: Sequence[FileColumn]) -> Stream:
     if any(part.facts.is_text for part in parts):
         return Stream(f"{group}/{name}", PlannedField(name=name, kind="text"), parts)
     whole = group == "parameters" and all(part.facts.dtype.kind in "iu" for part in parts)
     return Stream(f"{group}/{name}", PlannedField(name=name, dtype="int64" if whole else "float64"), parts)
 
 
-def _matrix_streams(group: str, name: str, parts: Sequence[Part]) -> list[Stream]:
+def _matrix_streams(group: str, name: str, parts: Sequence[FileColumn]) -> list[Stream]:
     """z0, z1, … of z (n, k)."""
     facts = _agree(f"{group}.{name}", parts)
     (num,) = facts.shape
@@ -133,7 +133,7 @@ def _matrix_streams(group: str, name: str, parts: Sequence[Part]) -> list[Stream
         )
     files = [MatrixFile(part.source, part.key, part.facts) for part in parts]
     return [
-        _plain_stream(group, column, [Part(file, str(i), None, file.facts(str(i))) for file in files])
+        _plain_stream(group, column, [FileColumn(file, str(i), None, file.facts(str(i))) for file in files])
         for i, column in enumerate(column_names(name, num))
     ]
 
@@ -184,7 +184,7 @@ def _field_stream(
     return Stream(path, made, parts)
 
 
-def _agree(what: str, parts: Sequence[Part]) -> Facts:
+def _agree(what: str, parts: Sequence[FileColumn]) -> Facts:
     """What the files say of a column: the same, but for the width of numbers."""
     first = parts[0].facts
     for part in parts[1:]:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
-from merlin.shards.export.view import Array, Values
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged, Values
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from merlin.plan.plan import PlannedField
-from merlin.shards.export.view import Array, Values
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.importing.source_file import Facts, SourceFile
 from merlin.shards.writing import check
 
@@ -20,7 +19,7 @@ _TEXT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FileColumn:
     """A file's column."""
 
     source: SourceFile
@@ -32,7 +31,7 @@ class Part:
 class Stream:
     """A field, input or parameter; positions count the samples of all files, one after the other."""
 
-    def __init__(self, path: str, field: PlannedField, parts: Sequence[Part]) -> None:
+    def __init__(self, path: str, field: PlannedField, parts: Sequence[FileColumn]) -> None:
         self.path = path  # in a shard: "fields/image"
         self.field = field
         self._parts = parts
@@ -41,7 +40,7 @@ class Stream:
             self._starts.append(self._starts[-1] + part.facts.num)
         self.num = self._starts[-1]
 
-    def _pieces(self, lo: int, hi: int) -> Iterator[tuple[Part, int, int, int]]:
+    def _pieces(self, lo: int, hi: int) -> Iterator[tuple[FileColumn, int, int, int]]:
         """(part, its first position, lo, hi): positions [lo, hi) file by file, counted in the file."""
         while lo < hi:
             index = bisect_right(self._starts, lo) - 1
@@ -86,7 +85,7 @@ class Stream:
         ]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
-    def _as(self, part: Part) -> Facts:
+    def _as(self, part: FileColumn) -> Facts:
         """What the file's column is read as: text if the field says so, numbers of its dtype from text."""
         if self.field.is_text:
             return replace(part.facts, dtype=np.dtype(object))
@@ -94,7 +93,7 @@ class Stream:
             return replace(part.facts, dtype=np.dtype(self.field.dtype))
         return part.facts
 
-    def _fit(self, part: Part, values: Values) -> Values:
+    def _fit(self, part: FileColumn, values: Values) -> Values:
         """Lists of equal length, and flat arrays, in the field's shape."""
         if isinstance(values, Ragged) and not self.field.ragged:
             size = int(np.prod(self.field.shape, dtype=np.int64))
@@ -132,7 +131,7 @@ class Stream:
             found.setdefault(lo + i, check.explain_bad_row(self.field, values[i]))
         return found
 
-    def _other_lengths(self, part: Part, lo: int, hi: int) -> dict[int, str]:
+    def _other_lengths(self, part: FileColumn, lo: int, hi: int) -> dict[int, str]:
         values = part.source.read(part.key, lo, hi, self._as(part), part.offsets)
         assert isinstance(values, Ragged)
         size = int(np.prod(self.field.shape, dtype=np.int64))

@@ -15,7 +15,7 @@ import numpy as np
 from merlin.base.tables.quotes import Dialect, OpenQuoteError
 from merlin.base.tables.text import TextTable
 from merlin.errors import ShardError
-from merlin.shards.export.view import Array, Values
+from merlin.shards.format.segments import Array, Values
 from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some
 
 _LOOK = 1000  # rows that decide whether a column holds numbers

@@ -7,19 +7,17 @@ import os
 import socket
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from merlin import __version__
 from merlin.errors import ShardError
-from merlin.shards.export.view import Array, Values
-from merlin.shards.format.counts import OUTCOMES, Counts
-from merlin.shards.format.digest import ALGORITHM
+from merlin.shards.format.counts import Counts
+from merlin.shards.format.manifest_file import FailureGroup, SourceInfo
 from merlin.shards.format.rows import to_ranges
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.format.shard_info import (
     ATTEMPT,
     SHARD_FORMAT,
@@ -27,32 +25,27 @@ from merlin.shards.format.shard_info import (
     info_name,
     read_info,
 )
-from merlin.shards.format.virtual import write_virtual
-from merlin.shards.importing.numbering import Span
-from merlin.shards.importing.state import Done, study_id
+from merlin.shards.importing.directory import ImportedShard, study_id
+from merlin.shards.importing.numbering import SampleSpan
+from merlin.shards.importing.plan import SOURCE, ImportPlan
 from merlin.shards.importing.streams import Stream
 from merlin.shards.writing.columns import Around, ColumnSpec
 from merlin.shards.writing.gather import Place, field_columns, group_attributes, memory_column, store_shard
 from merlin.shards.writing.growing import write_manifest_file
 from merlin.shards.writing.manifest import MAX_CAUSES, Summary
 
-if TYPE_CHECKING:
-    from merlin.shards.importing.run import Import
-
-SOURCE = "import"  # the id of the aggregate in the manifest, and of the source if there is one
-
 
 class ImportedRows:
     """The samples of one shard, as they come out of the files; those that are dropped are left out."""
 
-    def __init__(self, what: Import, lo: int, hi: int, dropped: Iterable[int]) -> None:
+    def __init__(self, plan: ImportPlan, lo: int, hi: int, dropped: Iterable[int]) -> None:
         keep = np.ones(hi - lo, dtype=bool)
         keep[np.array(sorted(dropped), dtype=np.int64) - lo] = False
         self._positions = lo + np.flatnonzero(keep)
-        self._streams = {stream.path: stream for stream in what.streams}
+        self._streams = {stream.path: stream for stream in plan.streams}
         self._offsets: dict[str, Array] = {}
-        self._checked = what.schema.bad_values == "drop"
-        self.rows: Array = what.rows[self._positions]
+        self._checked = plan.schema.bad_values == "drop"
+        self.rows: Array = plan.rows[self._positions]
 
     def read(self, path: str, lo: int, hi: int, out: Array) -> None:
         """Put rows number [lo, hi) of a column into `out`. Raises ShardError for a value that does not fit."""
@@ -104,26 +97,28 @@ class ImportedRows:
                 first += end - start
 
 
-def write_shard(out: Path, what: Import, shard: int, lo: int, hi: int, dropped: dict[int, str]) -> Done:
+def write_shard(
+    out: Path, plan: ImportPlan, shard: int, lo: int, hi: int, dropped: dict[int, str]
+) -> ImportedShard:
     """Write the shard of positions [lo, hi) without those that are dropped."""
-    content = ImportedRows(what, lo, hi, dropped)
-    fields = what.aggregate.fields
+    content = ImportedRows(plan, lo, hi, dropped)
+    fields = plan.aggregate.fields
     columns = [
-        *(column for field in fields for column in field_columns(field, what.aggregate, content)),
-        *(_plain_column(stream, content) for stream in what.streams if not stream.path.startswith("fields/")),
-        memory_column("sample_id", what.sample_ids(content.rows)),
+        *(column for field in fields for column in field_columns(field, plan.aggregate, content)),
+        *(_plain_column(stream, content) for stream in plan.streams if not stream.path.startswith("fields/")),
+        memory_column("sample_id", plan.sample_ids(content.rows)),
         memory_column("row", content.rows),
         memory_column(ATTEMPT, np.zeros(len(content.rows), "<i4")),
     ]
-    per_shard = what.aggregate.samples_per_shard
-    place = Place(out, shard, shard * per_shard, min((shard + 1) * per_shard, what.planned))
-    around = Around(attributes=_attributes(what, place), groups=group_attributes(fields))
+    per_shard = plan.aggregate.samples_per_shard
+    place = Place(out, shard, shard * per_shard, min((shard + 1) * per_shard, plan.planned))
+    around = Around(attributes=_attributes(plan, place), groups=group_attributes(fields))
     info = store_shard(place, content, fields, columns, around, {})
     by_cause = defaultdict(list)
     for position, why in sorted(dropped.items()):
-        by_cause[why].append(int(what.rows[position]))
+        by_cause[why].append(int(plan.rows[position]))
     causes = {why: to_ranges(np.array(rows, dtype=np.int64)) for why, rows in by_cause.items()}
-    return Done(shard, info.info_digest, causes)
+    return ImportedShard(shard, info.info_digest, causes)
 
 
 def _plain_column(stream: Stream, content: ImportedRows) -> ColumnSpec:
@@ -133,21 +128,21 @@ def _plain_column(stream: Stream, content: ImportedRows) -> ColumnSpec:
     return memory_column(stream.path, values)
 
 
-def _about(what: Import) -> dict[str, Any]:
+def _about(plan: ImportPlan) -> dict[str, Any]:
     return {
-        "study_id": study_id(what.identity),
-        "spec_digest": what.schema_digest,
+        "study_id": study_id(plan.identity),
+        "spec_digest": plan.schema_digest,
         "code_version": __version__,
-        "seed": what.schema.seed,
+        "seed": plan.schema.seed,
     }
 
 
-def _attributes(what: Import, place: Place) -> dict[str, Any]:
+def _attributes(plan: ImportPlan, place: Place) -> dict[str, Any]:
     return {
         "format": SHARD_FORMAT,
         "version": SHARD_VERSION,
-        "study": what.schema.name,
-        **_about(what),
+        "study": plan.schema.name,
+        **_about(plan),
         "aggregate": SOURCE,
         "shard": place.shard,
         "row_lo": place.lo,
@@ -158,54 +153,39 @@ def _attributes(what: Import, place: Place) -> dict[str, Any]:
     }
 
 
-def write_manifest(out: Path, what: Import, done: dict[int, Done]) -> None:
+def write_manifest(out: Path, plan: ImportPlan, done: dict[int, ImportedShard]) -> None:
     """Put the shards together: ``ensemble.h5`` and, last, ``manifest.json``."""
-    summary = Summary(what)
+    summary = Summary(plan)
     failed = _failed_rows(done)
-    per_shard = what.aggregate.samples_per_shard
-    for shard in range(what.num_shards):
-        lo, hi = np.searchsorted(what.rows, [shard * per_shard, (shard + 1) * per_shard])
-        present = np.setdiff1d(what.rows[lo:hi], failed, assume_unique=True)
+    per_shard = plan.aggregate.samples_per_shard
+    for shard in range(plan.num_shards):
+        lo, hi = np.searchsorted(plan.rows, [shard * per_shard, (shard + 1) * per_shard])
+        present = np.setdiff1d(plan.rows[lo:hi], failed, assume_unique=True)
         summary.add(read_info(out / info_name(shard)), present)
     now = _now()
-    study = {"name": what.schema.name, **_about(what), "created": now, "finished": now}
-    if what.schema.description:
-        study["description"] = what.schema.description
-    write_manifest_file(
+    study = {"name": plan.schema.name, **_about(plan), "created": now, "finished": now}
+    if plan.schema.description:
+        study["description"] = plan.schema.description
+    named = list(zip(plan.aggregate.sources, plan.numbering.spans, strict=True))
+    data = summary.data_set(
         out,
-        {
-            "digest_algorithm": ALGORITHM,
-            "study": study,
-            "aggregate": SOURCE,
-            "per_sample": True,
-            "samples_per_shard": per_shard,
-            **_fates(what, failed, done),
-            **summary.to_json(),
-        },
-        write_virtual,
+        SOURCE,
+        study=study,
+        per_sample=True,
+        sources=[_source(name, span, plan.rows, failed) for name, span in named],
+        failures=_failures(named, done),
     )
+    write_manifest_file(out, data)
 
 
-def _failed_rows(done: dict[int, Done]) -> Array:
+def _failed_rows(done: dict[int, ImportedShard]) -> Array:
     """Rows that were dropped, ascending."""
     ranges = [r for shard in sorted(done) for found in done[shard].dropped.values() for r in found]
     return np.sort(np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in ranges)]))
 
 
-def source_ids(spans: Sequence[Span]) -> tuple[str, ...]:
-    """What the manifest calls the sources that stand for the spans."""
-    return (SOURCE,) if len(spans) == 1 else tuple(f"{SOURCE}/{number}" for number in range(len(spans)))
-
-
-def _fates(what: Import, failed: Array, done: dict[int, Done]) -> dict[str, Any]:
-    """Counts, sources, and the samples that were left out by cause. Ids that nothing has are missing."""
-    named = list(zip(what.aggregate.sources, what.numbering.spans, strict=True))
-    sources = [_source(name, span, what.rows, failed) for name, span in named]
-    counts = {key: sum(source["counts"][key] for source in sources) for key in ("planned", *OUTCOMES)}
-    return {"counts": counts, "sources": sources, "failures": _failures(named, done)}
-
-
-def _source(name: str, span: Span, rows: Array, failed: Array) -> dict[str, Any]:
+def _source(name: str, span: SampleSpan, rows: Array, failed: Array) -> SourceInfo:
+    """What became of the samples of a span. Ids that nothing has are missing."""
     rows, failed = _tasks(span, rows), _tasks(span, failed)
     missing = np.setdiff1d(np.arange(span.num), rows, assume_unique=True)
     counts = Counts(
@@ -215,28 +195,26 @@ def _source(name: str, span: Span, rows: Array, failed: Array) -> dict[str, Any]
         skipped=0,
         missing=len(missing),
     )
-    return {
-        "id": name,
-        "workspace": "",
-        "first_row": span.first_row,
-        "first_sample": span.first_sample,
-        "num_tasks": span.num,
-        "params": {},
-        "counts": asdict(counts),
-        "failed": to_ranges(failed),
-        "filtered": [],
-        "skipped": [],
-        "missing": to_ranges(missing),
-    }
+    return SourceInfo(
+        id=name,
+        first_row=span.first_row,
+        first_sample=span.first_sample,
+        num_tasks=span.num,
+        params={},
+        counts=counts,
+        failed=to_ranges(failed),
+        skipped=(),
+        missing=to_ranges(missing),
+    )
 
 
-def _tasks(span: Span, rows: Array) -> Array:
+def _tasks(span: SampleSpan, rows: Array) -> Array:
     """Those of the ascending rows that are in the span, counted from its first."""
     lo, hi = np.searchsorted(rows, [span.first_row, span.first_row + span.num])
     return np.asarray(rows[lo:hi] - span.first_row)
 
 
-def _failures(named: Sequence[tuple[str, Span]], done: dict[int, Done]) -> list[dict[str, Any]]:
+def _failures(named: Sequence[tuple[str, SampleSpan]], done: dict[int, ImportedShard]) -> list[FailureGroup]:
     """Groups by cause and source, most frequent first; causes beyond `MAX_CAUSES` share one."""
     groups: dict[str, list[Array]] = {}
     for shard in sorted(done):
@@ -244,15 +222,14 @@ def _failures(named: Sequence[tuple[str, Span]], done: dict[int, Done]) -> list[
             known = cause in groups or len(groups) < MAX_CAUSES
             listed = groups.setdefault(cause if known else "other causes", [])
             listed.extend(np.arange(a, b) for a, b in ranges)
-    found: list[dict[str, Any]] = []
+    found = []
     for cause, parts in groups.items():
         rows = np.sort(np.concatenate(parts))
         for name, span in named:
             tasks = _tasks(span, rows)
-            of = {"source": name, "workspace": "", "cause": cause}
             if len(tasks):
-                found.append({**of, "num": len(tasks), "tasks": to_ranges(tasks)})
-    return sorted(found, key=lambda group: -int(group["num"]))
+                found.append(FailureGroup(name, cause, len(tasks), to_ranges(tasks)))
+    return sorted(found, key=lambda group: -group.num)
 
 
 def _now() -> str:

@@ -20,11 +20,11 @@ from torch import nn
 
 from merlin.base.files import replacing, write_text
 from merlin.errors import UsageError
-from merlin.shards.export.base import Options
+from merlin.shards.ensemble import open_shards
+from merlin.shards.export.base import ExportOptions
 from merlin.shards.export.lbann_schemas import write_schemas
 from merlin.shards.export.run import export
-from merlin.shards.export.view import Column, View
-from merlin.shards.reading.reader import open_shards
+from merlin.shards.export.view import ExportColumn, View
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
 from merlin.train.data import SCALARS
 from merlin.train.lbann.networks import Network, drawn
@@ -70,7 +70,7 @@ def emit(
     text = script_text(_title(config), SCRIPT, config.model.name, constants(prepared, trainee, networks))
     trainers = config.tournament.trainers
     fields = (*facts.scalars, *facts.images)
-    options = Options(format="lbann", fields=fields, trainers=trainers if trainers > 1 else 0)
+    options = ExportOptions(format="lbann", fields=fields, trainers=trainers if trainers > 1 else 0)
     told = export(Path(config.data), out / "data", options, num_workers=None, progress=progress)
     files = [out / name for name in _write_schemas(prepared, out)]
     files += list(_write_weights(networks, out / "weights"))
@@ -259,7 +259,7 @@ def _write_schemas(prepared: Prepared, out: Path) -> list[str]:
     known = facts.quantities
     chosen = [by_path[q.path] for q in (*known.inputs, *known.scalars, *known.images)]
 
-    def linear(column: Column) -> list[tuple[float, float]]:
+    def linear(column: ExportColumn) -> list[tuple[float, float]]:
         scaling = normaliser.scalings.get(column.path)
         quantity = next(q for q in (*known.inputs, *known.scalars, *known.images) if q.path == column.path)
         num = quantity.shape_chw[0] if quantity.shape else 1

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.errors import ShardError, UsageError
-from merlin.shards.export.base import FORMATS, Options
-from merlin.shards.export.run import export, make_exporter
+from merlin.shards.export.base import ExportOptions
+from merlin.shards.export.formats import FORMATS, make_exporter
+from merlin.shards.export.run import export
 
 ROOT = Path(__file__).resolve().parents[3]
 LBANN_FIELDS = ("energy", "image", "view", "note")
@@ -32,7 +33,7 @@ def export_to(made: Made, out: Path, to: str, **more) -> dict:
     more.setdefault("samples_per_file", 25)
     if to == "lbann":
         more.setdefault("fields", LBANN_FIELDS)
-    return export(made.path, out, Options(format=to, **more))
+    return export(made.path, out, ExportOptions(format=to, **more))
 
 
 def flat_name(column: str) -> str:
@@ -203,7 +204,7 @@ def test_an_export_says_what_it_holds_and_is_not_written_twice(kinds, tmp_path, 
 def test_a_killed_export_goes_on_and_ends_in_the_same_files(kinds, tmp_path, to, monkeypatch):
     whole = export_to(kinds, tmp_path / "whole", to, samples_per_file=8)
     exporter = type(
-        make_exporter(kinds.path, Options(format=to, fields=LBANN_FIELDS if to == "lbann" else None))
+        make_exporter(kinds.path, ExportOptions(format=to, fields=LBANN_FIELDS if to == "lbann" else None))
     )
     original, calls = exporter.write_part, []
 
@@ -220,7 +221,7 @@ def test_a_killed_export_goes_on_and_ends_in_the_same_files(kinds, tmp_path, to,
     assert not (tmp_path / "cut" / "export.json").exists()
     monkeypatch.setattr(exporter, "write_part", original)
     seen = []
-    options = Options(format=to, samples_per_file=8, fields=LBANN_FIELDS if to == "lbann" else None)
+    options = ExportOptions(format=to, samples_per_file=8, fields=LBANN_FIELDS if to == "lbann" else None)
     told = export(kinds.path, tmp_path / "cut", options, progress=lambda done, total: seen.append(done))
     assert seen[0] == 24  # three files were there
     if to != "lbann":  # its lists name the directory
@@ -238,13 +239,13 @@ def test_a_file_that_was_lost_is_written_again(kinds, tmp_path):
 
 def test_several_processes_write_the_same_files(kinds, tmp_path):
     one = export_to(kinds, tmp_path / "one", "webdataset", samples_per_file=7)
-    options = Options(format="webdataset", samples_per_file=7)
+    options = ExportOptions(format="webdataset", samples_per_file=7)
     two = export(kinds.path, tmp_path / "two", options, num_workers=2)
     assert one["files"] == two["files"]
 
 
 def test_a_split_and_some_fields(kinds, tmp_path):
-    from merlin.shards.reading.reader import open_shards
+    from merlin.shards.ensemble import open_shards
 
     told = export_to(kinds, tmp_path, "npz", split="train", fields=("hits", "mesh"))
     with open_shards(kinds.path) as ens:
@@ -263,7 +264,7 @@ def test_other_options_are_another_export(kinds, tmp_path):
     with pytest.raises(UsageError, match=r"an export that differs from this one in fields; .*--overwrite"):
         export_to(kinds, tmp_path, "npz", fields=("energy",))
     (tmp_path / "mine.txt").write_text("precious")
-    told = export(kinds.path, tmp_path, Options(format="parquet"), overwrite=True)
+    told = export(kinds.path, tmp_path, ExportOptions(format="parquet"), overwrite=True)
     assert not list(tmp_path.glob("*.npz")) and (tmp_path / "mine.txt").exists()
     assert told["files"][0]["file"] == "data/samples_00000.parquet"
 
@@ -272,29 +273,29 @@ def test_a_directory_with_something_else_is_left_alone(kinds, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     for overwrite in (False, True):
         with pytest.raises(UsageError, match="not empty and holds no export"):
-            export(kinds.path, tmp_path, Options(format="npz"), overwrite=overwrite)
+            export(kinds.path, tmp_path, ExportOptions(format="npz"), overwrite=overwrite)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_what_a_format_cannot_hold_is_said_before_anything_is_written(kinds, tmp_path):
     with pytest.raises(UsageError) as found:
-        export(kinds.path, tmp_path / "out", Options(format="lbann"))
+        export(kinds.path, tmp_path / "out", ExportOptions(format="lbann"))
     message = str(found.value)
     assert "hits: LBANN reads the same number of values" in message
     assert "--fields energy,count,flag," in message and "mesh.nodes" not in message.splitlines()[-1]
     assert not (tmp_path / "out").exists()
     with pytest.raises(UsageError, match="--compression lz77 is not one of npz's: none, deflate"):
-        export(kinds.path, tmp_path / "out", Options(format="npz", compression="lz77"))
+        export(kinds.path, tmp_path / "out", ExportOptions(format="npz", compression="lz77"))
     with pytest.raises(UsageError, match="no split 'dev'; it has: train, validation, test"):
-        export(kinds.path, tmp_path / "out", Options(format="npz", split="dev"))
+        export(kinds.path, tmp_path / "out", ExportOptions(format="npz", split="dev"))
     with pytest.raises(UsageError, match="no field 'enrgy'; there are: energy"):
-        export(kinds.path, tmp_path / "out", Options(format="npz", fields=("enrgy",)))
+        export(kinds.path, tmp_path / "out", ExportOptions(format="npz", fields=("enrgy",)))
     with pytest.raises(UsageError, match="--trainers makes LBANN's"):
-        export(kinds.path, tmp_path / "out", Options(format="npz", trainers=2))
+        export(kinds.path, tmp_path / "out", ExportOptions(format="npz", trainers=2))
 
 
 def test_a_file_that_does_not_hold_what_it_should_is_an_error(kinds, tmp_path, monkeypatch):
-    exporter = type(make_exporter(kinds.path, Options(format="npz")))
+    exporter = type(make_exporter(kinds.path, ExportOptions(format="npz")))
     monkeypatch.setattr(exporter, "count", lambda self, path: 3)
     with pytest.raises(ShardError, match="expected 25 samples in the file just written, found 3"):
         export_to(kinds, tmp_path, "npz")
@@ -306,12 +307,12 @@ def test_two_exports_do_not_write_to_one_directory(kinds, tmp_path):
         with pytest.raises(UsageError, match="another export is being written"):
             export_to(kinds, tmp_path, "npz")
 
-    export(kinds.path, tmp_path, Options(format="npz"), progress=other)
+    export(kinds.path, tmp_path, ExportOptions(format="npz"), progress=other)
 
 
 def test_large_blocks_are_cut(kinds, monkeypatch):
+    from merlin.shards.ensemble import open_shards
     from merlin.shards.export import view
-    from merlin.shards.reading.reader import open_shards
 
     monkeypatch.setattr(view, "BLOCK_BYTES", 3000)
     with open_shards(kinds.path) as ens:
@@ -366,15 +367,15 @@ def test_a_data_set_without_samples_is_an_export_without_samples(tmp_path, to):
     np.savez(tmp_path / "a.npz", x=np.zeros(0), y=np.zeros(0), image=np.zeros((0, 4, 4), "f4"))
     schema = parse_import_schema("inputs: [x]\nfields: {y: , image: }", Findings("schema"))
     import_data([tmp_path / "a.npz"], schema, tmp_path / "data")
-    told = export(tmp_path / "data", tmp_path / "out", Options(format=to))
+    told = export(tmp_path / "data", tmp_path / "out", ExportOptions(format=to))
     assert told["num_samples"] == 0 and told["files"] == []
-    assert export(tmp_path / "data", tmp_path / "out", Options(format=to)) == told
+    assert export(tmp_path / "data", tmp_path / "out", ExportOptions(format=to)) == told
 
 
 def test_the_command_offers_the_formats_that_there_are():
     from merlin.cli.commands.shards import export as command
 
-    assert command.FORMATS == FORMATS
+    assert command.FORMATS == tuple(FORMATS)
 
 
 def test_a_data_set_of_a_study_leaves_with_its_parameters_and_failures(tmp_path):
@@ -385,13 +386,13 @@ def test_a_data_set_of_a_study_leaves_with_its_parameters_and_failures(tmp_path)
     study.not_run, study.skipped = {(0, 3)}, {(1, 4)}
     study.collect_all()
     path = study.finish()
-    told = export(path, tmp_path / "out", Options(format="npz", samples_per_file=100))
+    told = export(path, tmp_path / "out", ExportOptions(format="npz", samples_per_file=100))
     assert told["num_samples"] == 58
     with np.load(tmp_path / "out" / "samples_00000.npz") as found:
         assert found["X"].tolist() == [1] * 29 + [2] * 29 and set(found["M"]) == {"a", "b"}
         assert sorted(found["row"]) == sorted(set(range(60)) - {3, 34})
         np.testing.assert_array_equal(found["sample_id"], found["row"] % 30)
-    told = export(path, tmp_path / "lbann", Options(format="lbann", samples_per_file=10))
+    told = export(path, tmp_path / "lbann", ExportOptions(format="lbann", samples_per_file=10))
     assert told["num_samples"] == 58
     schema = yaml.safe_load((tmp_path / "lbann" / "data_schema.yaml").read_text())
     scaled = schema["parameters"]["X"]["metadata"]

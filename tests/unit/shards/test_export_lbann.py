@@ -10,9 +10,9 @@ from lbann_reader import Reader, read_sample_list
 from shard_study import make_study
 
 from merlin.errors import UsageError
-from merlin.shards.export.base import Options
+from merlin.shards.ensemble import open_shards
+from merlin.shards.export.base import ExportOptions
 from merlin.shards.export.run import export
-from merlin.shards.reading.reader import open_shards
 
 FIELDS = ("energy", "count", "flag", "half", "history", "image", "view", "volume", "note")
 
@@ -25,7 +25,9 @@ def kinds(tmp_path_factory) -> Made:
 @pytest.fixture(scope="module")
 def out(kinds, tmp_path_factory):
     directory = tmp_path_factory.mktemp("lbann")
-    export(kinds.path, directory, Options(format="lbann", fields=FIELDS, samples_per_file=25, trainers=3))
+    export(
+        kinds.path, directory, ExportOptions(format="lbann", fields=FIELDS, samples_per_file=25, trainers=3)
+    )
     return directory
 
 
@@ -66,7 +68,7 @@ def test_where_every_sample_failed_all_are_in_one_bundle_and_excluded(tmp_path):
     study = make_study(tmp_path / "ws", num=20)
     study.collect(0, 20, ok=np.zeros(20, bool))
     study.failures = {(0, task): "trouble" for task in range(20)}
-    told = export(study.finish(), tmp_path / "out", Options(format="lbann"))
+    told = export(study.finish(), tmp_path / "out", ExportOptions(format="lbann"))
     assert told["num_samples"] == 0 and len(told["files"]) == 1
     listed = read_sample_list(tmp_path / "out" / "exclusion.sample_list")
     assert [name for _, _, _, found in listed.lines for name in found] == [f"{row:09d}" for row in range(20)]
@@ -130,7 +132,7 @@ def test_text_is_kept_as_conduit_has_it(out, kinds):
 
 
 def test_a_split_alone_is_what_its_trainers_share(kinds, tmp_path):
-    export(kinds.path, tmp_path, Options(format="lbann", fields=("energy",), split="train", trainers=2))
+    export(kinds.path, tmp_path, ExportOptions(format="lbann", fields=("energy",), split="train", trainers=2))
     first, second = (set(names(tmp_path, f"t{k}_inclusion")) for k in range(2))
     assert not first & second and len(first) == len(second)
     assert first | second <= set(names(tmp_path, "inclusion"))
@@ -138,9 +140,9 @@ def test_a_split_alone_is_what_its_trainers_share(kinds, tmp_path):
 
 def test_more_trainers_than_samples_are_refused(kinds, tmp_path):
     with pytest.raises(UsageError, match="--trainers 100 are more than the 4"):
-        export(kinds.path, tmp_path, Options(format="lbann", fields=("energy",), trainers=100))
+        export(kinds.path, tmp_path, ExportOptions(format="lbann", fields=("energy",), trainers=100))
 
 
 def test_a_path_with_blanks_cannot_be_in_a_list(kinds, tmp_path):
     with pytest.raises(UsageError, match="cannot hold a path with blanks"):
-        export(kinds.path, tmp_path / "my data", Options(format="lbann", fields=("energy",)))
+        export(kinds.path, tmp_path / "my data", ExportOptions(format="lbann", fields=("energy",)))

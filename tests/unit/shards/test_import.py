@@ -11,16 +11,15 @@ from export_data import BAD, GAPS, NUM, RAGGED, Made, assert_same, make_kinds, m
 
 from merlin.base.document.findings import Findings
 from merlin.errors import ShardError, SpecError, UsageError
-from merlin.shards.export.base import Options
+from merlin.shards.ensemble import open_shards
+from merlin.shards.export.base import ExportOptions
 from merlin.shards.export.run import export
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.importing import write
 from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.run import import_data
 from merlin.shards.proving.verify import verify
-from merlin.shards.reading.absent import absent_values
-from merlin.shards.reading.fates import fates_of
-from merlin.shards.reading.reader import open_shards
+from merlin.shards.reading.planned import absent_values, planned_rows
 from merlin.spec.import_schema import parse_import_schema
 
 
@@ -77,7 +76,7 @@ def test_counts_add_up_and_say_why_samples_are_left_out(kinds):
 
 @pytest.mark.parametrize("to", ["npz", "parquet"])
 def test_an_import_of_an_export_has_the_same_content(kinds, tmp_path, to):
-    told = export(kinds.path, tmp_path / "out", Options(format=to, samples_per_file=13))
+    told = export(kinds.path, tmp_path / "out", ExportOptions(format=to, samples_per_file=13))
     files = [tmp_path / "out" / entry["file"] for entry in told["files"]]
     text = infer_schema(files) + "samples_per_shard: 16\n"
     again = import_(files, text, tmp_path / "again")
@@ -103,7 +102,9 @@ def test_an_import_of_the_shards_themselves_has_the_same_content(kinds, tmp_path
 
 def test_an_import_of_lbann_bundles_has_the_same_samples(kinds, tmp_path):
     fields = ("energy", "history", "image", "note")
-    told = export(kinds.path, tmp_path / "out", Options(format="lbann", fields=fields, samples_per_file=30))
+    told = export(
+        kinds.path, tmp_path / "out", ExportOptions(format="lbann", fields=fields, samples_per_file=30)
+    )
     files = [tmp_path / "out" / entry["file"] for entry in told["files"]]
     text = infer_schema(files)
     assert "samples: groups" in text and "success: performance/success" in text
@@ -179,7 +180,7 @@ def test_what_files_say_of_a_field_is_taken_over(tmp_path, to):
     before = import_([tmp_path / "a.npz"], f"fields: {fields}", tmp_path / "data")
     files = [tmp_path / "data" / shard.file for shard in before.shards]
     if to != "shards":
-        told = export(tmp_path / "data", tmp_path / "out", Options(format=to))
+        told = export(tmp_path / "data", tmp_path / "out", ExportOptions(format=to))
         files = [tmp_path / "out" / entry["file"] for entry in told["files"]]
     again = import_(files, infer_schema(files), tmp_path / "again")
     assert again.content_digest == before.content_digest
@@ -387,7 +388,7 @@ def test_an_import_of_a_study_with_parameters_has_the_same_content(tmp_path, to)
     assert [(group.source, group.num) for group in before.failures] == [("import/1", 1)]
     files = [tmp_path / "data" / shard.file for shard in before.shards]
     if to != "shards":
-        told = export(tmp_path / "data", tmp_path / "out", Options(format=to, samples_per_file=15))
+        told = export(tmp_path / "data", tmp_path / "out", ExportOptions(format=to, samples_per_file=15))
         files = [tmp_path / "out" / entry["file"] for entry in told["files"]]
     again = import_(files, infer_schema(files) + "samples_per_shard: 16\n", tmp_path / "again")
     assert again.content_digest == before.content_digest and verify(tmp_path / "again").ok
@@ -398,7 +399,7 @@ def test_the_parameters_of_missing_samples_are_not_known(tmp_path):
     data = import_(
         [tmp_path / "a.npz"], "parameters: [P]\nfields: {y: }\nsample_id: sample_id", tmp_path / "out"
     )
-    where, found = absent_values(data, fates_of(data), {"P": "parameters/P"})
+    where, found = absent_values(data, planned_rows(data), {"P": "parameters/P"})
     assert (len(where), found) == (2, {})
 
 
@@ -446,7 +447,7 @@ def test_names_that_yaml_takes_for_something_else_survive_inference(tmp_path):
 
 
 def test_what_an_export_wrote_down_is_in_the_inferred_schema(kinds, tmp_path):
-    told = export(kinds.path, tmp_path, Options(format="npz"))
+    told = export(kinds.path, tmp_path, ExportOptions(format="npz"))
     text = infer_schema([tmp_path / told["files"][0]["file"]])
     parsed = schema(text)
     assert list(parsed.inputs) == ["x", "energy", "material"] and list(parsed.parameters) == ["LEVEL"]

@@ -1,0 +1,136 @@
+"""How far an export is: what makes a killed one go on, and what a finished one says about itself.
+
+While it runs, ``.export/request.json`` names what is written, and ``.export/files.jsonl`` gets a line for each
+finished file. Then ``export.json`` takes their place; a directory without it holds no finished export.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from merlin.base.files import TEMPORARY_SUFFIX, write_text
+from merlin.base.records import as_kind, to_plain
+from merlin.errors import ShardError, UsageError
+from merlin.shards.export.base import ExportedFile
+from merlin.shards.unfinished import UnfinishedDirectory, read_object
+
+FORMAT = "merlin-export"
+VERSION = 1
+NAME = "export.json"
+
+
+class ExportDirectory(UnfinishedDirectory[ExportedFile]):
+    """The directory of an export. Equal requests make equal files."""
+
+    def __init__(self, directory: Path, request: dict[str, Any]) -> None:
+        super().__init__(directory, "export", "files.jsonl", ExportedFile)
+        self._request = json.loads(json.dumps(request))
+
+    def begin(
+        self, is_present: Callable[[ExportedFile], bool], *, overwrite: bool
+    ) -> tuple[list[ExportedFile], bool]:
+        """The files that are done already, and whether nothing at all is left to do.
+
+        Raises UsageError if the directory holds anything else.
+        """
+        was_removed = overwrite and self._remove_export()
+        description, request = read_export(self.directory), self.request()
+        if description is not None:
+            self._require_same(description["request"], "an export")
+            listed = _files(description)
+        elif request is not None:
+            self._require_same(request["request"], "an unfinished export")
+            listed = list({file.lo: file for file in self.finished()}.values())
+        elif not was_removed and any(self.directory.iterdir()):
+            raise UsageError(
+                f"{self.directory} is not empty and holds no export; give a new directory with --out"
+            )
+        else:
+            listed = []
+        files = [file for file in listed if is_present(file)]
+        others = [] if description is None else description["described_by"]
+        is_complete = len(files) == len(listed) and all((self.directory / name).exists() for name in others)
+        if description is not None and is_complete:
+            return files, True
+        self.start({"request": self._request}, files)
+        (self.directory / NAME).unlink(missing_ok=True)
+        return files, False
+
+    def _require_same(self, other: dict[str, Any], what: str) -> None:
+        if other == self._request:
+            return
+        keys = sorted(key for key in {*other, *self._request} if other.get(key) != self._request.get(key))
+        raise UsageError(
+            f"{self.directory} holds {what} that differs from this one in {', '.join(map(_words, keys))}; "
+            "give another --out, or replace it with --overwrite"
+        )
+
+    def end(
+        self, files: list[ExportedFile], described_by: list[str], about: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Write ``export.json`` and forget the rest."""
+        body = {
+            "format": FORMAT,
+            "version": VERSION,
+            "request": self._request,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "num_samples": sum(file.num_samples for file in files),
+            "size_bytes": sum(file.size_bytes for file in files),
+            **about,
+            "described_by": described_by,
+            "files": to_plain(files),
+        }
+        text = json.dumps(body, indent=1)
+        write_text(self.directory / NAME, text)
+        self.remove_record()
+        return dict(json.loads(text))
+
+    def _remove_export(self) -> bool:
+        """Remove the files of a finished or unfinished export, and nothing else; False if there is none."""
+        description = read_export(self.directory)
+        if description is None and not self.folder.is_dir():
+            return False
+        names = [file.file for file in self.finished()]
+        if description is not None:
+            names += [*(file.file for file in _files(description)), *description["described_by"]]
+        (self.directory / NAME).unlink(missing_ok=True)
+        for path in [
+            *(self.directory / name for name in names),
+            *self.directory.glob(f"**/*{TEMPORARY_SUFFIX}"),
+        ]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self.remove_record()
+        for folder in sorted((p for p in self.directory.glob("**/") if p != self.directory), reverse=True):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        return True
+
+
+def read_export(directory: Path) -> dict[str, Any] | None:
+    """The description of the finished export in `directory`, or None. Raises ShardError if it is unreadable."""
+    path = directory / NAME
+    if not path.is_file():
+        return None
+    found = read_object(path)
+    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+        raise ShardError(
+            f"{path}: expected {FORMAT} version {VERSION}, found {found.get('format')} {found.get('version')}"
+        )
+    return found
+
+
+def _files(description: dict[str, Any]) -> list[ExportedFile]:
+    return [as_kind(entry, ExportedFile) for entry in description["files"]]
+
+
+def _words(key: str) -> str:
+    """A key of a request, as people say it."""
+    return "the data set's content" if key == "content_digest" else key.replace("_", " ")

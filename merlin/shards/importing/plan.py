@@ -1,0 +1,86 @@
+"""What an import makes: its columns, the rows of its samples, and the data set that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from merlin.errors import UsageError
+from merlin.plan.plan import Aggregate
+from merlin.shards.format.digest import combine
+from merlin.shards.format.segments import Array
+from merlin.shards.importing.numbering import Numbering, number_samples
+from merlin.shards.importing.resolve import make_streams
+from merlin.shards.importing.source_file import SourceFile
+from merlin.shards.importing.streams import Stream
+from merlin.spec.import_schema import ImportSchema
+
+SOURCE = "import"  # the id of the aggregate in the manifest, and of the source if there is one
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What is imported: columns, and the row of every position."""
+
+    schema: ImportSchema
+    streams: tuple[Stream, ...]
+    numbering: Numbering
+    aggregate: Aggregate
+    identity: str  # of the schema and the files
+    schema_digest: str
+
+    @property
+    def rows(self) -> Array:
+        """(num,) int64, ascending."""
+        return self.numbering.rows
+
+    def sample_ids(self, rows: Array) -> Array:
+        return self.numbering.sample_ids(rows)
+
+    @property
+    def num(self) -> int:
+        return len(self.rows)
+
+    @property
+    def planned(self) -> int:
+        """Rows up to the last sample."""
+        return int(self.rows[-1]) + 1 if self.num else 0
+
+    @property
+    def num_shards(self) -> int:
+        return max(1, -(-self.planned // self.aggregate.samples_per_shard))
+
+
+def plan_import(schema: ImportSchema, sources: Sequence[SourceFile]) -> ImportPlan:
+    """Find the columns in the files and number the samples."""
+    if not sources:
+        raise UsageError("there is nothing to import; name files")
+    streams = tuple(make_streams(schema, sources))
+    numbering = number_samples(schema, sources, streams[0].num)
+    fields = tuple(s.field for s in streams if s.path.startswith("fields/"))
+    digest = combine(schema.model_dump())
+    stats = [source.path.stat() for source in sources]
+    files = [
+        [str(source.path.resolve()), stat.st_size, stat.st_mtime_ns]
+        for source, stat in zip(sources, stats, strict=True)
+    ]
+    return ImportPlan(
+        schema=schema,
+        streams=streams,
+        numbering=numbering,
+        aggregate=Aggregate(
+            sources=_source_ids(len(numbering.spans)),
+            fields=fields,
+            samples_per_shard=schema.samples_per_shard,
+            compression=schema.compression,
+            splits=tuple(schema.splits.items()),
+            seed=schema.seed,
+        ),
+        identity=combine(digest, files),
+        schema_digest=digest,
+    )
+
+
+def _source_ids(num: int) -> tuple[str, ...]:
+    """What the manifest calls the sources that stand for the spans."""
+    return (SOURCE,) if num == 1 else tuple(f"{SOURCE}/{number}" for number in range(num))

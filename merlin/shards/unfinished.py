@@ -1,0 +1,103 @@
+"""A directory that is written file by file, so that one whose writer was killed can be completed by the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Generic, Self, TypeVar
+
+from merlin.base.files import write_text
+from merlin.base.locks import LockTaken, locked
+from merlin.base.records import as_kind, parsed, to_plain
+from merlin.errors import ShardError, UsageError
+
+Item = TypeVar("Item")
+
+_REQUEST = "request.json"
+
+
+class UnfinishedDirectory(Generic[Item]):
+    """The record of an export or import (`what`) in the directory that it writes; holds a lock while it is entered.
+
+    ``.<what>/request.json`` says what is written, and the log beside it has a line for each finished file.
+    """
+
+    def __init__(self, directory: Path, what: str, log_name: str, kind: type[Item]) -> None:
+        self.directory, self._what, self._kind = directory, what, kind
+        self.folder = directory / f".{what}"
+        self._log_path = self.folder / log_name
+        self._log: IO[str] | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Raises UsageError if another process writes to the directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._open.enter_context(locked(self.directory))
+        except LockTaken:
+            raise UsageError(
+                f"another {self._what} is being written to {self.directory}; wait for it"
+            ) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def request(self) -> dict[str, Any] | None:
+        """What an earlier writer began; None if there was none."""
+        path = self.folder / _REQUEST
+        return read_object(path) if path.is_file() else None
+
+    def finished(self) -> list[Item]:
+        """The files that earlier writers finished; a line that a killed one left half is none."""
+        return read_log(self._log_path, self._kind)
+
+    def start(self, request: dict[str, Any], finished: list[Item]) -> None:
+        """Record what is written now, and which files of it are there already."""
+        self.folder.mkdir(exist_ok=True)
+        write_text(self._log_path, "".join(map(_line, finished)))
+        write_text(self.folder / _REQUEST, json.dumps(request))
+        self._log = self._open.enter_context(self._log_path.open("a", encoding="utf-8"))
+
+    def add(self, item: Item) -> None:
+        """Record a finished file."""
+        assert self._log is not None
+        self._log.write(_line(item))
+        self._log.flush()
+        os.fsync(self._log.fileno())
+
+    def remove_record(self) -> None:
+        """Nothing is unfinished any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ShardError."""
+    try:
+        found = parsed(path.read_bytes())
+    except (OSError, ValueError) as e:
+        raise ShardError(f"{path} cannot be read: {e}; start anew with --overwrite") from e
+    if not isinstance(found, dict):
+        raise ShardError(f"{path} cannot be read: it holds no JSON object; start anew with --overwrite")
+    return found
+
+
+def read_log(path: Path, kind: type[Item]) -> list[Item]:
+    """The items in the complete lines of a log; none if there is no log. Raises ShardError."""
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    try:
+        return [as_kind(parsed(line), kind) for line in lines if line.endswith(b"\n")]
+    except ValueError as e:
+        raise ShardError(f"{path} cannot be read: {e}; start anew with --overwrite") from e
+
+
+def _line(item: object) -> str:
+    return json.dumps(to_plain(item)) + "\n"
