@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic, SamplesError, UsageError
 from merlin.workspace.new_samples import first_difference, kinds, write_rows
+from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import FORMATS, open_samples
 from merlin.workspace.samples_table import SamplesTable, rows_of
 from merlin.workspace.sampling import check_continuation, write_samples
@@ -26,7 +27,6 @@ from merlin.workspace.text_samples import DIALECTS
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
     from merlin.spec.model import Samples
-    from merlin.workspace.prepare import StudyOptions
 
 _GENERATE = ("merlin", "samples", "generate")
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +25,9 @@ from merlin.workspace.directory import (
     lock_file,
     members,
 )
-from merlin.workspace.local_launcher import LAUNCHERS, local_launcher
-from merlin.workspace.prepare import StudyOptions, code_version, preparing, write_provenance
+from merlin.workspace.local_launcher import LAUNCHERS
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.prepare import plan_study, preparing, write_provenance
 from merlin.workspace.same_samples import digest
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable
@@ -131,17 +130,13 @@ class _Extension:
         return None
 
     def _plan(self, file: Path, num: int) -> Plan:
-        return make_plan(
+        return plan_study(
             self.spec,
-            workspace=self.path,
-            num_samples=num,
-            samples_file=stored_path(file, self.path),
-            combos=self.combos,
-            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-            study_id=uuid.uuid4().hex,
+            self.path,
+            self.combos,
+            num,
+            stored_path(file, self.path),
             seed=self.study.plan.seed,
-            launcher=local_launcher(self.spec).command,
-            code_version=code_version(),
             extending=self.extending,
         )
 

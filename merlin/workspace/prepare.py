@@ -6,9 +6,9 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,8 @@ from merlin.base.document.tokens import substitute
 from merlin.base.files import write_text
 from merlin.errors import MerlinError, UsageError, WorkspaceError
 from merlin.plan.expand import make_plan, provenance_stem, runtime_variables
-from merlin.plan.parameters import as_block, combinations
+from merlin.plan.growing import Extends
+from merlin.plan.parameters import Combination, as_block, combinations
 from merlin.plan.plan import Plan
 from merlin.plan.plan_io import write_plan
 from merlin.workspace.acquire import acquire_dependencies
@@ -30,6 +31,7 @@ from merlin.workspace.directory import (
     workspace_stem,
 )
 from merlin.workspace.local_launcher import local_launcher
+from merlin.workspace.options import StudyOptions
 from merlin.workspace.same_samples import digest, stamp
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import SamplesTable
@@ -48,17 +50,6 @@ from merlin.workspace.spec_samples import (
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions:
-    """What the command line adds to a spec."""
-
-    samples_file: str | None = None  # --samplesfile: used instead of the spec's samples
-    pgen: str | None = None
-    pargs: tuple[str, ...] = ()
-    seed: int = 0
-    allow_undefined: bool = False  # $(NAME) that nothing defines is a warning
 
 
 def prepare_study(
@@ -81,27 +72,16 @@ def prepare_study(
     options = options or StudyOptions()
     say = note or (lambda _: None)
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
-    stem = workspace_stem(spec.document.description.name)
-    are_given = _check_given_samples(spec, options, stem)
-    workspace = _new_directory(output_path(spec), stem)
+    are_given = _check_given_samples(spec, options)
+    workspace = _new_directory(spec)
     info = workspace / INFO_DIR
     with preparing(workspace):
         variables = runtime_variables(spec, workspace)
         write_provenance(spec, info, variables, as_block(combos) if options.pgen else None)
         acquire_dependencies(spec, variables, say)
         table, samples_file = _make_samples(spec, options, info, variables, say)
-        plan = make_plan(
-            spec,
-            workspace=workspace,
-            num_samples=None if table is None else table.num,
-            samples_file=samples_file,
-            combos=combos,
-            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-            study_id=uuid.uuid4().hex,
-            seed=options.seed,
-            launcher=local_launcher(spec).command,
-            code_version=code_version(),
-        )
+        num = None if table is None else table.num
+        plan = plan_study(spec, workspace, combos, num, samples_file, seed=options.seed)
         if table is not None and not are_given:
             refuse_unsafe_text(spec, options, plan, table)
         plan = with_samples_digest(plan, table)
@@ -137,6 +117,32 @@ def with_samples_digest(plan: Plan, table: SamplesTable | None) -> Plan:
     return replace(plan, samples=replace(plan.samples, digest=digest(table, table.num), stamp=seen))
 
 
+def plan_study(
+    spec: Spec,
+    workspace: Path,
+    combos: Sequence[Combination],
+    num_samples: int | None,
+    samples_file: str | None,
+    *,
+    seed: int,
+    extending: Extends | None = None,
+) -> Plan:
+    """`make_plan` for this moment and this machine."""
+    return make_plan(
+        spec,
+        workspace=workspace,
+        num_samples=num_samples,
+        samples_file=samples_file,
+        combos=combos,
+        created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        study_id=uuid.uuid4().hex,
+        seed=seed,
+        launcher=local_launcher(spec).command,
+        code_version=code_version(),
+        extending=extending,
+    )
+
+
 def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     """The plan that `prepare_study` would make now; writes nothing and runs nothing.
 
@@ -144,27 +150,16 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     tell, the plan has ``samples.num == 0`` and steps that run per sample have no tasks.
     """
     options = options or StudyOptions()
-    now = datetime.now(UTC).astimezone()
-    stem = workspace_stem(spec.document.description.name)
-    workspace = output_path(spec) / f"{stem}_{now:%Y%m%d-%H%M%S}"
-    variables = runtime_variables(spec, workspace)
+    workspace = (
+        output_path(spec) / f"{workspace_stem(spec.document.description.name)}_{datetime.now():%Y%m%d-%H%M%S}"
+    )
     samples = spec.document.merlin.samples
     num, file = None, None
     if samples is not None:
-        path = samples_path(samples, options, variables)
+        path = samples_path(samples, options, runtime_variables(spec, workspace))
         num, file = expected_samples(spec, samples, path, options), stored_path(path, workspace)
-    return make_plan(
-        spec,
-        workspace=workspace,
-        num_samples=num,
-        samples_file=file,
-        combos=combinations(spec.document, options.pgen, options.pargs, spec.variables),
-        created=now.isoformat(timespec="seconds"),
-        study_id="",
-        seed=options.seed,
-        launcher=local_launcher(spec).command,
-        code_version=code_version(),
-    )
+    combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+    return plan_study(spec, workspace, combos, num, file, seed=options.seed)
 
 
 def code_version() -> str:
@@ -178,8 +173,9 @@ def code_version() -> str:
 # --------------------------------------------------------------------------- directory, provenance
 
 
-def _new_directory(folder: Path, stem: str) -> Path:
-    """Make ``stem_TIMESTAMP``; where another study has taken this second, the next free one."""
+def _new_directory(spec: Spec) -> Path:
+    """Make ``NAME_TIMESTAMP``; where another study has taken this second, the next free one."""
+    folder, stem = output_path(spec), workspace_stem(spec.document.description.name)
     moment = datetime.fromtimestamp(time.time())
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -248,11 +244,12 @@ def _make_samples(
     return table, stored_path(path, info.parent)
 
 
-def _check_given_samples(spec: Spec, options: StudyOptions, stem: str) -> bool:
+def _check_given_samples(spec: Spec, options: StudyOptions) -> bool:
     """Look at every row of samples that exist already, before anything is written; whether there are any."""
     samples = spec.document.merlin.samples
     if samples is None:
         return False
+    stem = workspace_stem(spec.document.description.name)
     variables = runtime_variables(spec, output_path(spec) / f"{stem}_00000000-000000")
     path = samples_path(samples, options, variables)
     if is_made(samples, options, path):

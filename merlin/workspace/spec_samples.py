@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.base.document.tokens import substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SamplesError, UsageError
-from merlin.workspace.checking import located
+from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import MAX_DIAGNOSTICS, check_samples, open_samples
 from merlin.workspace.samples_table import SamplesTable
 from merlin.workspace.sampling import Design, check_design
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from merlin.plan.plan import Plan
     from merlin.spec.load import Spec
     from merlin.spec.model import Generate, Samples
-    from merlin.workspace.prepare import StudyOptions
 
 DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
 _TAIL_BYTES = 2000
@@ -59,6 +59,26 @@ def located_samples(spec: Spec, options: StudyOptions, opening: Callable[[], Sam
             raise
         place = spec.position("merlin", "samples", "file")
         raise SamplesError([located(d, str(spec.path), place) for d in error.diagnostics]) from error
+
+
+def located(finding: Diagnostic, spec_file: str, place: tuple[int, int]) -> Diagnostic:
+    """A finding about a whole file, or about one without lines, points to where the spec names the file."""
+    if finding.line or not place[0]:
+        return finding
+    message = f"{finding.file}: {finding.message}"
+    hint = finding.hint
+    if finding.code == "samples-missing" and not hint:
+        hint = _where_to_look(Path(finding.file), Path(spec_file))
+    return replace(finding, file=spec_file, line=place[0], col=place[1], message=message, hint=hint)
+
+
+def _where_to_look(file: Path, spec_file: Path) -> str:
+    root = spec_file.absolute().parent
+    cwd = Path.cwd()
+    if file.is_relative_to(cwd) and (root / file.relative_to(cwd)).exists():
+        name = file.relative_to(cwd)
+        return f"relative paths count from the current directory; did you mean $(SPECROOT)/{name}?"
+    return "name an existing file, or add merlin.samples.generate"
 
 
 def refuse_unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, table: SamplesTable) -> None:

@@ -34,7 +34,8 @@ def shard_writing(tmp: Path, rounds: int, num: int) -> list[Row]:
     from merlin.shards.writing.collect import CollectRequest, collect_chunk
     from merlin.shards.writing.gather import write_shard
     from merlin.spec.load import load_spec
-    from merlin.workspace.prepare import StudyOptions, prepare_study
+    from merlin.workspace.options import StudyOptions
+    from merlin.workspace.prepare import prepare_study
 
     variables = {"N_SAMPLES": str(num), "OUTPUT_PATH": str(fresh(tmp / "study"))}
     text = (SPECS / "images.yaml").read_text().replace("samples_per_shard: 2000", f"samples_per_shard: {num}")

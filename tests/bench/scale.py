@@ -28,7 +28,8 @@ def finished_study(folder: Path, num: int, num_missing: int) -> Path:
     from merlin.ledger.writer import LedgerWriter
     from merlin.plan.tasks import NO_OUTCOME, Outcome
     from merlin.spec.load import load_spec
-    from merlin.workspace.prepare import StudyOptions, prepare_study
+    from merlin.workspace.options import StudyOptions
+    from merlin.workspace.prepare import prepare_study
 
     folder = fresh(folder)
     variables = {"N_SAMPLES": str(num), "OUTPUT_PATH": str(folder)}

@@ -449,9 +449,9 @@ def test_a_damaged_description_is_shown_with_its_place(home):
     path = home.server / "merlin_server.yaml"
     path.write_text(path.read_text().replace("append_sync", "apend_sync").replace("port: 0", "port: many"))
     refused = home.merlin("server", "start", code=2)
-    assert re.search(r"merlin_server\.yaml:\d+:1: error: key 'apend_sync'", refused.stderr)
+    assert re.search(r"merlin_server\.yaml:\d+:1: error: unknown key 'apend_sync'", refused.stderr)
     assert "did you mean 'append_sync'" in refused.stderr
-    assert "port must be of type int" in refused.stderr
+    assert "port: 'many' is not a whole number" in refused.stderr
     path.write_text("container:\n    format: singularity\n")
     assert "upstream" in home.merlin("server", "status", code=2).stderr
     path.unlink()

@@ -7,7 +7,7 @@ import pytest
 
 from merlin.errors import SpecError
 from merlin.workspace.checking import check_study, load_checked
-from merlin.workspace.prepare import StudyOptions
+from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import MAX_DIAGNOSTICS
 
 SPEC = """

@@ -12,7 +12,8 @@ from merlin.plan.plan_io import plan_digest, read_plan, relocate
 from merlin.spec.load import load_spec
 from merlin.workspace.directory import extensions, lock_file, members, open_workspace
 from merlin.workspace.extend import LOCK_NAME, prepare_extension
-from merlin.workspace.prepare import StudyOptions, prepare_study
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.prepare import prepare_study
 from merlin.workspace.sampling import Design, generate_samples
 
 SPEC = """

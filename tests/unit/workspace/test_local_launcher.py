@@ -8,7 +8,8 @@ from merlin.spec.load import load_spec
 from merlin.workspace import local_launcher as module
 from merlin.workspace.checking import check_study
 from merlin.workspace.local_launcher import local_launcher
-from merlin.workspace.prepare import StudyOptions, plan_only
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.prepare import plan_only
 
 SPEC = """
 description: {name: mpi, description: d}

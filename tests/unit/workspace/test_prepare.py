@@ -10,7 +10,8 @@ import pytest
 from merlin.errors import SamplesError, SpecError, UsageError
 from merlin.spec.load import load_spec
 from merlin.workspace.directory import find_workspaces, open_workspace
-from merlin.workspace.prepare import StudyOptions, plan_only, prepare_study
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.prepare import plan_only, prepare_study
 
 STUDY = 'study: [{name: a, description: d, run: {cmd: "echo $(X0)"}}]'
 

@@ -11,7 +11,8 @@ import pytest
 from merlin.errors import SamplesError
 from merlin.spec.load import load_spec
 from merlin.workspace.checking import check_study
-from merlin.workspace.prepare import StudyOptions, plan_only, prepare_study
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.prepare import plan_only, prepare_study
 
 HOSTILE = [
     "$(touch PWNED)",

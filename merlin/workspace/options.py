@@ -1,0 +1,16 @@
+"""What the command line adds to a spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """Beside the variables of --vars, which are in the spec when it is loaded."""
+
+    samples_file: str | None = None  # --samplesfile: used instead of the spec's samples
+    pgen: str | None = None
+    pargs: tuple[str, ...] = ()
+    seed: int = 0
+    allow_undefined: bool = False  # $(NAME) that nothing defines is a warning
