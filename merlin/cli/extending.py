@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from merlin.plan.plan import Plan
     from merlin.spec.load import Spec
     from merlin.workspace.directory import Workspace
-    from merlin.workspace.prepare import StudyOptions
+    from merlin.workspace.options import StudyOptions
 
 
 def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_json: bool) -> Workspace:

@@ -109,7 +109,7 @@ def spec_options(command: F) -> F:
         allow_undefined: bool,
         **given: Any,
     ) -> Any:
-        from merlin.workspace.prepare import StudyOptions
+        from merlin.workspace.options import StudyOptions
 
         check_pgen(pgen, pargs)
         options = StudyOptions(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from merlin.plan.plan import Plan
     from merlin.views.forecast import Forecast
     from merlin.views.graph import Node
-    from merlin.workspace.prepare import StudyOptions
+    from merlin.workspace.options import StudyOptions
 
 MAX_ROWS = 40  # of the table of step instances
 

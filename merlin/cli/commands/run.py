@@ -24,7 +24,7 @@ from merlin.errors import command_line
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
     from merlin.workspace.directory import Workspace
-    from merlin.workspace.prepare import StudyOptions
+    from merlin.workspace.options import StudyOptions
 
 
 @click.command(cls=ManyCommand)

@@ -14,7 +14,7 @@ from merlin.cli.options import json_option, parse_assignments, spec_argument, sp
 from merlin.cli.output import print_json
 
 if TYPE_CHECKING:
-    from merlin.workspace.prepare import StudyOptions
+    from merlin.workspace.options import StudyOptions
 
 
 @click.command(cls=ManyCommand)
