@@ -41,20 +41,14 @@ def override(tree: Entry, overrides: Mapping[str, str], text: str, findings: Fin
                 f"--vars cannot set the reserved variable {name}", text=name, code="reserved"
             )
         elif name in parameters:
-            findings.command_line(
-                f"--vars sets variables, and {name} is a parameter",
-                text=name,
-                hint=f"let its values be a variable, e.g. values: $({name}_VALUES)",
-                code="not-a-variable",
-            )
+            message = f"--vars sets variables, and {name} is a parameter"
+            hint = f"let its values be a variable, e.g. values: $({name}_VALUES)"
+            findings.command_line(message, text=name, hint=hint, code="not-a-variable")
         elif name != OUTPUT_PATH and not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
             known = [*blocks["variables"], *blocks["labels"]]
-            findings.command_line(
-                f"--vars names {name}, which the spec does not mention",
-                text=name,
-                hint=did_you_mean(name, known) or (f"its variables are: {', '.join(known)}" if known else ""),
-                code="unknown-variable",
-            )
+            message = f"--vars names {name}, which the spec does not mention"
+            hint = did_you_mean(name, known) or (f"its variables are: {', '.join(known)}" if known else "")
+            findings.command_line(message, text=name, hint=hint, code="unknown-variable")
         else:
             block = blocks["labels" if name in blocks["labels"] else "variables"]
             old = block.get(name, Entry(None))
@@ -77,13 +71,9 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
     resolved = resolve_variables(raw)
     for cycle in resolved.cycles:
         entry = entries.get(cycle[0], tree)
-        findings.error(
-            entry.place,
-            f"variable {cycle[0]} refers to itself: {' -> '.join(cycle)}",
-            text=entry.text,
-            hint="give one of them a value of its own",
-            code="variable-cycle",
-        )
+        message = f"variable {cycle[0]} refers to itself: {' -> '.join(cycle)}"
+        hint = "give one of them a value of its own"
+        findings.error(entry.place, message, text=entry.text, hint=hint, code="variable-cycle")
     known = resolved.values
     if is_of_maestro(tree):  # $(OUTPUT_PATH) stays: it is not what the variable says
         known = resolve_variables({name: raw[name] for name in raw if name != OUTPUT_PATH}).values
@@ -124,13 +114,9 @@ def _raw_variables(tree: Entry, findings: Findings) -> tuple[dict[str, str], dic
                 )
                 continue
             if name in entries:
-                findings.error(
-                    entry.key_place,
-                    f"{name} is both a variable and a label",
-                    text=name,
-                    hint=f"the variable is on line {entries[name].key_place[0]}; rename one of them",
-                    code="name-clash",
-                )
+                message = f"{name} is both a variable and a label"
+                hint = f"the variable is on line {entries[name].key_place[0]}; rename one of them"
+                findings.error(entry.key_place, message, text=name, hint=hint, code="name-clash")
                 continue
             if entry.is_null:
                 findings.warning(entry.key_place, f"variable {name} is empty", text=name, code="empty")
@@ -167,13 +153,11 @@ def _check_dependencies(tree: Entry, variables: Mapping[str, Entry], findings: F
             findings.error(place, f"{name} is reserved and cannot be assigned", text=name, code="reserved")
         elif name in taken:
             what, (line, _) = taken[name]
-            findings.error(
-                place,
-                f"{name} is both {what} and a dependency" if what else f"two dependencies are called {name}",
-                text=name,
-                hint=f"the {what.removeprefix('a ') or 'first one'} is on line {line}; rename one of them",
-                code="name-clash",
+            message = (
+                f"{name} is both {what} and a dependency" if what else f"two dependencies are called {name}"
             )
+            hint = f"the {what.removeprefix('a ') or 'first one'} is on line {line}; rename one of them"
+            findings.error(place, message, text=name, hint=hint, code="name-clash")
         taken.setdefault(name, ("", place))
 
 
@@ -217,12 +201,8 @@ def _expand_mapping(
     for key, item in content.items():
         name = substitute(key, values)
         if name in out:
-            findings.error(
-                item.key_place,
-                f"key {key!r} becomes {name!r}, which is there already",
-                text=key,
-                code="duplicate-key",
-            )
+            message = f"key {key!r} becomes {name!r}, which is there already"
+            findings.error(item.key_place, message, text=key, code="duplicate-key")
         out[name] = _expand(item, values, findings, name)
     return out
 

@@ -236,12 +236,8 @@ def _read(path: Path, findings: Findings) -> str | None:
         before = raw[: error.start]
         line = before.count(b"\n") + 1
         col = error.start - (before.rfind(b"\n") + 1) + 1
-        findings.error(
-            (line, col),
-            "the spec is not UTF-8 text",
-            text=repr(raw[error.start : error.end]),
-            code="encoding",
-        )
+        message = "the spec is not UTF-8 text"
+        findings.error((line, col), message, text=repr(raw[error.start : error.end]), code="encoding")
         return None
 
 
@@ -250,12 +246,9 @@ def _with_samples_file(tree: Entry, samples_file: str, findings: Findings) -> En
     merlin = tree.get("merlin")
     samples = merlin.get("samples")
     if not samples.mapping:
-        findings.command_line(
-            "--samplesfile is given, but the spec has no merlin.samples block",
-            text=samples_file,
-            hint="add merlin: {samples: {column_labels: [...]}}",
-            code="samples",
-        )
+        message = "--samplesfile is given, but the spec has no merlin.samples block"
+        hint = "add merlin: {samples: {column_labels: [...]}}"
+        findings.command_line(message, text=samples_file, hint=hint, code="samples")
         return tree
     old = samples.get("file")
     path = os.path.abspath(os.path.expanduser(samples_file))  # noqa: PTH100, PTH111 - links are kept

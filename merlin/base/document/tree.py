@@ -162,12 +162,8 @@ def parse(
         findings.error((1, 1), f"the {what} is empty", code="empty", hint=f"it needs at least {needs}")
         return None
     if not isinstance(root, yaml.MappingNode):
-        findings.error(
-            _node_place(root),
-            f"a {what} is a mapping of blocks ({blocks})",
-            text=source.line(1),
-            code="type",
-        )
+        message = f"a {what} is a mapping of blocks ({blocks})"
+        findings.error(_node_place(root), message, text=source.line(1), code="type")
         return None
     return _Builder(findings, MAX_MORE_ENTRIES + len(source.text)).entry(root)
 
@@ -277,13 +273,9 @@ class _Builder:
                 self._merge(value, merged)
             elif key.value in own:
                 first = own[key.value].key_place
-                self._findings.error(
-                    place,
-                    f"key {key.value!r} is given twice",
-                    text=key.value,
-                    hint=f"the first one is on line {first[0]}; remove one of them",
-                    code="duplicate-key",
-                )
+                message = f"key {key.value!r} is given twice"
+                hint = f"the first one is on line {first[0]}; remove one of them"
+                self._findings.error(place, message, text=key.value, hint=hint, code="duplicate-key")
             else:
                 own[key.value] = self.entry(value, place)
         return {**merged, **own}

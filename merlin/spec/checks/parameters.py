@@ -24,13 +24,9 @@ def check_parameters(expansion: Expansion, findings: Findings) -> None:
         if first is None:
             first = (name, num)
         elif num != first[1]:
-            findings.error(
-                values.place,
-                f"parameter {name} has {num} values, but {first[0]} has {first[1]}",
-                text=name,
-                hint="the i-th values of all parameters belong together, so all need the same number",
-                code="parameter-length",
-            )
+            message = f"parameter {name} has {num} values, but {first[0]} has {first[1]}"
+            hint = "the i-th values of all parameters belong together, so all need the same number"
+            findings.error(values.place, message, text=name, hint=hint, code="parameter-length")
         _check_values(name, values, findings)
         _check_label(name, parameter.get("label"), num, findings)
 
@@ -38,53 +34,30 @@ def check_parameters(expansion: Expansion, findings: Findings) -> None:
 def _check_values(name: str, values: Entry, findings: Findings) -> None:
     for item in values.items:
         if isinstance(item.content, dict | list) or item.is_null:
-            findings.error(
-                item.place,
-                f"a value of parameter {name} is not a number or a text",
-                text=name,
-                code="type",
-            )
+            message = f"a value of parameter {name} is not a number or a text"
+            findings.error(item.place, message, text=name, code="type")
 
 
 def _check_label(name: str, label: Entry, num: int, findings: Findings) -> None:
     if isinstance(label.content, list) and len(label.content) != num:
-        findings.error(
-            label.place,
-            f"parameter {name} has {num} values, but {len(label.content)} labels",
-            text=name,
-            hint="give each value a label, or one label with %% in it",
-            code="parameter-length",
-        )
+        message = f"parameter {name} has {num} values, but {len(label.content)} labels"
+        hint = "give each value a label, or one label with %% in it"
+        findings.error(label.place, message, text=name, hint=hint, code="parameter-length")
     if isinstance(label.content, str) and "%%" not in label.content:
-        findings.error(
-            label.place,
-            f"the label of parameter {name} has no %%, so all its values would share one directory",
-            text=label.content,
-            hint=f"e.g. label: {name}.%%",
-            code="label",
-        )
+        message = f"the label of parameter {name} has no %%, so all its values would share one directory"
+        findings.error(label.place, message, text=label.content, hint=f"e.g. label: {name}.%%", code="label")
 
 
 def check_token_name(name: str, entry: Entry, what: str, expansion: Expansion, findings: Findings) -> None:
     """A parameter or column needs a name that `$(name)` finds, and that nothing else has."""
     place = entry.key_place if what == "parameter" else entry.place
     if not TOKEN.fullmatch(f"$({name})"):
-        findings.error(
-            place,
-            f"{name!r} cannot name a {what}: $({name}) would not be found",
-            text=name,
-            hint="use letters, digits and '_'",
-            code="bad-name",
-        )
+        message = f"{name!r} cannot name a {what}: $({name}) would not be found"
+        findings.error(place, message, text=name, hint="use letters, digits and '_'", code="bad-name")
     elif name in RESERVED:
         findings.error(place, f"{name} is reserved and cannot name a {what}", text=name, code="reserved")
     elif name in expansion.values:
         variable = expansion.tree.get("env", "variables", name)
         where = f" (line {variable.key_place[0]})" if variable.key_place[0] else ""
-        findings.error(
-            place,
-            f"{name} is both a {what} and a variable{where}",
-            text=name,
-            hint="rename one of them",
-            code="name-clash",
-        )
+        message = f"{name} is both a {what} and a variable{where}"
+        findings.error(place, message, text=name, hint="rename one of them", code="name-clash")

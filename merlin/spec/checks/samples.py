@@ -34,13 +34,9 @@ def _check_columns(samples: Entry, expansion: Expansion, findings: Findings) -> 
         if name in seen:
             findings.error(item.place, f"column {name!r} is there twice", text=name, code="duplicate-column")
         elif name in parameters:
-            findings.error(
-                item.place,
-                f"{name} is both a column of the samples and a parameter",
-                text=name,
-                hint=f"the parameter is on line {parameters[name].key_place[0]}; rename one of them",
-                code="name-clash",
-            )
+            message = f"{name} is both a column of the samples and a parameter"
+            hint = f"the parameter is on line {parameters[name].key_place[0]}; rename one of them"
+            findings.error(item.place, message, text=name, hint=hint, code="name-clash")
         elif name:
             check_token_name(name, item, "column", expansion, findings)
         seen.append(name)
@@ -50,48 +46,29 @@ def _check_columns(samples: Entry, expansion: Expansion, findings: Findings) -> 
 def _check_command(samples: Entry, generate: Entry, given: set[str], findings: Findings) -> None:
     file = samples.get("file")
     for key in sorted(given - {"cmd"} & {"num", "bounds", "seed"}):
-        findings.error(
-            generate.get(key).key_place,
-            f"{key} goes with method, and generate has none",
-            text=key,
-            hint="add method: latin_hypercube (or sobol, halton, uniform, normal, grid)",
-            code="samples",
-        )
+        message = f"{key} goes with method, and generate has none"
+        hint = "add method: latin_hypercube (or sobol, halton, uniform, normal, grid)"
+        findings.error(generate.get(key).key_place, message, text=key, hint=hint, code="samples")
     if "cmd" in given and file.is_null:
-        findings.error(
-            samples.key_place,
-            "merlin.samples has no file, so nobody knows what generate.cmd writes",
-            hint="e.g. file: $(MERLIN_INFO)/samples.npy",
-            code="missing",
-        )
+        message = "merlin.samples has no file, so nobody knows what generate.cmd writes"
+        hint = "e.g. file: $(MERLIN_INFO)/samples.npy"
+        findings.error(samples.key_place, message, hint=hint, code="missing")
     elif not given and file.is_null:
-        findings.error(
-            samples.key_place,
-            "merlin.samples has neither file nor generate",
-            hint="name a file, or let one be made: generate: {method: sobol, num: 128, bounds: {…}}",
-            code="missing",
-        )
+        message = "merlin.samples has neither file nor generate"
+        hint = "name a file, or let one be made: generate: {method: sobol, num: 128, bounds: {…}}"
+        findings.error(samples.key_place, message, hint=hint, code="missing")
 
 
 def _check_method(generate: Entry, given: set[str], labels: list[str], findings: Findings) -> None:
     method = generate.get("method").text
     if "cmd" in given:
-        findings.error(
-            generate.get("cmd").key_place,
-            "generate has both cmd and method",
-            text="cmd",
-            hint="samples come from one of them",
-            code="samples",
-        )
+        message = "generate has both cmd and method"
+        hint = "samples come from one of them"
+        findings.error(generate.get("cmd").key_place, message, text="cmd", hint=hint, code="samples")
     for key in ("num", "bounds"):
         if key not in given:
-            findings.error(
-                generate.key_place,
-                f"method {method} needs {key}",
-                text=method,
-                code="missing",
-                hint=_EXAMPLES[key],
-            )
+            message = f"method {method} needs {key}"
+            findings.error(generate.key_place, message, text=method, code="missing", hint=_EXAMPLES[key])
     num = generate.get("num")
     if isinstance(num.content, list):
         if method != "grid":
@@ -99,12 +76,9 @@ def _check_method(generate: Entry, given: set[str], labels: list[str], findings:
                 num.place, f"num is one number for {method}", hint="a list is for grid", code="samples"
             )
         elif labels and len(num.content) != len(labels):
-            findings.error(
-                num.place,
-                f"num has {len(num.content)} entries for {len(labels)} columns",
-                hint="give the points of every column, or one number",
-                code="samples",
-            )
+            message = f"num has {len(num.content)} entries for {len(labels)} columns"
+            hint = "give the points of every column, or one number"
+            findings.error(num.place, message, hint=hint, code="samples")
     if "bounds" in given:
         _check_bounds(generate.get("bounds"), method, labels, findings)
 
@@ -115,23 +89,15 @@ _EXAMPLES = {"num": "e.g. num: 1000", "bounds": "e.g. bounds: {X0: [0, 1]}, one 
 def _check_bounds(bounds: Entry, method: str, labels: list[str], findings: Findings) -> None:
     for name, pair in bounds.mapping.items():
         if name not in labels:
-            findings.error(
-                pair.key_place,
-                f"bounds name {name!r}, which is no column of the samples",
-                text=name,
-                hint=allowed(name, labels, "columns"),
-                code="bounds",
-            )
+            message = f"bounds name {name!r}, which is no column of the samples"
+            hint = allowed(name, labels, "columns")
+            findings.error(pair.key_place, message, text=name, hint=hint, code="bounds")
         _check_pair(name, pair, method, findings)
     absent = [label for label in labels if label not in bounds.mapping]
     if absent and isinstance(bounds.content, dict):
-        findings.error(
-            bounds.key_place,
-            f"bounds of {', '.join(absent)} are missing",
-            text=absent[0],
-            hint="every column needs [low, high]",
-            code="bounds",
-        )
+        message = f"bounds of {', '.join(absent)} are missing"
+        hint = "every column needs [low, high]"
+        findings.error(bounds.key_place, message, text=absent[0], hint=hint, code="bounds")
 
 
 def _check_pair(name: str, pair: Entry, method: str, findings: Findings) -> None:
@@ -152,10 +118,6 @@ def _check_pair(name: str, pair: Entry, method: str, findings: Findings) -> None
                 code="bounds",
             )
     elif low >= high:
-        findings.error(
-            pair.place,
-            f"the bounds of {name} are not in order: {low:g} is not below {high:g}",
-            text=shown(f"[{data[0]}, {data[1]}]"),
-            hint="write [low, high]",
-            code="bounds",
-        )
+        message = f"the bounds of {name} are not in order: {low:g} is not below {high:g}"
+        hint = "write [low, high]"
+        findings.error(pair.place, message, text=shown(f"[{data[0]}, {data[1]}]"), hint=hint, code="bounds")

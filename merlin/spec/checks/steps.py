@@ -110,30 +110,18 @@ def _check_name(names: list[Entry], findings: Findings) -> None:
     name, text = names[0], names[0].text
     if len(names) > 1:
         lines = ", ".join(str(other.place[0]) for other in names[:1] + names[2:])
-        findings.error(
-            names[1].place,
-            f"step {text!r} is there {'twice' if len(names) == 2 else f'{len(names)} times'}",
-            text=text,
-            hint=f"also on line {lines}; a step's directory is called so: rename all but one",
-            code="duplicate-step",
-        )
+        message = f"step {text!r} is there {'twice' if len(names) == 2 else f'{len(names)} times'}"
+        hint = f"also on line {lines}; a step's directory is called so: rename all but one"
+        findings.error(names[1].place, message, text=text, hint=hint, code="duplicate-step")
     bad = [mark for mark in "/*\0\n" if mark in text]
     if bad or text in _TAKEN_NAMES:
-        findings.error(
-            name.place,
-            f"{shown(text)} cannot name a step, because the step's directory is called so",
-            text=text,
-            hint="use letters, digits, '_', '-' and '.'",
-            code="bad-name",
-        )
+        message = f"{shown(text)} cannot name a step, because the step's directory is called so"
+        hint = "use letters, digits, '_', '-' and '.'"
+        findings.error(name.place, message, text=text, hint=hint, code="bad-name")
     for token in find_tokens(text):
-        findings.error(
-            name.place,
-            f"the name of a step cannot use $({token.name}), which has no value yet",
-            text=text,
-            hint="use a variable of env.variables",
-            code="bad-name",
-        )
+        message = f"the name of a step cannot use $({token.name}), which has no value yet"
+        hint = "use a variable of env.variables"
+        findings.error(name.place, message, text=text, hint=hint, code="bad-name")
 
 
 def _shell_of_study(tree: Entry) -> str:
@@ -145,21 +133,14 @@ def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
     name = step.get("name").text or "without a name"
     given = [kind for kind in KINDS if kind in run.mapping and not run.get(kind).is_null]
     if len(given) > 1:
-        findings.error(
-            run.get(given[1]).key_place,
-            f"step {name!r} has both {given[0]} and {given[1]}",
-            text=given[1],
-            hint="a step has exactly one of cmd, function and aggregate; make it two steps",
-            code="step-kind",
-        )
+        message = f"step {name!r} has both {given[0]} and {given[1]}"
+        hint = "a step has exactly one of cmd, function and aggregate; make it two steps"
+        findings.error(run.get(given[1]).key_place, message, text=given[1], hint=hint, code="step-kind")
     if not given:
         empty = next((run.get(kind) for kind in KINDS if kind in run.mapping), None)
-        findings.error(
-            empty.key_place if empty else run.key_place,
-            f"step {name!r} has nothing to run",
-            hint='give run one of cmd, function ("module:callable") and aggregate',
-            code="step-kind",
-        )
+        message = empty.key_place if empty else run.key_place
+        hint = 'give run one of cmd, function ("module:callable") and aggregate'
+        findings.error(message, f"step {name!r} has nothing to run", hint=hint, code="step-kind")
     for kind in ("cmd", "restart"):
         entry = run.get(kind)
         if isinstance(entry.content, str) and not entry.content.strip():
@@ -189,12 +170,8 @@ def _check_keys_of_cmd(name: str, kind: str, run: Entry, study_shell: str, findi
         entry = run.get(key)
         if entry.is_null or (key == "shell" and entry.text == study_shell):
             continue
-        findings.error(
-            entry.key_place,
-            f"{key} goes with cmd, and step {name!r} has {kind}",
-            text=key,
-            code="step-kind",
-        )
+        message = f"{key} goes with cmd, and step {name!r} has {kind}"
+        findings.error(entry.key_place, message, text=key, code="step-kind")
 
 
 def _check_depends(step: Entry, graph: StepGraph, findings: Findings, *, is_alone: bool) -> None:
@@ -211,25 +188,17 @@ def _check_depends(step: Entry, graph: StepGraph, findings: Findings, *, is_alon
                 continue
             findings.error(item.place, f"step {name!r} depends on itself", text=text, code="cycle")
         elif base not in graph.steps:
-            findings.error(
-                item.place,
-                f"step {name!r} depends on {base!r}, which does not exist",
-                text=text,
-                hint=allowed(base, [step for step in graph.steps if step != name], "steps"),
-                code="missing-step",
-            )
+            message = f"step {name!r} depends on {base!r}, which does not exist"
+            hint = allowed(base, [step for step in graph.steps if step != name], "steps")
+            findings.error(item.place, message, text=text, hint=hint, code="missing-step")
         elif seen.get(base) == text or (base in seen and "*" in text and "*" in seen[base]):
             findings.error(
                 item.place, f"step {name!r} depends on {text!r} twice", text=text, code="duplicate-depends"
             )
         elif base in seen:
-            findings.warning(
-                item.place,
-                f"step {name!r} depends on both {seen[base]!r} and {text!r}",
-                text=text,
-                hint=f"{base}_* already waits for all of {base}",
-                code="duplicate-depends",
-            )
+            message = f"step {name!r} depends on both {seen[base]!r} and {text!r}"
+            hint = f"{base}_* already waits for all of {base}"
+            findings.warning(item.place, message, text=text, hint=hint, code="duplicate-depends")
         seen.setdefault(base, text)
 
 
@@ -237,10 +206,6 @@ def _report_cycle(cycle: tuple[str, ...], graph: StepGraph, findings: Findings) 
     first, second = cycle[0], cycle[1]
     items = graph.steps[first].get("run", "depends").items
     place = next((item.place for item in items if funnel_base(item.text) == second), (0, 0))
-    findings.error(
-        place,
-        f"steps depend on each other in a circle: {' -> '.join(cycle)}",
-        text=second,
-        hint="a -> b means that a waits for b; remove one of these",
-        code="cycle",
-    )
+    message = f"steps depend on each other in a circle: {' -> '.join(cycle)}"
+    hint = "a -> b means that a waits for b; remove one of these"
+    findings.error(place, message, text=second, hint=hint, code="cycle")

@@ -21,23 +21,15 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
 
     name = tree.get("description", "name")
     if "/" in name.text:
-        findings.error(
-            name.place,
-            f"the study's name {name.text!r} has a '/' in it, and its workspace is called so",
-            text=name.text,
-            hint="set the directory with the variable OUTPUT_PATH",
-            code="bad-name",
-        )
+        message = f"the study's name {name.text!r} has a '/' in it, and its workspace is called so"
+        hint = "set the directory with the variable OUTPUT_PATH"
+        findings.error(name.place, message, text=name.text, hint=hint, code="bad-name")
     for worker_name, worker in tree.get("merlin", "resources", "workers").mapping.items():
         for item in worker.get("steps").items:
             if item.text and item.text != "all" and item.text not in graph.steps:
-                findings.error(
-                    item.place,
-                    f"worker {worker_name!r} serves step {item.text!r}, which does not exist",
-                    text=item.text,
-                    hint=allowed(item.text, [*graph.steps, "all"], "steps"),
-                    code="missing-step",
-                )
+                message = f"worker {worker_name!r} serves step {item.text!r}, which does not exist"
+                hint = allowed(item.text, [*graph.steps, "all"], "steps")
+                findings.error(item.place, message, text=item.text, hint=hint, code="missing-step")
     study, workers = tree.get("study").items, tree.get("merlin", "resources", "workers").mapping.values()
     for described in (tree.get("description"), *study):
         _check_description(described.get("description"), findings)
@@ -50,25 +42,16 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
 def _check_description(entry: Entry, findings: Findings) -> None:
     """A description that is there says something; the key may be left out."""
     if isinstance(entry.content, str) and not entry.text.strip():
-        findings.error(
-            entry.key_place,
-            "description is empty",
-            text="description",
-            hint="say in a line what it is, or leave the key out",
-            code="empty",
-        )
+        message = "description is empty"
+        hint = "say in a line what it is, or leave the key out"
+        findings.error(entry.key_place, message, text="description", hint=hint, code="empty")
 
 
 def _check_walltime(entry: Entry, findings: Findings) -> None:
     text = entry.text.strip()
     if text and "$" not in text and not _WALLTIME.fullmatch(text):
-        findings.error(
-            entry.place,
-            f"walltime {shown(text)} is not a time",
-            text=entry.text,
-            hint='write "HH:MM:SS"',
-            code="value",
-        )
+        message = f"walltime {shown(text)} is not a time"
+        findings.error(entry.place, message, text=entry.text, hint='write "HH:MM:SS"', code="value")
 
 
 def _check_free_keys(block: str, tree: Entry, known: tuple[str, ...], findings: Findings) -> None:
@@ -77,10 +60,5 @@ def _check_free_keys(block: str, tree: Entry, known: tuple[str, ...], findings: 
     absent = [key for key in known if key not in given]
     for key, item in given.items():
         if key not in known and (hint := did_you_mean(key, absent)):
-            findings.warning(
-                item.key_place,
-                f"key {key!r} in {block} has no meaning here",
-                text=key,
-                hint=hint,
-                code="unknown-key",
-            )
+            message = f"key {key!r} in {block} has no meaning here"
+            findings.warning(item.key_place, message, text=key, hint=hint, code="unknown-key")
