@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from merlin.base.text import size
-from merlin.shards.describe import (
-    Description,
-    FieldFacts,
-    about,
-    channel_name,
-    compression_text,
+from merlin.shards.describe import Description, source_name
+from merlin.shards.description_rows import (
+    NUMBERS,
+    FieldRow,
     dtype_text,
-    graph_description,
+    field_rows,
+    input_columns,
+    numbers,
     provenance,
-    shape_text,
-    source_name,
-    statistics_of,
+    split_rows,
 )
 from merlin.shards.format.counts import OUTCOMES
-from merlin.shards.format.statistics import Statistics
 
 WIDE = 130  # columns from which fields, statistics and descriptions share a table
 _MAX_CHANNELS = 8  # of one field
 _MAX_GROUPS = 20
-_NUMBERS = ("min", "mean", "max", "std")
 _GAP = "  "
 
 Row = tuple[str, ...]
@@ -35,12 +30,16 @@ Row = tuple[str, ...]
 def lines(facts: Description, width: int) -> Iterator[str]:
     """Everything that people are shown, at most `width` columns wide where words can be folded."""
     yield from _head(facts, width)
+    fields = list(field_rows(facts, _number, _MAX_CHANNELS))
+    ratio = ["compression"] if any(field.is_compressed for field in facts.fields) else []
     if width >= WIDE:
-        yield from _titled("fields", _wide_fields(facts, width))
+        columns = ["kind", "dtype", "shape", *NUMBERS, "units", "size", *ratio, "about"]
+        yield from _titled("fields", _fields(fields, columns, fold=width))
     else:
-        yield from _titled("fields", _narrow_fields(facts))
-        yield from _titled("statistics", _field_statistics(facts))
-        descriptions = [pair for pair in _descriptions(facts) if pair[1]]
+        columns = ["kind", "dtype", "shape", "units", "size", *ratio]
+        yield from _titled("fields", _fields([f for f in fields if not f.is_channel], columns))
+        yield from _titled("statistics", _fields([f for f in fields if f.has_statistics], NUMBERS))
+        descriptions = [(field.key, field.about) for field in fields if field.about]
         yield from _titled("descriptions", _pairs(descriptions, width))
     yield from _titled("inputs", _inputs(facts))
     yield from _titled("sources", _sources(facts))
@@ -54,25 +53,18 @@ def _titled(title: str, content: list[str]) -> list[str]:
 
 def _head(facts: Description, width: int) -> list[str]:
     shards = f"{facts.num_shards:,} shard" + ("" if facts.num_shards == 1 else "s")
-    num = max(1, facts.num_rows)
-    splits = (
-        f"{name} {facts.split_counts.get(name, 0):,} ({100 * facts.split_counts.get(name, 0) / num:.1f}%)"
-        for name in facts.split_fractions
-    )
+    splits = (f"{name} {num:,} ({100 * share:.1f}%)" for name, num, share, _ in split_rows(facts))
     some = f"{facts.sizes_from:,} of {shards}"
     pairs = [
         ("samples", f"{facts.num_rows:,} in {shards} of up to {facts.samples_per_shard:,}"),
-        (
-            "size",
-            f"{size(facts.size_bytes)}, {size(facts.bytes_per_sample)} a sample{_whole_ratio(facts)}",
-        ),
+        ("size", f"{size(facts.size_bytes)}, {size(facts.bytes_per_sample)} a sample{_ratio(facts)}"),
         ("", f"sizes of fields are from {some}" if 0 < facts.sizes_from < facts.num_shards else ""),
         ("splits", ", ".join(splits)),
     ]
     return [str(facts.path), str(facts.counts), "", *_pairs([pair for pair in pairs if pair[1]], width)]
 
 
-def _whole_ratio(facts: Description) -> str:
+def _ratio(facts: Description) -> str:
     """How much compression saves, if it does anything."""
     if not any(field.is_compressed for field in facts.fields) or not facts.size_bytes:
         return ""
@@ -89,129 +81,35 @@ def _pairs(pairs: list[tuple[str, str]], width: int) -> list[str]:
     return out
 
 
-# fields
+def _fields(fields: Sequence[FieldRow], columns: Sequence[str], fold: int = 0) -> list[str]:
+    """Some columns of the table of fields; graphs' members and channels are indented."""
+    titles = {"dtype": "type", "about": "description"}
+    rows = []
+    for field in fields:
+        cells = dict(zip(NUMBERS, field.numbers, strict=True))
+        name = _GAP * (field.is_member + field.is_channel) + field.name
+        rows.append((name, *(cells[c] if c in cells else str(getattr(field, c)) for c in columns)))
+    header = ["field", *(titles.get(column, column) for column in columns)]
+    return _table(header, rows, right=(*NUMBERS, "size"), fold=fold)
 
 
-def _narrow_fields(facts: Description) -> list[str]:
-    """What each field is, without its statistics."""
-    ratio = any(field.is_compressed for field in facts.fields)
-    header = ["field", "kind", "type", "shape", "units", "size", *["compression"] * ratio]
-    rows: list[Row] = []
-    for field, name in _named(facts):
-        if field is None:
-            rows.append((name, "graph", *[""] * (len(header) - 2)))
-            continue
-        ratio_cell = [compression_text(field)] * ratio
-        rows.append((name, *_what(field), _units(field), _size(field), *ratio_cell))
-    return _table(header, rows, right=("size",))
-
-
-def _wide_fields(facts: Description, width: int) -> list[str]:
-    """All about each field, in one table."""
-    ratio = any(field.is_compressed for field in facts.fields)
-    about = dict(_descriptions(facts))
-    header = [
-        "field",
-        "kind",
-        "type",
-        "shape",
-        *_NUMBERS,
-        "units",
-        "size",
-        *["compression"] * ratio,
-        "description",
-    ]
-    rows: list[Row] = []
-    for field, name in _named(facts):
-        if field is None:
-            rows.append((name, "graph", *[""] * (len(header) - 3), about[name]))
-            continue
-        known = statistics_of(field.info)
-        one = _numbers(known, 0) if known is not None and known.num_channels == 1 else ("",) * 4
-        rest = (_units(field), _size(field), *[compression_text(field)] * ratio, about[field.info.name])
-        rows.append((name, *_what(field), *one, *rest))
-        if known is not None and known.num_channels > 1:
-            rows += [(label, "", "", "", *n, *[""] * len(rest)) for label, n in _channels(field, known)]
-    return _table(header, rows, right=(*_NUMBERS, "size"), fold=width)
-
-
-def _named(facts: Description) -> Iterator[tuple[FieldFacts | None, str]]:
-    """Fields with what they are called in a table; before the first member of a graph, the graph (None)."""
-    graph = ""
-    for field in facts.fields:
-        if field.info.graph and field.info.graph != graph:
-            yield None, field.info.graph
-        graph = field.info.graph
-        yield field, f"  {field.info.role}" if graph else field.info.name
-
-
-def _descriptions(facts: Description) -> Iterator[tuple[str, str]]:
-    """What there is to say of each field, and of each graph as a whole."""
-    for field, name in _named(facts):
-        if field is None:
-            yield name, graph_description(facts, name)
-        else:
-            graph = field.info.graph
-            yield field.info.name, about(field, graph_description(facts, graph) if graph else "")
-
-
-def _what(field: FieldFacts) -> Row:
-    return field.info.kind, dtype_text(field.info.dtype), shape_text(field.info)
-
-
-def _units(field: FieldFacts) -> str:
-    return "" if field.info.units == "1" else field.info.units
-
-
-def _size(field: FieldFacts) -> str:
-    num_bytes = field.stored_bytes if math.isfinite(field.stored_bytes) else field.row_bytes
-    return size(num_bytes) if math.isfinite(num_bytes) else ""
-
-
-def _field_statistics(facts: Description) -> list[str]:
-    rows: list[Row] = []
-    for field, name in _named(facts):
-        if field is None:
-            rows.append((name, "", "", "", ""))
-            continue
-        known = statistics_of(field.info)
-        if known is not None and known.num_channels == 1:
-            rows.append((name, *_numbers(known, 0)))
-        elif known is not None:
-            rows.append((name, "", "", "", ""))
-            rows += [(label, *numbers) for label, numbers in _channels(field, known)]
-    return _table(("field", *_NUMBERS), rows, right=_NUMBERS)
-
-
-def _channels(field: FieldFacts, known: Statistics) -> Iterator[tuple[str, Row]]:
-    indent = "    " if field.info.graph else "  "
-    for channel in range(min(known.num_channels, _MAX_CHANNELS)):
-        yield indent + channel_name(field.info, channel), _numbers(known, channel)
-    hidden = known.num_channels - _MAX_CHANNELS
-    if hidden > 0:
-        yield f"{indent}and {hidden} more", ("", "", "", "")
-
-
-def _numbers(known: Statistics | None, channel: int) -> Row:
-    if known is None or not known.count[channel]:
-        return ("",) * len(_NUMBERS)
-    return tuple(f"{getattr(known, name)[channel]:.4g}" for name in _NUMBERS)
+def _number(value: float) -> str:
+    return f"{value:.4g}"
 
 
 def _inputs(facts: Description) -> list[str]:
     rows = [
-        (column.name, what, dtype_text(column.dtype), *_numbers(column.statistics, 0))
-        for what, columns in (("input", facts.inputs), ("parameter", facts.parameters))
-        for column in columns
+        (column.name, what, dtype_text(column.dtype), *numbers(column.statistics, 0, _number))
+        for what, column in input_columns(facts)
     ]
-    return _table(("name", "", "type", *_NUMBERS), rows, right=_NUMBERS)
+    return _table(("name", "", "type", *NUMBERS), rows, right=NUMBERS)
 
 
 # what is not in the data set
 
 
 def _sources(facts: Description) -> list[str]:
-    """The fates by step instance, if there are several."""
+    """The outcomes by step instance, if there are several."""
     if len(facts.sources) < 2:
         return []
     rows = []
@@ -231,7 +129,7 @@ def _left_out(facts: Description, width: int) -> list[str]:
         more = ", …" if group.num > len(group.examples) else ""
         samples = "sample" if group.num == 1 else "samples"
         text = f"{where}{group.cause} ({samples} {', '.join(map(str, group.examples))}{more})"
-        margin = f"{group.fate:<10}{group.num:>9,}{_GAP}"
+        margin = f"{group.outcome:<10}{group.num:>9,}{_GAP}"
         folded = textwrap.wrap(text, max(20, width - len(margin)), break_on_hyphens=False)
         out += [margin + folded[0], *(" " * len(margin) + line for line in folded[1:])]
     hidden = facts.left_out[_MAX_GROUPS:]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import nan, prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from merlin.base.field import dtype_of
+from merlin.base.records import to_plain
 from merlin.base.text import count, size
 from merlin.errors import ShardError
 from merlin.shards.format.counts import Counts
@@ -16,14 +21,24 @@ from merlin.shards.format.manifest_file import (
     DataSet,
     FieldInfo,
     PartInfo,
-    Ranges,
     SourceInfo,
     read_manifest,
 )
+from merlin.shards.format.rows import Ranges
 from merlin.shards.format.shard_info import read_info
-from merlin.shards.format.statistics import Statistics
+from merlin.shards.proving.expected import sample_ids
 
 _MAX_EXAMPLES = 5
+_NO_CAUSE = {  # of tasks that did not run
+    "skipped": "something it depends on did not end ok",
+    "missing": "it did not run, or was interrupted",
+}
+_SOURCE_KEYS = ("id", "workspace", "params", "first_row", "first_sample", "num_tasks", "counts")
+_COLUMN_KEYS = ("name", "dtype", "shape", "statistics")
+_FIELD_KEYS = (
+    "name", "kind", "dtype", "units", "description", "layout", "ragged", "graph", "role",
+    "compression", "shuffle", "keep_bits", "expression",
+)  # fmt: skip
 _MAX_SIDECARS = 32  # that are read for sizes; of more shards, evenly spaced ones
 
 
@@ -36,17 +51,9 @@ class FieldFacts:
     stored_bytes: float  # of one sample, in the file; NaN for text
 
     @property
-    def name(self) -> str:
-        return self.info.name
-
-    @property
-    def statistics(self) -> Statistics | None:
-        return self.info.statistics
-
-    @property
     def ratio(self) -> float:
         """Uncompressed over stored; NaN if unknown."""
-        return self.row_bytes / self.stored_bytes if self.stored_bytes else float("nan")
+        return self.row_bytes / self.stored_bytes if self.stored_bytes else nan
 
     @property
     def is_compressed(self) -> bool:
@@ -55,9 +62,9 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Samples of one fate and cause that are not in the data set."""
+    """Samples of one outcome and cause that are not in the data set."""
 
-    fate: str  # failed | filtered | skipped | missing
+    outcome: str  # failed | filtered | skipped | missing
     source: str  # step instance; "" for filters
     cause: str  # of a failure; the expression of a filter
     num: int
@@ -108,12 +115,9 @@ class Description:
             "path": str(self.path),
             "study": self.study,
             "aggregate": self.aggregate,
-            "counts": asdict(self.counts),
-            "sources": [_source_json(source) for source in self.sources],
-            "extensions": [
-                {"workspace": part.workspace, "study": part.study, "counts": asdict(part.counts)}
-                for part in self.parts
-            ],
+            "counts": to_plain(self.counts),
+            "sources": [_picked(source, *_SOURCE_KEYS) for source in self.sources],
+            "extensions": [_picked(part, "workspace", "study", "counts") for part in self.parts],
             "num_rows": self.num_rows,
             "num_shards": self.num_shards,
             "samples_per_shard": self.samples_per_shard,
@@ -122,14 +126,17 @@ class Description:
             "row_bytes": self.row_bytes,
             "sizes_from": self.sizes_from,
             "fields": [_field_json(field) for field in self.fields],
-            "inputs": [_column_json(column) for column in self.inputs],
-            "parameters": [_column_json(column) for column in self.parameters],
+            "inputs": [_picked(column, *_COLUMN_KEYS) for column in self.inputs],
+            "parameters": [_picked(column, *_COLUMN_KEYS) for column in self.parameters],
             "splits": {
                 name: {"fraction": fraction, "num": self.split_counts.get(name, 0)}
                 for name, fraction in self.split_fractions.items()
             },
             "split_seed": self.split_seed,
-            "left_out": [{**asdict(group), "examples": list(group.examples)} for group in self.left_out],
+            "left_out": [
+                {"fate": group.outcome, **_picked(group, "source", "cause", "num", "examples")}
+                for group in self.left_out
+            ],
             "content_digest": self.content_digest,
         }
 
@@ -162,91 +169,9 @@ def describe_data_set(data: DataSet) -> Description:
         split_fractions=data.splits.fractions,
         split_counts=data.splits.counts,
         split_seed=data.splits.seed,
-        left_out=(*_failures(data), *_filters(data), *_unfinished(data)),
+        left_out=tuple(_left_out(data)),
         content_digest=data.content_digest,
     )
-
-
-def source_name(source: SourceInfo) -> str:
-    """The step instance; of an extension, with where that lies."""
-    return f"{source.workspace}/{source.id}" if source.workspace else source.id
-
-
-def shape_text(info: FieldInfo | ColumnInfo) -> str:
-    """ "64×64×4", "*×3" with a first axis of variable length, "" for one number."""
-    return "×".join(["*"] * info.ragged + [str(size) for size in info.shape])
-
-
-def dtype_text(dtype: str) -> str:
-    """ "float32" for "<f4"; text stays text."""
-    import numpy as np
-
-    return dtype if dtype == "text" else np.dtype(dtype).name
-
-
-def channel_name(info: FieldInfo, channel: int) -> str:
-    """What statistics of a channel are called."""
-    if channel < len(info.channels):
-        return info.channels[channel]
-    return f"channel {channel}" if info.layout else f"[{channel}]"
-
-
-def statistics_of(info: FieldInfo) -> Statistics | None:
-    """The statistics worth showing: numbers of nodes, as edges are, have none."""
-    return None if info.role == "edges" else info.statistics
-
-
-def compression_text(field: FieldFacts) -> str:
-    """ "zstd 3.1×"; nothing if it is not compressed."""
-    if not field.is_compressed:
-        return ""
-    return field.info.compression + (f" {field.ratio:.1f}×" if math.isfinite(field.ratio) else "")
-
-
-def graph_description(facts: Description, graph: str) -> str:
-    """What is said of all members of a graph."""
-    found = {field.info.description for field in facts.fields if field.info.graph == graph}
-    return found.pop() if len(found) == 1 else ""
-
-
-def about(field: FieldFacts, known: str = "") -> str:
-    """The description, the layout, what it is derived from and how many items it has; without what is `known`."""
-    info = field.info
-    words = [info.description] if info.description not in ("", known) else []
-    if info.layout:
-        words.append(f"layout {info.layout}")
-    elif info.axes:
-        words.append("axes " + ", ".join(info.axes))
-    if info.keep_bits is not None:
-        words.append(f"{info.keep_bits} bits of the mantissa kept")
-    if info.expression:
-        words.append(f"= {info.expression}")
-    if info.lengths is not None and info.lengths.count[0]:
-        low, mean, high = info.lengths.min[0], info.lengths.mean[0], info.lengths.max[0]
-        items = "items" if not info.graph else "edges" if info.role.startswith("edge") else "nodes"
-        words.append(f"{low:,.0f} to {high:,.0f} {items}, {mean:,.4g} on average")
-    return "; ".join(words)
-
-
-def provenance(facts: Description) -> list[tuple[str, str]]:
-    """Where the data set comes from, as (what, value)."""
-    study = facts.study
-    known = [
-        ("study", f"{study.get('name', '')} ({study.get('study_id', '')})"),
-        ("step", facts.aggregate),
-        ("spec digest", study.get("spec_digest")),
-        ("code version", study.get("code_version")),
-        ("seed", study.get("seed") or None),  # 0 if nobody gave one
-        ("planned", study.get("created")),
-        ("finished", study.get("finished")),
-        *(
-            (part.workspace, f"{part.counts}, finished {part.study.get('finished', '')}")
-            for part in facts.parts
-        ),
-        ("content digest", facts.content_digest),
-        ("path", facts.path),
-    ]
-    return [(label, str(value)) for label, value in known if value not in (None, "")]
 
 
 # sizes
@@ -254,20 +179,14 @@ def provenance(facts: Description) -> list[tuple[str, str]]:
 
 def _raw_bytes(data: DataSet, column: ColumnInfo) -> float:
     """Uncompressed bytes of a column per sample; NaN for text."""
-    import numpy as np
-
     if column.dtype == "text" or column.path.startswith("provenance/"):
-        return float("nan")
-    size = float(np.dtype(column.dtype).itemsize * int(np.prod(column.shape, dtype=np.int64)))
+        return nan
+    size = float(dtype_of(column.dtype).itemsize * prod(column.shape))
     if column.ragged and column.path.endswith("/values"):
-        size *= _items_per_row(data, column)
+        path = column.path.removesuffix("/values") + "/offsets"
+        lengths = next((c.statistics for c in data.columns if c.path == path), None)
+        size *= lengths.mean[0] if lengths is not None and lengths.count[0] else 0.0
     return size
-
-
-def _items_per_row(data: DataSet, column: ColumnInfo) -> float:
-    path = column.path.removesuffix("/values") + "/offsets"
-    lengths = next((c.statistics for c in data.columns if c.path == path), None)
-    return lengths.mean[0] if lengths is not None and lengths.count[0] else 0.0
 
 
 def _stored_bytes(data: DataSet) -> tuple[dict[str, float], int]:
@@ -289,121 +208,58 @@ def _stored_bytes(data: DataSet) -> tuple[dict[str, float], int]:
 
 
 def _facts(field: FieldInfo, raw: dict[str, float], stored: dict[str, float]) -> FieldFacts:
-    unknown = float("nan")
     paths = [f"{field.path}/values", f"{field.path}/offsets"] if field.ragged else [field.path]
-    return FieldFacts(
-        field,
-        sum(raw.get(path, unknown) for path in paths),
-        sum(stored.get(path, unknown) for path in paths),
-    )
+    raw_bytes, stored_bytes = (sum(known.get(path, nan) for path in paths) for known in (raw, stored))
+    return FieldFacts(field, raw_bytes, stored_bytes)
 
 
 # what is not in the data set
 
 
-def _failures(data: DataSet) -> list[LeftOut]:
+def source_name(source: SourceInfo) -> str:
+    """The step instance; of an extension, with where that lies."""
+    return f"{source.workspace}/{source.id}" if source.workspace else source.id
+
+
+def _left_out(data: DataSet) -> Iterator[LeftOut]:
     sources = {(source.workspace, source.id): source for source in data.sources}
-    found = []
     for group in data.failures:
         source = sources[group.workspace, group.source]
-        examples = _examples(data, source, group.tasks)
-        found.append(LeftOut("failed", source_name(source), group.cause, group.num, examples))
-    return found
+        examples = _examples(data, group.tasks, source.first_row)
+        yield LeftOut("failed", source_name(source), group.cause, group.num, examples)
+    for found in data.filters:
+        if found.num:
+            yield LeftOut("filtered", "", found.expression, found.num, _examples(data, found.rows))
+    for outcome, cause in _NO_CAUSE.items():
+        for source in data.sources:
+            num = getattr(source.counts, outcome)
+            if num:
+                examples = _examples(data, getattr(source, outcome), source.first_row)
+                yield LeftOut(outcome, source_name(source), cause, num, examples)
 
 
-def _filters(data: DataSet) -> list[LeftOut]:
-    return [
-        LeftOut("filtered", "", found.expression, found.num, _examples_of_rows(data, found.rows))
-        for found in data.filters
-        if found.num
-    ]
-
-
-def _unfinished(data: DataSet) -> list[LeftOut]:
-    """Skipped and missing tasks, which have no cause of their own."""
-    causes = {
-        "skipped": "something it depends on did not end ok",
-        "missing": "it did not run, or was interrupted",
-    }
-    return [
-        LeftOut(
-            fate,
-            source_name(source),
-            cause,
-            getattr(source.counts, fate),
-            _examples(data, source, getattr(source, fate)),
-        )
-        for fate, cause in causes.items()
-        for source in data.sources
-        if getattr(source.counts, fate)
-    ]
-
-
-def _first(ranges: Ranges) -> list[int]:
-    return [number for a, b in ranges[:_MAX_EXAMPLES] for number in range(a, min(b, a + _MAX_EXAMPLES))][
-        :_MAX_EXAMPLES
-    ]
-
-
-def _examples(data: DataSet, source: SourceInfo, tasks: Ranges) -> tuple[int, ...]:
-    """The first sample ids of these tasks."""
-    first = source.first_sample if data.per_sample else source.first_row
-    return tuple(first + task for task in _first(tasks))
-
-
-def _examples_of_rows(data: DataSet, rows: Ranges) -> tuple[int, ...]:
-    found = []
-    for row in _first(rows):
-        source = next(s for s in data.sources if s.first_row <= row < s.first_row + s.num_tasks)
-        found.append(source.first_sample + row - source.first_row if data.per_sample else row)
-    return tuple(found)
+def _examples(data: DataSet, ranges: Ranges, first_row: int = 0) -> tuple[int, ...]:
+    """The first sample ids of these rows, which are counted from `first_row`."""
+    first = (row for a, b in ranges[:_MAX_EXAMPLES] for row in range(a, min(b, a + _MAX_EXAMPLES)))
+    rows = np.array(list(first)[:_MAX_EXAMPLES], dtype=np.int64)
+    return tuple(sample_ids(data, first_row + rows).tolist())
 
 
 # JSON
 
 
-def _source_json(source: SourceInfo) -> dict[str, Any]:
-    return {
-        "id": source.id,
-        "workspace": source.workspace,
-        "params": source.params,
-        "first_row": source.first_row,
-        "first_sample": source.first_sample,
-        "num_tasks": source.num_tasks,
-        "counts": asdict(source.counts),
-    }
+def _picked(record: Any, *names: str) -> dict[str, Any]:
+    return {name: to_plain(getattr(record, name)) for name in names}
 
 
 def _field_json(field: FieldFacts) -> dict[str, Any]:
     info = field.info
-    known = {
-        name: getattr(info, name)
-        for name in (
-            "name", "kind", "dtype", "units", "description", "layout", "ragged", "graph", "role",
-            "compression", "shuffle", "keep_bits", "expression",
-        )
-    }  # fmt: skip
     return {
-        **known,
+        **_picked(info, *_FIELD_KEYS),
         "shape": [None] * info.ragged + list(info.shape),
-        "axes": list(info.axes),
-        "channels": list(info.channels),
+        **_picked(info, "axes", "channels"),
         "bytes_per_sample": field.row_bytes,
         "stored_bytes_per_sample": field.stored_bytes,
         "compression_ratio": field.ratio,
-        "statistics": _statistics_json(info.statistics),
-        "lengths": _statistics_json(info.lengths),
+        **_picked(info, "statistics", "lengths"),
     }
-
-
-def _column_json(column: ColumnInfo) -> dict[str, Any]:
-    return {
-        "name": column.name,
-        "dtype": column.dtype,
-        "shape": list(column.shape),
-        "statistics": _statistics_json(column.statistics),
-    }
-
-
-def _statistics_json(statistics: Statistics | None) -> dict[str, Any] | None:
-    return statistics.to_json() if statistics is not None else None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from html import escape
 
-from merlin.base.text import size
+import merlin.shards.plot.tables as tables
+from merlin.base.text import count, size
 from merlin.shards.describe import Description
-from merlin.shards.plot import tables
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.figure import drawing
 from merlin.shards.plot.page_style import CSS
@@ -18,34 +18,33 @@ from merlin.shards.plot.page_style import CSS
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
+Part = tuple[str, str, str]  # of a page: its id, its title, and HTML
+
+
 def make_page(facts: Description, sections: list[Section]) -> str:
     """The page's HTML."""
     name = escape(str(facts.study.get("name", "")) or facts.path.name)
-    parts = [(f"figure-{i}", s.title, _figure(s)) for i, s in enumerate(sections)]
-    left_out = tables.left_out_table(facts)
-    if left_out:
-        parts.insert(0, ("left-out", "Samples that are left out", left_out))
-    parts.append(("fields", "Fields", tables.fields_table(facts)))
-    inputs = tables.inputs_table(facts)
-    if inputs:
-        parts.append(("inputs", "Inputs", inputs))
-    if facts.split_fractions:
-        parts.append(("splits", "Splits", tables.splits_table(facts)))
-    parts.append(("provenance", "Provenance", tables.provenance_table(facts)))
+    parts = [
+        ("left-out", "Samples that are left out", tables.left_out_table(facts)),
+        *((f"figure-{i}", section.title, figure(section)) for i, section in enumerate(sections)),
+        ("fields", "Fields", tables.fields_table(facts)),
+        ("inputs", "Inputs", tables.inputs_table(facts)),
+        ("splits", "Splits", tables.splits_table(facts) if facts.split_fractions else ""),
+        ("provenance", "Provenance", tables.provenance_table(facts)),
+    ]
+    header = f"""<h1>{name}</h1>
+<p class="sub">{_subtitle(facts)}</p>
+{cards(_cards(facts))}
+{tables.outcome_bar(facts)}"""
+    return document(name, header, [part for part in parts if part[2]], "merlin shards plot")
+
+
+def document(title: str, header: str, parts: list[Part], maker: str, more_style: str = "") -> str:
+    """A page that stands alone; title and header are HTML already. `maker` is the command that wrote it."""
     links = "".join(f'<a href="#{id}">{escape(title)}</a> ' for id, title, _ in parts)
     body = "\n".join(
         f'<section id="{id}"><h2>{escape(title)}</h2>\n{html}</section>' for id, title, html in parts
     )
-    header = f"""<h1>{name}</h1>
-<p class="sub">{_subtitle(facts)}</p>
-{_cards(facts)}
-{tables.fate_bar(facts)}
-<nav>{links}</nav>"""
-    return document(name, header, body, "merlin shards plot")
-
-
-def document(title: str, header: str, body: str, maker: str, more_style: str = "") -> str:
-    """A page that stands alone; all parts are HTML already. `maker` is the command that wrote it."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -57,6 +56,7 @@ def document(title: str, header: str, body: str, maker: str, more_style: str = "
 </head>
 <body>
 <header>{header}
+<nav>{links}</nav>
 </header>
 <main>
 {body}
@@ -67,8 +67,14 @@ def document(title: str, header: str, body: str, maker: str, more_style: str = "
 """
 
 
-def _figure(section: Section) -> str:
+def figure(section: Section) -> str:
     return f'<p class="note">{escape(section.note)}</p>\n<figure>{drawing(section)}</figure>'
+
+
+def cards(facts: list[tuple[str, str]]) -> str:
+    """Numbers that stand out; what each of them is may be HTML."""
+    words = "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in facts)
+    return f'<div class="cards">{words}</div>'
 
 
 def _subtitle(facts: Description) -> str:
@@ -78,20 +84,12 @@ def _subtitle(facts: Description) -> str:
     )
 
 
-def _cards(facts: Description) -> str:
+def _cards(facts: Description) -> list[tuple[str, str]]:
     num_fields = len({field.info.graph or field.info.name for field in facts.fields})
-    cards = [
+    return [
         (f"{facts.num_rows:,}", "samples"),
-        (
-            size(facts.size_bytes),
-            f"in {facts.num_shards:,} " + ("shard" if facts.num_shards == 1 else "shards"),
-        ),
+        (size(facts.size_bytes), f"in {count(facts.num_shards, 'shard')}"),
         (size(facts.bytes_per_sample), "a sample"),
         (f"{num_fields:,}", "field" if num_fields == 1 else "fields"),
         (f"{len(facts.inputs) + len(facts.parameters):,}", "inputs"),
     ]
-    return (
-        '<div class="cards">'
-        + "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in cards)
-        + "</div>"
-    )

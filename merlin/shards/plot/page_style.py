@@ -27,7 +27,7 @@ p { margin: 0.25rem 0; }
 .cards span { color: var(--soft); font-size: 0.85rem; }
 .bar { display: flex; gap: 2px; height: 12px; border-radius: 6px; overflow: hidden; }
 .bar span { min-width: 3px; }
-.fates { font-variant-numeric: tabular-nums; }
+.outcomes { font-variant-numeric: tabular-nums; }
 .dot { display: inline-block; width: 0.62em; height: 0.62em; border-radius: 50%; margin-right: 0.35em; }
 .bar .ok, .dot.ok { background: var(--blue); }
 .bar .failed, .dot.failed { background: var(--red); }

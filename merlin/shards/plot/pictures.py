@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from merlin.base.kinds import AXIS_NAMES
-from merlin.shards.describe import channel_name
+from merlin.shards.description_rows import channel_name
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot.images import MAX_ROWS, MAX_TILES, Row, shrink
 from merlin.shards.plot.magnitude import drawn, drawn_name

@@ -46,7 +46,7 @@ def test_the_keys_are_stable(facts):
 
 
 def test_every_sample_that_is_left_out_has_a_cause(facts):
-    found = {(group.fate, group.cause): (group.num, group.examples) for group in facts.left_out}
+    found = {(group.outcome, group.cause): (group.num, group.examples) for group in facts.left_out}
     assert found == {
         ("failed", "RuntimeError: it broke & burned"): (2, (7, 8)),
         ("filtered", "count != 0 or energy != 100"): (1, (20,)),
@@ -115,6 +115,6 @@ def test_samples_of_an_extension_are_numbered_through(tmp_path):
         data, sources=(source, more), failures=(failure, replace(failure, workspace="extensions/001"))
     )
     facts = describe_data_set(grown)
-    failed = [(group.source, group.examples) for group in facts.left_out if group.fate == "failed"]
+    failed = [(group.source, group.examples) for group in facts.left_out if group.outcome == "failed"]
     assert failed == [("sim", (7, 8)), ("extensions/001/sim", (67, 68))]
     assert "extensions/001/sim" in "\n".join(lines(facts, 100))

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
-from statistics import median
+from statistics import fmean, median
+from typing import Any
 
 from merlin.base.text import count, duration
 from merlin.shards.plot.canvas import Section
-from merlin.shards.plot.figure import drawing
-from merlin.shards.plot.page import document
+from merlin.shards.plot.page import Part, cards, document, figure
 from merlin.train.results.evaluate import Evaluation
 from merlin.train.results.history import History
-from merlin.train.results.report import tables
 from merlin.train.results.report.agreement import score
+from merlin.train.results.report.tables import (
+    classes_tables,
+    images_table,
+    metrics_table,
+    provenance_table,
+    scalars_table,
+    trainers_table,
+)  # fmt: skip
 
 STYLE = """
 .remark { background: var(--card); border-left: 3px solid var(--orange); border-radius: 4px;
@@ -30,55 +37,42 @@ pre { background: var(--card); border-radius: 8px; padding: 0.8rem 1rem; overflo
 def make_page(evaluation: Evaluation, history: History, sections: Mapping[str, Section]) -> str:
     """The page's HTML."""
     parts = _parts(evaluation, history, sections)
-    links = "".join(f'<a href="#{id}">{escape(title)}</a> ' for id, title, _ in parts)
-    body = "\n".join(
-        f'<section id="{id}"><h2>{escape(title)}</h2>\n{html}</section>' for id, title, html in parts
-    )
     name = escape(evaluation.config.name)
     remarks = "".join(f'<p class="remark">{escape(note)}</p>' for note in evaluation.facts["notes"])
     header = f"""<h1>{name}</h1>
-<p class="sub">{_subtitle(evaluation)}</p>
-{_cards(evaluation, history)}
+<p class="sub">{_subtitle(evaluation.facts)}</p>
+{cards(_cards(evaluation.facts, history))}
 {remarks}
-<p class="lead">{_lead(evaluation)}</p>
-<nav>{links}</nav>"""
-    return document(name, header, body, "merlin evaluate", STYLE)
+<p class="lead">{_lead(evaluation)}</p>"""
+    return document(name, header, parts, "merlin evaluate", STYLE)
 
 
-def _parts(
-    evaluation: Evaluation, history: History, sections: Mapping[str, Section]
-) -> list[tuple[str, str, str]]:
-    """(id, title, HTML) of what stands below the header; a chart's numbers follow it."""
+def _parts(evaluation: Evaluation, history: History, sections: Mapping[str, Section]) -> list[Part]:
+    """The parts below the header; a chart's numbers follow it."""
     facts = evaluation.facts
-    found: list[tuple[str, str, str]] = []
-    for name, section in sections.items():
-        found.append((f"chart-{name}", section.title, _figure(section)))
-        if name == "errors":
-            found.append(("scalars", "Scalars in numbers", tables.scalars_table(facts["scalars"])))
-        if name == "inputs":
-            found[-1] = (*found[-1][:2], found[-1][2] + tables.scalars_table(facts["inputs"]))
+    found: list[Part] = []
     if facts["classes"]:
-        found.insert(0, ("classes", "Classes in numbers", tables.classes_tables(facts["classes"])))
-    if facts["images"]:
-        last = max(i for i, (id, *_) in enumerate(found) if id.startswith("chart-images_"))
-        found.insert(last + 1, ("images", "Images in numbers", tables.images_table(facts["images"])))
-    found.append(("metrics", "Metrics of the model", tables.metrics_table(evaluation, history)))
-    found.append(("trainers", "Trainers", tables.trainers_table(evaluation, history)))
-    found.append(("provenance", "Provenance", tables.provenance_table(evaluation)))
+        found.append(("classes", "Classes in numbers", classes_tables(facts["classes"])))
+    images = [name for name in sections if name.startswith("images_")]
+    for name, section in sections.items():
+        numbers = scalars_table(facts["inputs"]) if name == "inputs" else ""
+        # the title of the drawing is the text for readers who cannot see it
+        drawn = figure(replace(section, title=f"{section.title}: {section.note}"))
+        found.append((f"chart-{name}", section.title, drawn + numbers))
+        if images and name == images[-1]:
+            found.append(("images", "Images in numbers", images_table(facts["images"])))
+        if name == "errors":
+            found.append(("scalars", "Scalars in numbers", scalars_table(facts["scalars"])))
+    found.append(("metrics", "Metrics of the model", metrics_table(evaluation, history)))
+    found.append(("trainers", "Trainers", trainers_table(evaluation, history)))
+    found.append(("provenance", "Provenance", provenance_table(evaluation)))
     return found
 
 
-def _figure(section: Section) -> str:
-    """With what it shows as the text for readers who cannot see it."""
-    told = drawing(replace(section, title=f"{section.title}: {section.note}"))
-    return f'<p class="note">{escape(section.note)}</p>\n<figure>{told}</figure>'
-
-
-def _subtitle(evaluation: Evaluation) -> str:
-    facts = evaluation.facts
+def _subtitle(facts: Mapping[str, Any]) -> str:
     place = f"trainer {facts['trainer']}, step {facts['step']:,}"
-    num = f"{facts['num_samples']:,} samples"
     split = "every sample" if facts["split"] == "all" else f"the split <code>{escape(facts['split'])}</code>"
+    num = f"{facts['num_samples']:,} samples"
     return f"model <code>{escape(facts['model'])}</code> ({place}), evaluated on {num}: {split}"
 
 
@@ -88,11 +82,9 @@ def _lead(evaluation: Evaluation) -> str:
     inputs = len(evaluation.run_facts.quantities.inputs or evaluation.run_facts.inputs)
     is_own = facts["data"]["digest"] == evaluation.run_facts.data_digest
     is_seen = is_own and facts["split"] == evaluation.config.splits.train
+    groups = ((facts["scalars"], "scalar"), (facts["images"], "image field"))
     outputs = [f"the classes of {', '.join(facts['classes'])}"] if facts["classes"] else []
-    if facts["scalars"]:
-        outputs.append(f"{len(facts['scalars'])} scalar" + ("s" if len(facts["scalars"]) > 1 else ""))
-    if facts["images"]:
-        outputs.append(f"{len(facts['images'])} image field" + ("s" if len(facts["images"]) > 1 else ""))
+    outputs += [count(len(group), word) for group, word in groups if group]
     if facts["kind"] == "reconstruction":
         what = f"The model squeezes {' and '.join(outputs)} into a latent code and unfolds them again"
     else:
@@ -105,32 +97,25 @@ def _lead(evaluation: Evaluation) -> str:
         )
     return (
         f"{what}. All errors here are in the units of the data set, on samples that it {seen}"
-        + " R² is 1 for a perfect model and 0 for one that always says the mean; relative L2 is the size of the error, "
+        " R² is 1 for a perfect model and 0 for one that always says the mean; relative L2 is the size of the error, "
         "divided by the size of the true value; SSIM is the structural similarity of images, 1 where they are equal."
     )
 
 
-def _cards(evaluation: Evaluation, history: History) -> str:
-    facts = evaluation.facts
-    cards = []
-    for name, found in facts["classes"].items():
-        cards.append((f"{100 * found['accuracy']:.3g} %", f"accuracy of {escape(name)}"))
-    if facts["scalars"]:
-        found = {name: s["r2"] for name, s in facts["scalars"].items() if s["r2"] == s["r2"]}
-        if found:
-            worst = min(found, key=lambda name: found[name])
-            cards.append((score(median(found.values())), "median R² of scalars"))
-            cards.append((score(found[worst]), f"lowest R²: {escape(worst)}"))
-    if facts["images"]:
-        fields = list(facts["images"].values())
-        error = sum(f["relative_l2"] for f in fields) / len(fields)
-        cards.append((f"{100 * error:.2g} %", "relative L2 of images"))
-        cards.append((score(sum(f["ssim"] for f in fields) / len(fields)), "SSIM of images"))
+def _cards(facts: Mapping[str, Any], history: History) -> list[tuple[str, str]]:
+    found = [
+        (f"{100 * of['accuracy']:.3g} %", f"accuracy of {escape(n)}") for n, of in facts["classes"].items()
+    ]
+    known = {name: of["r2"] for name, of in facts["scalars"].items() if of["r2"] == of["r2"]}
+    if known:
+        worst = min(known, key=lambda name: known[name])
+        found.append((score(median(known.values())), "median R² of scalars"))
+        found.append((score(known[worst]), f"lowest R²: {escape(worst)}"))
+    if fields := list(facts["images"].values()):
+        error, similarity = (fmean(of[key] for of in fields) for key in ("relative_l2", "ssim"))
+        found.append((f"{100 * error:.2g} %", "relative L2 of images"))
+        found.append((score(similarity), "SSIM of images"))
     seconds = max((t.train_s for t in history.trainers), default=0.0)
-    cards.append((duration(seconds), f"training, {count(len(history.trainers), 'trainer')}"))
-    cards.append((f"{facts['num_parameters']:,}", "parameters"))
-    return (
-        '<div class="cards">'
-        + "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in cards)
-        + "</div>"
-    )
+    found.append((duration(seconds), f"training, {count(len(history.trainers), 'trainer')}"))
+    found.append((f"{facts['num_parameters']:,}", "parameters"))
+    return found
