@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merlin.base.text import count, duration
 from merlin.cli.advice import next_commands
-from merlin.cli.output import flush, print_json, print_table
+from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.errors import ExecutionError, command_line
-
-if TYPE_CHECKING:
-    from merlin.execution.events import RunSummary
-    from merlin.status.snapshot import Snapshot
-    from merlin.workspace.directory import Workspace
+from merlin.execution.events import RunSummary
+from merlin.status.snapshot import take_snapshot
+from merlin.workspace.directory import Workspace
 
 COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 MAX_GROUPS = 3  # of failures shown at the end
@@ -23,19 +20,12 @@ MAX_TAIL_LINES = 3  # of their logs
 EXIT_INTERRUPTED = 130
 
 
-def execute(
-    workspace: Workspace,
-    *,
-    num_workers: int | None,
-    as_json: bool,
-    failed: bool = False,
-    steps: Sequence[str] = (),
-) -> int:
-    """Run what is missing in `workspace`, whose path has been told, and print a report; returns the exit code.
+def execute(workspace: Workspace, *, num_workers: int | None, as_json: bool) -> int:
+    """Run what is missing in `workspace`, whose path was printed, and print a report; returns the exit code.
 
     0 when every task ended ok, 1 when one failed, was skipped or is missing, 130 after Ctrl-C.
     """
-    report = run_to_end(workspace, num_workers=num_workers, failed=failed, steps=steps)
+    report = run_to_end(workspace, num_workers=num_workers)
     if as_json:
         print_json(report)
     else:
@@ -63,9 +53,15 @@ def run_to_end(
         with choose_display() as display:
             summary = run_embedded(workspace, options, display)
     except ExecutionError:
-        print(f"resume with: {command_line('restart', workspace.path)}", file=sys.stderr)
+        remark(f"resume with: {command_line('restart', workspace.path)}")
         raise
-    return make_report(workspace, summary, exit_code(summary))
+    return make_report(workspace, summary)
+
+
+def has_work(workspace: Workspace, *, failed: bool) -> bool:
+    """True if tasks are missing, or with `failed` such that can run again."""
+    totals = take_snapshot(workspace).totals
+    return bool(totals.missing or (failed and totals.failed + totals.skipped))
 
 
 def run_the_rest(
@@ -77,52 +73,42 @@ def run_the_rest(
     max_failures: float | None,
 ) -> dict[str, Any]:
     """`run_to_end`, unless nothing is left to run; then the report has a note that says so."""
-    from merlin.execution.events import RunSummary
-    from merlin.status.snapshot import take_snapshot
-
-    totals = take_snapshot(workspace).totals
-    if totals.missing or (failed and totals.failed + totals.skipped):
+    if has_work(workspace, failed=failed):
         return run_to_end(
             workspace, num_workers=num_workers, failed=failed, steps=steps, max_failures=max_failures
         )
+    totals = take_snapshot(workspace).totals
     numbers = {key: getattr(totals, key) for key in COUNTS}
     summary = RunSummary(**numbers, stop_reason="", seconds=0.0, per_step={})
-    report = make_report(workspace, summary, exit_code(summary))
-    return {**report, "note": "nothing is left to run"}
+    return {**make_report(workspace, summary), "note": "nothing is left to run"}
 
 
-def exit_code(summary: RunSummary) -> int:
-    """The exit code that a summary deserves."""
-    from merlin.execution.embedded import INTERRUPTED
-
-    if summary.ok == summary.planned:
-        return 0
-    return EXIT_INTERRUPTED if summary.stop_reason == INTERRUPTED else 1
-
-
-def make_report(workspace: Workspace, summary: RunSummary, code: int) -> dict[str, Any]:
-    """Everything that is told at the end, read back from the ledger and the data sets."""
+def make_report(workspace: Workspace, summary: RunSummary) -> dict[str, Any]:
+    """Everything that is reported at the end, read back from the ledger and the data sets."""
     from merlin.status.failures import group_failures
-    from merlin.status.snapshot import take_snapshot
 
     snapshot = take_snapshot(workspace)
+    keys = ("step", *COUNTS, "on_failed_input")
     return {
         "workspace": str(workspace.path),
         "name": workspace.plan.name,
-        "exit_code": code,
+        "exit_code": _exit_code(summary),
         "seconds": summary.seconds,
         "stop_reason": summary.stop_reason,
         **{key: getattr(summary, key) for key in COUNTS},
         "on_failed_input": snapshot.totals.on_failed_input,
-        "steps": _steps(snapshot),
+        "steps": [{key: getattr(step, key) for key in keys} for step in snapshot.steps],
         "failures": group_failures(workspace)[:MAX_GROUPS] if summary.failed else [],
         "data_sets": [_data_set(Path(found.path)) for found in snapshot.data_sets],
     }
 
 
-def _steps(snapshot: Snapshot) -> list[dict[str, Any]]:
-    keys = ("step", *COUNTS, "on_failed_input")
-    return [{key: getattr(step, key) for key in keys} for step in snapshot.steps]
+def _exit_code(summary: RunSummary) -> int:
+    from merlin.execution.embedded import INTERRUPTED
+
+    if summary.is_success:
+        return 0
+    return EXIT_INTERRUPTED if summary.stop_reason == INTERRUPTED else 1
 
 
 def _data_set(folder: Path) -> dict[str, Any]:
@@ -164,12 +150,11 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
         print(f"    samples: {data_set['samples']}")
     flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
-        print(f"stopped early: {report['stop_reason']}", file=sys.stderr)
+        remark(f"stopped early: {report['stop_reason']}")
     if report["missing"]:
-        for line in next_commands(
-            report["workspace"], report["stop_reason"], has_failed=report["failed"] > 0
-        ):
-            print(line, file=sys.stderr)
+        has_failed = report["failed"] > 0
+        for line in next_commands(report["workspace"], report["stop_reason"], has_failed=has_failed):
+            remark(line)
 
 
 def _show_note(report: dict[str, Any]) -> None:
@@ -188,5 +173,5 @@ def on_failed_input(num: int) -> str:
 
 def reconciled(numbers: Mapping[str, int]) -> str:
     """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
-    parts = " + ".join(f"{key} {numbers[key]:,}" for key in ("ok", "failed", "skipped", "missing"))
+    parts = " + ".join(f"{key} {numbers[key]:,}" for key in COUNTS[1:])
     return f"planned {numbers['planned']:,} = {parts}"

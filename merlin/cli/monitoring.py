@@ -8,12 +8,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from merlin.cli.execute import COUNTS, exit_code, make_report, show_report
+from merlin.cli.display import stderr_is_terminal
+from merlin.cli.execute import COUNTS, make_report, show_report
 from merlin.cli.find import find_workspace
+from merlin.cli.options import check_steps
 from merlin.cli.output import print_json, remark
 from merlin.cli.progress import choose_display
 from merlin.config.load import find_config
-from merlin.errors import UsageError, command_line
+from merlin.errors import command_line
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.events import RunSummary
 from merlin.ledger.replay import replay
@@ -36,7 +38,8 @@ def follow_all(
 ) -> int:
     """Show the study of a spec or workspace, and then those on the same queues; returns the worst exit code."""
     workspace = _newest(find_workspace(path, variables=variables))
-    chosen = _chosen_steps(workspace, steps)
+    check_steps(workspace.plan, steps, also=("all",))
+    chosen = () if "all" in steps else steps
     queues = {i.queue for i in workspace.plan.instances if not chosen or i.step in chosen}
     reports = [_follow(workspace, watched_study(workspace), chosen, sleep_s, as_json=as_json)]
     state = replay(workspace.ledger_dir, workspace.plan)
@@ -62,22 +65,12 @@ def _newest(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def _chosen_steps(workspace: Workspace, steps: Collection[str]) -> Collection[str]:
-    """The steps to watch, none for all. Raises UsageError for one that the study does not have."""
-    known = list(dict.fromkeys(i.step for i in workspace.plan.instances))
-    for step in steps:
-        if step not in (*known, "all"):
-            raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
-    return () if "all" in steps else steps
-
-
 def _follow(
     workspace: Workspace, study: WatchedStudy, steps: Collection[str], sleep_s: float | None, *, as_json: bool
 ) -> dict[str, Any]:
     """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
     start = command_line("run-workers", workspace.path)
     watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start)
-    is_live = sys.stderr is not None and sys.stderr.isatty()
     try:
         with choose_display() as display:
             follow(
@@ -85,7 +78,7 @@ def _follow(
                 watch,
                 display,
                 workspace.plan,
-                interval_s=sleep_s or (LIVE_S if is_live else LINES_S),
+                interval_s=sleep_s or (LIVE_S if stderr_is_terminal() else LINES_S),
                 clock=time.monotonic,
                 sleep=time.sleep,
             )
@@ -103,7 +96,7 @@ def _report(workspace: Workspace, watch: Watch) -> dict[str, Any]:
     totals = {name: sum(getattr(c, name) for c in watch.per_step.values()) for name in COUNTS}
     seconds = _run_seconds(workspace)
     summary = RunSummary(**totals, stop_reason=watch.reason, seconds=seconds, per_step=watch.per_step)
-    return make_report(workspace, summary, exit_code(summary))
+    return make_report(workspace, summary)
 
 
 def _run_seconds(workspace: Workspace) -> float:

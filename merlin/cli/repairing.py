@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merlin.base.text import count
+from merlin.cli.progress import choose_display
+from merlin.cli.publishing import refuse_published
 from merlin.errors import ShardError, WorkspaceError, command_line
+from merlin.execution.repair import Repair, Repaired
+from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.format.rows import format_ranges, to_ranges
+from merlin.shards.proving.origin import find_aggregate
+from merlin.shards.proving.repair import lend, plan_repair, take_over
+from merlin.shards.proving.verify import Report
+from merlin.workspace.directory import Workspace, members, open_workspace
 
-if TYPE_CHECKING:
-    from merlin.execution.repair import Repaired
-    from merlin.shards.proving.verify import Report
-    from merlin.workspace.directory import Workspace
-
-Verify = Callable[[Path], "Report"]
+Verify = Callable[[Path], Report]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,10 @@ class Home:
 
 
 def find_home(directory: Path, workspace: Path | None) -> Home:
-    """The study that made a data set: around it, or in `workspace` if it is a copy.
+    """The study that made a data set: the one it lies in, or that of `workspace` if it is a copy.
 
     Raises WorkspaceError if the workspace is not the one.
     """
-    from merlin.shards.format.manifest_file import read_manifest
-    from merlin.shards.proving.origin import find_aggregate
-    from merlin.workspace.directory import open_workspace
-
     found = find_aggregate(directory)
     if found is not None and workspace is None:
         return Home(directory, found[0], found[1].id)
@@ -59,10 +59,6 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
 
 def how_to_repair(report: Report) -> str:
     """What to do about a data set that is damaged."""
-    from merlin.shards.format.manifest_file import read_manifest
-    from merlin.shards.proving.origin import find_aggregate
-    from merlin.shards.proving.repair import plan_repair
-
     words = ("shards", "verify", report.path, "--repair")
     if find_aggregate(report.path) is None:
         if not report.has_manifest:
@@ -84,12 +80,6 @@ def repair(
         WorkspaceError: the study runs just now, or its workspace is not known.
         ShardError, ExecutionError, LedgerError: it could not be finished; run the command again to go on.
     """
-    from merlin.cli.progress import choose_display
-    from merlin.cli.publishing import refuse_published
-    from merlin.execution.repair import Repair
-    from merlin.shards.proving.repair import lend, take_over
-    from merlin.workspace.directory import members
-
     home = find_home(directory, workspace)
     for member in [] if home.study is None else members(home.study):
         refuse_published(member)
@@ -112,13 +102,13 @@ def repair(
     return last, work.done
 
 
+def _listed(samples: Any) -> str:
+    """ "3 samples (0-2)"."""
+    return f"{count(len(samples), 'sample')} ({format_ranges(to_ranges(samples))})"
+
+
 def show_repair(report: Report, done: Repaired) -> None:
     """Print what a repair did, for people."""
-    from merlin.shards.format.rows import format_ranges, to_ranges
-
-    def told(samples: Any) -> str:
-        return f"{count(len(samples), 'sample')} ({format_ranges(to_ranges(samples))})"
-
     if done.was_interrupted:
         print(f"{report.path}: the repair was interrupted; run it again to go on")
         return
@@ -129,14 +119,14 @@ def show_repair(report: Report, done: Repaired) -> None:
         (done.failed, "ran again and did not end ok; merlin failures says why"),
     ):
         if len(samples):
-            print(f"  {told(samples)} {what}")
+            print(f"  {_listed(samples)} {what}")
     if done.repacked:
         print(f"  packed again: {', '.join(sorted(done.repacked))}")
     if done.rebuilt:
         print(f"  rebuilt: {', '.join(sorted(done.rebuilt))}")
     if len(done.changed):
         print(
-            f"  WARNING: {told(done.changed)} gave other values than before; their simulation is not deterministic"
+            f"  WARNING: {_listed(done.changed)} gave other values than before; their simulation is not deterministic"
         )
     if not done.digest_before:
         print(f"  content {done.digest_after}")

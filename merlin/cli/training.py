@@ -15,9 +15,9 @@ from merlin.cli.train_display import choose_train_display, number
 from merlin.errors import MerlinError, UsageError
 
 if TYPE_CHECKING:
-    from merlin.train.parallel.world import World
     from merlin.train.events import StopRequest
     from merlin.train.launch import TrainerOutcome
+    from merlin.train.parallel.world import World
     from merlin.train.prepare import Prepared
     from merlin.train.run_directory import RunDirectory
 
@@ -69,8 +69,8 @@ def check_only(request: TrainRequest) -> int:
 
 def train_command(request: TrainRequest) -> int:
     """Train; returns the exit code: 0 finished, 1 if a trainer failed, 128 + signal if it was stopped."""
-    from merlin.train.parallel.world import World
     from merlin.train.events import StopRequest
+    from merlin.train.parallel.world import World
 
     world = World.of_torchrun(os.environ)
     if world is None and request.under_launcher:
@@ -126,10 +126,10 @@ def _check_trainer(request: TrainRequest, num: int) -> None:
 def _train_in_process(
     prepared: Prepared, run: RunDirectory, index: int, display: Any, stop: StopRequest
 ) -> TrainerOutcome:
-    from merlin.train.parallel.rendezvous import Rendezvous
-    from merlin.train.parallel.world import World
     from merlin.train.launch import TrainerOutcome
     from merlin.train.parallel.mesh import Mesh
+    from merlin.train.parallel.rendezvous import Rendezvous
+    from merlin.train.parallel.world import World
     from merlin.train.process import train
 
     mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
@@ -157,11 +157,11 @@ class _Last:
 
 def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> int:
     """This command is one of several processes that were started together."""
-    from merlin.train.parallel.rendezvous import Rendezvous
-    from merlin.train.reports import Silent
-    from merlin.train.prepare import prepare
     from merlin.train.parallel.mesh import Mesh
+    from merlin.train.parallel.rendezvous import Rendezvous
+    from merlin.train.prepare import prepare
     from merlin.train.process import EXIT_STOPPED, train
+    from merlin.train.reports import Silent
     from merlin.train.run_directory import RunDirectory, resume_command
 
     words = (*request.words, *_ranks_word(request, world))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from merlin.config.load import require_config
-from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, WorkspaceError
 from merlin.ledger.replay import replay
 from merlin.status.live import is_live
 from merlin.status.snapshot import LiveWorkers, Snapshot, is_published, snapshot_of
 from merlin.workspace.directory import Workspace, shown_together
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ def live_study(workspace: Workspace) -> LiveStudy:
     state = replay(workspace.ledger_dir, workspace.plan)
     workers, note = None, ""
     if is_published(state):
+        from merlin.config.load import require_config  # heavy: pydantic
+
         try:
             workers = ask_workers(workspace, require_config())
         except (ConfigError, ExecutionError) as error:

@@ -10,9 +10,8 @@ import click
 
 from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import json_option, spec_or_workspace_argument, steps_option
+from merlin.cli.options import check_steps, json_option, spec_or_workspace_argument, steps_option
 from merlin.cli.output import print_json
-from merlin.errors import UsageError
 
 if TYPE_CHECKING:
     from merlin.status.failures import FailureGroup
@@ -34,10 +33,7 @@ def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> 
     from merlin.workspace.directory import shown_together
 
     workspace = find_workspace(spec_or_workspace)
-    known = {i.step: None for i in workspace.plan.instances}
-    for step in steps:
-        if step not in known:
-            raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
+    check_steps(workspace.plan, steps)
     groups = [group for study in shown_together(workspace) for group in group_failures(study, steps=steps)]
     groups.sort(key=lambda group: -group.count)
     if as_json:

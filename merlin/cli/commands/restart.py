@@ -7,23 +7,24 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.argv import ManyCommand, ManyOption
-from merlin.cli.options import json_option, parse_failure_limit, workers_option, workspace_argument
+from merlin.cli.argv import ManyCommand
+from merlin.cli.options import (
+    check_steps,
+    json_option,
+    local_option,
+    parse_failure_limit,
+    steps_option,
+    workers_option,
+    workspace_argument,
+)
 from merlin.errors import UsageError
 
 
 @click.command(cls=ManyCommand)
 @workspace_argument
-@click.option("--local", is_flag=True, help="Run on this machine, even where a broker is configured.")
+@local_option
 @click.option("--failed", is_flag=True, help="Run failed tasks again too, and those skipped because of them.")
-@click.option(
-    "--step",
-    "steps",
-    cls=ManyOption,
-    leaves_last=True,
-    metavar="STEP …",
-    help="With --failed: only these.",
-)
+@steps_option("--step", help="With --failed: only these.")
 @click.option(
     "--max-failures",
     metavar="N|P%",
@@ -53,11 +54,7 @@ def restart(
     if steps and not failed:
         raise UsageError("--step narrows --failed; give both: merlin restart WORKSPACE --failed --step NAME")
     opened = open_workspace(workspace)
-    known = {i.step for i in opened.plan.instances} | {i.id for i in opened.plan.instances}
-    for step in steps:
-        if step not in known:
-            names = ", ".join(sorted({i.step for i in opened.plan.instances}))
-            raise UsageError(f"the study has no step {step!r}; it has: {names}")
+    check_steps(opened.plan, steps, also={instance.id for instance in opened.plan.instances})
     limit = None if max_failures is None else parse_failure_limit(max_failures)
     config = broker_for(workspace, local=local, num_workers=num_workers)
     if config is not None and limit is not None:

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
+    FOLDER,
     check_new_rows,
     extend_options,
     json_option,
+    local_option,
     parse_assignments,
     spec_argument,
     spec_options,
     workers_option,
 )
+from merlin.cli.output import remark, warn
 from merlin.errors import command_line
 
 if TYPE_CHECKING:
@@ -30,13 +34,13 @@ if TYPE_CHECKING:
 @click.command(cls=ManyCommand)
 @spec_argument
 @spec_options
-@click.option("--local", is_flag=True, help="Run on this machine, even where a broker is configured.")
+@local_option
 @click.option("--dry", is_flag=True, help="Write the workspace and every script, but run nothing.")
 @extend_options
-@click.option("--no-errors", is_flag=True, help="Accepted for old scripts; changes nothing.")
 @click.option(
-    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Same as --vars OUTPUT_PATH=DIR."
+    "--no-errors", is_flag=True, expose_value=False, help="Accepted for old scripts; changes nothing."
 )
+@click.option("-o", "--output", type=FOLDER, help="Same as --vars OUTPUT_PATH=DIR.")
 @workers_option
 @json_option
 def run(
@@ -47,7 +51,6 @@ def run(
     dry: bool,
     study: Path | None,
     only_new: bool,
-    no_errors: bool,
     output: Path | None,
     num_workers: int | None,
     as_json: bool,
@@ -63,9 +66,7 @@ def run(
     """
     from merlin.cli.execute import execute
     from merlin.cli.extending import extend
-    from merlin.cli.output import warn
     from merlin.cli.publishing import broker_for, publish
-    from merlin.config.study_places import remember
     from merlin.execution.try_import import import_warnings
     from merlin.workspace.checking import load_checked
     from merlin.workspace.local_launcher import launch_warnings
@@ -83,9 +84,7 @@ def run(
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:
-        workspace = _new_study(loaded, options)
-        if "OUTPUT_PATH" in variables:
-            remember(spec, workspace.path.parent, os.environ)
+        workspace = _new_study(loaded, options, is_moved="OUTPUT_PATH" in variables)
     warn(launch_warnings(loaded, workspace.plan))
     if is_dry:
         from merlin.cli.dry import write_scripts
@@ -94,21 +93,25 @@ def run(
     if config is not None:
         start_workers = command_line("run-workers", spec, *(("--vars", *assignments) if assignments else ()))
         sys.exit(publish(workspace, config, workers_command=start_workers, as_json=as_json))
-    print(f"workspace {workspace.path}", file=sys.stderr)
+    remark(f"workspace {workspace.path}")
     sys.exit(execute(workspace, num_workers=num_workers, as_json=as_json))
 
 
-def _new_study(spec: Spec, options: StudyOptions) -> Workspace:
-    """Prepare the study; the lines about it are upstream's, for scripts that look for them."""
-    from merlin.base.text import count
-    from merlin.cli.output import warn
+def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspace:
+    """Prepare the study, and remember where it is if the command line moved it.
+
+    The lines about it are upstream's, for scripts that look for them.
+    """
+    from merlin.config.study_places import remember
     from merlin.workspace.prepare import prepare_study
     from merlin.workspace.spec_samples import unused_generate
 
     if "OUTPUT_PATH" in spec.variables:
-        print(f"OUTPUT_PATH: {spec.variables['OUTPUT_PATH']}", file=sys.stderr)
+        remark(f"OUTPUT_PATH: {spec.variables['OUTPUT_PATH']}")
     workspace = prepare_study(spec, options)
     if workspace.plan.samples is not None:
-        print(f"{count(workspace.plan.samples.num, 'sample')} loaded.", file=sys.stderr)
+        remark(f"{count(workspace.plan.samples.num, 'sample')} loaded.")
         warn(unused_generate(spec, workspace.plan.samples.num))
+    if is_moved:
+        remember(Path(spec.path), workspace.path.parent, os.environ)
     return workspace

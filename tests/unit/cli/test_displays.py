@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from merlin.base.text import count, duration, rate, size
+from merlin.cli.display import LINE_EVERY_S, Speed
 from merlin.cli.output import to_json
-from merlin.cli.progress import LINE_EVERY_S, LineDisplay, LiveDisplay, Speed
+from merlin.cli.progress import LineDisplay, LiveDisplay
 from merlin.execution.events import Progress
 from merlin.plan.plan import Plan
 from merlin.plan.task_states import Counts

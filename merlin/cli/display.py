@@ -1,0 +1,84 @@
+"""What displays of work share: lines now and then, or a picture that a terminal redraws; both on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Self
+
+from merlin.cli.output import remark
+
+LINE_EVERY_S = 5.0
+RATE_WINDOW_S = 10.0
+
+
+def stderr_is_terminal() -> bool:
+    """True if a person reads stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+class Speed:
+    """Tasks per second over the last seconds, so that the forecast follows the present."""
+
+    def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
+        self._window_s = window_s
+        self._points: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, done: int) -> None:
+        self._points.append((now, done))
+        while len(self._points) > 2 and self._points[1][0] <= now - self._window_s:
+            self._points.popleft()
+
+    def per_second(self) -> float:
+        if len(self._points) < 2:
+            return 0.0
+        (t0, n0), (t1, n1) = self._points[0], self._points[-1]
+        return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
+
+
+class Lines:
+    """Writes lines. Times come from the clock that is passed in."""
+
+    def __init__(
+        self, *, write: Callable[[str], Any] = remark, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write, self._clock = write, clock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+class Picture:
+    """Redraws itself in a terminal; with `stays` the last picture remains."""
+
+    def __init__(self, *, stays: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._clock = clock
+        self._console = Console(stderr=True, markup=False, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=not stays)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    @property
+    def _num_rows(self) -> int:
+        """Rows that the terminal has room for."""
+        return max(3, self._console.height - 4)
+
+    def _show(self, picture: Any) -> None:
+        self._live.update(picture, refresh=True)
+
+    def _note(self, text: str) -> None:
+        """Print a line that stays above the picture."""
+        self._live.console.print(text)
