@@ -35,8 +35,9 @@ from merlin.spec.expand import is_of_maestro
 from merlin.spec.expression import CONSTANTS, parse
 
 if TYPE_CHECKING:
+    from merlin.spec.data_set_blocks import AggregateBlock
     from merlin.spec.load import Spec
-    from merlin.spec.model import AggregateBlock, Run
+    from merlin.spec.run_block import Run
 
 MANIFEST_SUFFIX = ".manifest"
 _BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")

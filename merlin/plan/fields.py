@@ -9,7 +9,7 @@ from merlin.base.kinds import ROLES, axes_of, layout_of
 from merlin.plan.plan import PlannedField
 
 if TYPE_CHECKING:
-    from merlin.spec.model import FieldBlock, Values
+    from merlin.spec.data_set_blocks import FieldBlock, Values
 
 Fill = Callable[[str], str]  # fills in what is known of $(NAME)
 

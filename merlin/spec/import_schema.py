@@ -18,7 +18,7 @@ from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
 from merlin.base.kinds import DTYPES, ROLES
 from merlin.errors import SpecError
-from merlin.spec.model import Codec, CodecOrDefault, FieldKind
+from merlin.spec.data_set_blocks import Codec, CodecOrDefault, FieldKind
 
 
 def _as_shape(value: Any) -> tuple[int | None, ...]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from merlin.base.document.scalars import (
     Plain,
@@ -44,6 +44,11 @@ class OpenBlock(BaseModel):
     """A mapping that accepts keys of its own."""
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+
+
+def optional(description: str, default: Any = None, **more: Any) -> Any:
+    """A key that may be left out; `more` is pydantic's."""
+    return Field(default, description=description, **more)
 
 
 def _as_text(value: Any) -> Any:

@@ -35,16 +35,12 @@ def test_links_inside_the_project_lead_somewhere(document: Path) -> None:
 def test_every_key_of_a_spec_is_in_the_reference() -> None:
     from pydantic import BaseModel
 
-    from merlin.spec import model
+    from merlin.spec import data_set_blocks, model, run_block
 
     text = (ROOT / "docs/spec-reference.md").read_text()
-    blocks = [v for v in vars(model).values() if isinstance(v, type) and issubclass(v, BaseModel)]
-    keys = {
-        field.alias or name
-        for block in blocks
-        if block.__module__ == model.__name__
-        for name, field in block.model_fields.items()
-    }
+    found = [value for module in (model, run_block, data_set_blocks) for value in vars(module).values()]
+    blocks = [v for v in found if isinstance(v, type) and issubclass(v, BaseModel)]
+    keys = {field.alias or name for block in blocks for name, field in block.model_fields.items()}
     assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
