@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,8 +15,19 @@ _meeting = threading.Lock()
 
 
 def to_plain(value: object) -> Any:
-    """A record, or records inside lists and mappings, as objects that JSON knows."""
-    return msgspec.to_builtins(value)
+    """A record, or records inside lists and mappings, as objects that JSON knows.
+
+    A class that is no dataclass says with `to_json` and `from_json` how it is written; a path is its text.
+    """
+    return msgspec.to_builtins(value, enc_hook=_own_json)
+
+
+def _own_json(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value.to_json()
+
+
+def _from_own_json(kind: Any, data: Any) -> Any:
+    return kind(data) if issubclass(kind, PurePath) else kind.from_json(data)
 
 
 def as_kind(data: object, kind: type[T], *, strict: bool = True) -> T:
@@ -27,7 +39,7 @@ def as_kind(data: object, kind: type[T], *, strict: bool = True) -> T:
             with suppress(msgspec.ValidationError):
                 msgspec.convert(None, kind)
             _met.add(kind)
-    return msgspec.convert(data, kind, strict=strict)
+    return msgspec.convert(data, kind, strict=strict, dec_hook=_from_own_json)
 
 
 def parsed(text: str | bytes) -> Any:

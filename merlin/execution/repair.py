@@ -164,7 +164,7 @@ class Repair:
         """From the ledger and the sidecars; rows that nothing proves run again first."""
         self._require_workspace(None)
         self.done.rebuilt.add("manifest.json")
-        again: dict[str, dict[str, list[Range]]] = {}
+        again: dict[str, dict[str, Sequence[Range]]] = {}
         rows = NO_ROWS
         for name, study in self._studies.items():
             lost = rebuild.lost_without_manifest(study, study.instance(self._aggregate))
@@ -197,7 +197,7 @@ class Repair:
             if _touches(entry, rows):
                 info = None if entry.shard in plan.doubtful else _read(data, entry.shard)
                 self._original.setdefault(entry.shard, (entry.content_digest, info))
-        parts: dict[str, dict[str, list[Range]]] = {}
+        parts: dict[str, dict[str, Sequence[Range]]] = {}
         for (member, source), tasks in tasks_of(data, rows).items():
             parts.setdefault(member, {})[source] = tasks
         for member, tasks_by_source in parts.items():
@@ -240,7 +240,7 @@ class Repair:
     def _note(self, name: str, data: DataSet, rows: Array) -> None:
         setattr(self.done, name, np.union1d(getattr(self.done, name), sample_ids(data, rows)))
 
-    def _run_part(self, study: Workspace, tasks: Mapping[str, list[Range]]) -> Array:
+    def _run_part(self, study: Workspace, tasks: Mapping[str, Sequence[Range]]) -> Array:
         """Bring back what tasks of the aggregate's sources gave: from the files that they have left, or by running them
         again, with what has to run before them. Then write their shards; returns the rows that ran again."""
         outcomes = replay(study.ledger_dir, study.plan).outcomes
@@ -250,7 +250,7 @@ class Repair:
             return ended_ok and is_finished(str(study.task_dir(instance, task)))
 
         rows = row_map(study, study.instance(self._aggregate))
-        lost: dict[str, list[Range]] = {}
+        lost: dict[str, Sequence[Range]] = {}
         shards, executed = set[int](), [NO_ROWS]
         for id, ranges in tasks.items():
             first = rows.first_row(id)
@@ -259,7 +259,7 @@ class Repair:
             executed.append(first + gone)
             shards |= {shard for lo, hi in ranges for shard, _, _ in rows.pieces(first + lo, first + hi)}
         again = with_upstream(study.plan, lost, has_files)
-        again[self._aggregate] = to_ranges(np.array(sorted(shards)) - rows.shards.start)
+        again[self._aggregate] = list(to_ranges(np.array(sorted(shards)) - rows.shards.start))
         self._embedded(study, again, {*again, *self._of_aggregate(study)})
         for id in again:  # what other data sets, which are finished, got for a second time
             for target in study.instance(id).feeds:
@@ -292,7 +292,9 @@ class Repair:
             gone.append(lo + np.flatnonzero(~ok))
         return np.concatenate(gone)
 
-    def _embedded(self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]) -> None:
+    def _embedded(
+        self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]
+    ) -> None:
         options = RunOptions(workers=self._workers, again=again, only=tuple(sorted(only)))
         with self._watch() as observer:
             summary = run_embedded(study, options, observer)
@@ -356,7 +358,7 @@ def _read(data: DataSet, shard: int) -> ShardInfo | None:
     return info if info.checks else None
 
 
-def _tasks(study: Workspace, aggregate: str, rows: Array) -> dict[str, list[Range]]:
+def _tasks(study: Workspace, aggregate: str, rows: Array) -> dict[str, Sequence[Range]]:
     """Rows of a study as ranges of its sources' tasks."""
     places = row_map(study, study.instance(aggregate))
     which, tasks = places.locate(rows)

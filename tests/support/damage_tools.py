@@ -64,10 +64,10 @@ def lost(report) -> list[int]:
 
 def edit_manifest(directory: Path, change) -> None:
     """Change the manifest's JSON, and make its digest fit again."""
-    from merlin.shards.format.manifest_file import manifest_text
+    from merlin.shards.format.manifest_file import sealed
 
     content = json.loads((directory / "manifest.json").read_text())
     for key in ("digest", "format", "version"):
         del content[key]
     change(content)
-    (directory / "manifest.json").write_text(manifest_text(content))
+    (directory / "manifest.json").write_text(sealed(content))

@@ -49,6 +49,15 @@ class Column:
         return None if self.field is None else self.field.channel_axis
 
     @property
+    def graph(self) -> str:
+        """The graph that it is a member of, in the part `role`; "" for none."""
+        return "" if self.field is None else self.field.graph
+
+    @property
+    def role(self) -> str:
+        return "" if self.field is None else self.field.role
+
+    @property
     def column_names(self) -> tuple[str, ...]:
         """Of a number, or of a series, as columns of a matrix."""
         return column_names(self.name, self.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 MANIFEST_NAME = "manifest.json"
@@ -23,6 +23,9 @@ class Counts:
     skipped: int
     missing: int
     filtered: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def reconciled(self) -> bool:

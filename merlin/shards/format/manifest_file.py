@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from merlin.base.field import Field
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import NotADataSetError, ShardError
+from merlin.shards.format import splits
 from merlin.shards.format.counts import MANIFEST_NAME, Counts
-from merlin.shards.format.digest import combine
+from merlin.shards.format.digest import ALGORITHM, combine
+from merlin.shards.format.rows import Ranges
+from merlin.shards.format.shard_info import ShardInfo
 from merlin.shards.format.statistics import Statistics
 
 FORMAT = "merlin-dataset"
@@ -18,10 +22,8 @@ VERSION = 2
 NAME = MANIFEST_NAME
 VIRTUAL_NAME = "ensemble.h5"
 
-Ranges = tuple[tuple[int, int], ...]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInfo:
     """A source step instance; task t is row first_row + t, and sample first_sample + t if it runs per sample."""
 
@@ -70,6 +72,10 @@ class ShardEntry:
     content_digest: str
     info_digest: str
 
+    @staticmethod
+    def of(info: ShardInfo) -> ShardEntry:
+        return ShardEntry(*(getattr(info, each.name) for each in fields(ShardEntry)))
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
@@ -103,50 +109,71 @@ class SplitInfo:
     fractions: dict[str, float]
     seed: int
     counts: dict[str, int]
+    algorithm: str = splits.ALGORITHM
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
     """The virtual data set. People find it as `ensemble.h5`, which may be `file` or lead to it."""
 
-    file: str
-    size_bytes: int
-    digest: str
+    file: str = ""
+    size_bytes: int = 0
+    digest: str = ""
     # digest of what ensemble.h5 was when the manifest was replaced, and still is after a kill right then
     before: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class PartStatistics:
+    """The statistics of a field or a column over the rows of one part."""
+
+    statistics: Statistics | None
+    lengths: Statistics | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartInfo:
-    """What one study gave to a data set that grew: the planned rows [lo, hi)."""
+    """What one study gave to a data set that grew, as far as the merged manifest does not tell it."""
 
     workspace: str  # below the study's: "" for its own rows, "extensions/001"
-    lo: int
-    hi: int
+    rows: tuple[int, int]  # the planned ones [lo, hi)
     study: dict[str, Any]  # as DataSet.study
     counts: Counts
+    splits: dict[str, int]  # rows in each of them
+    fields: tuple[PartStatistics, ...]
+    columns: tuple[PartStatistics, ...]
+    filters: tuple[FilterInfo, ...] = ()
+
+    @property
+    def lo(self) -> int:
+        return self.rows[0]
+
+    @property
+    def hi(self) -> int:
+        return self.rows[1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """A manifest that was read."""
+    """A manifest, or the part of one that a study makes, as if its rows were all."""
 
-    directory: Path
+    directory: Path  # where it is; not written
+    digest_algorithm: str = ALGORITHM
     study: dict[str, Any]
     aggregate: str
-    counts: Counts
     per_sample: bool
     samples_per_shard: int
+    counts: Counts
     sources: tuple[SourceInfo, ...]
     failures: tuple[FailureGroup, ...]
-    shards: tuple[ShardEntry, ...]
+    content_digest: str
+    filters: tuple[FilterInfo, ...] = ()
     fields: tuple[FieldInfo, ...]
     columns: tuple[ColumnInfo, ...]  # of every kind
     splits: SplitInfo
-    virtual: FileEntry
-    content_digest: str
-    filters: tuple[FilterInfo, ...] = ()
+    shards: tuple[ShardEntry, ...]
     parts: tuple[PartInfo, ...] = ()  # of a data set that grew: in the order of their rows
+    virtual: FileEntry = FileEntry()
 
     def study_id_of(self, row: int) -> str:
         """Of the study that makes a row: the one that the data set began with, or an extension."""
@@ -175,9 +202,24 @@ class DataSet:
         return tuple(column for column in self.columns if column.path.startswith(prefix))
 
 
-def manifest_text(data: dict[str, Any]) -> str:
-    """The manifest as it is stored: with the digest of the rest of it."""
-    body = {"format": FORMAT, "version": VERSION, **data}
+def manifest_text(data: DataSet) -> str:
+    """The manifest as it is stored."""
+    plain = to_plain(data)
+    del plain["directory"]
+    of_parts = (entry for part in plain["parts"] for entry in (*part["fields"], *part["columns"]))
+    for entry in (*plain["fields"], *of_parts):
+        if entry["lengths"] is None:
+            del entry["lengths"]
+    if not data.parts:
+        del plain["parts"]
+    if not data.virtual.before:
+        del plain["virtual"]["before"]
+    return sealed(plain)
+
+
+def sealed(plain: dict[str, Any]) -> str:
+    """The text of a manifest: what it says, with the digest of that."""
+    body = {"format": FORMAT, "version": VERSION, **plain}
     return json.dumps({**body, "digest": combine(body)}, indent=1)
 
 
@@ -193,22 +235,13 @@ def read_manifest(path: Path) -> DataSet:
         ShardError: it is damaged, or of a version this code does not know.
     """
     path = manifest_path(path)
-    data = read_manifest_json(path)
-    try:
-        return parse_manifest(path.parent, data)
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ShardError(f"{path}: not a readable manifest: {e}") from e
-
-
-def read_manifest_json(path: Path) -> dict[str, Any]:
-    """The manifest at `path` as it was given to `manifest_text`; raises as `read_manifest`."""
     if not path.is_file():
         raise NotADataSetError(
             f"{path.parent} is not a finished data set: it has no {NAME}; "
             "give the directory of an aggregate step, inside the workspace"
         )
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT or data["version"] != VERSION:
             raise ShardError(
                 f"{path}: expected {FORMAT} version {VERSION}, found {data['format']} {data['version']}"
@@ -218,89 +251,6 @@ def read_manifest_json(path: Path) -> dict[str, Any]:
             raise ShardError(
                 f"{path}: its digest does not fit its content; the file is damaged or was edited"
             )
+        return as_kind({**data, "directory": str(path.parent)}, DataSet)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise ShardError(f"{path}: not a readable manifest: {e}") from e
-    return {key: value for key, value in data.items() if key not in ("format", "version")}
-
-
-def parse_manifest(directory: Path, data: dict[str, Any]) -> DataSet:
-    """From what `read_manifest_json` gives; raises KeyError and the like for anything else."""
-    return DataSet(
-        directory=directory,
-        study=data["study"],
-        aggregate=data["aggregate"],
-        counts=Counts(**data["counts"]),
-        per_sample=data["per_sample"],
-        samples_per_shard=data["samples_per_shard"],
-        sources=tuple(_source(entry) for entry in data["sources"]),
-        failures=tuple(
-            FailureGroup(f["source"], f["cause"], f["num"], _ranges(f["tasks"]), f.get("workspace", ""))
-            for f in data["failures"]
-        ),
-        shards=tuple(ShardEntry(**entry) for entry in data["shards"]),
-        fields=tuple(_field(entry) for entry in data["fields"]),
-        columns=tuple(
-            ColumnInfo(c["path"], c["dtype"], tuple(c["shape"]), _statistics(c), c.get("ragged", False))
-            for c in data["columns"]
-        ),
-        splits=SplitInfo(data["splits"]["fractions"], data["splits"]["seed"], data["splits"]["counts"]),
-        virtual=FileEntry(**data["virtual"]),
-        content_digest=data["content_digest"],
-        parts=tuple(_part(entry) for entry in data.get("parts", ())),
-        filters=tuple(
-            FilterInfo(f["expression"], f["num"], _ranges(f["rows"])) for f in data.get("filters", ())
-        ),
-    )
-
-
-def _part(entry: dict[str, Any]) -> PartInfo:
-    lo, hi = entry["rows"]
-    return PartInfo(entry["workspace"], lo, hi, entry["study"], Counts(**entry["counts"]))
-
-
-def _source(entry: dict[str, Any]) -> SourceInfo:
-    return SourceInfo(
-        id=entry["id"],
-        first_row=entry["first_row"],
-        num_tasks=entry["num_tasks"],
-        params=entry["params"],
-        counts=Counts(**entry["counts"]),
-        failed=_ranges(entry["failed"]),
-        skipped=_ranges(entry["skipped"]),
-        missing=_ranges(entry["missing"]),
-        filtered=_ranges(entry.get("filtered", [])),
-        workspace=entry.get("workspace", ""),
-        first_sample=entry.get("first_sample", 0),
-    )
-
-
-def _field(entry: dict[str, Any]) -> FieldInfo:
-    return FieldInfo(
-        name=entry["name"],
-        kind=entry["kind"],
-        dtype=entry["dtype"],
-        shape=tuple(entry["shape"]),
-        units=entry["units"],
-        description=entry["description"],
-        axes=tuple(entry["axes"]),
-        compression=entry["compression"],
-        statistics=_statistics(entry),
-        layout=entry.get("layout", ""),
-        channels=tuple(entry.get("channels", ())),
-        ragged=entry.get("ragged", False),
-        graph=entry.get("graph", ""),
-        role=entry.get("role", ""),
-        keep_bits=entry.get("keep_bits"),
-        shuffle=entry.get("shuffle", ""),
-        expression=entry.get("expression", ""),
-        lengths=_statistics(entry, "lengths"),
-        finite=entry.get("finite", True),
-    )
-
-
-def _statistics(entry: dict[str, Any], key: str = "statistics") -> Statistics | None:
-    return Statistics.from_json(entry[key]) if entry.get(key) else None
-
-
-def _ranges(pairs: list[list[int]]) -> Ranges:
-    return tuple((a, b) for a, b in pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -115,17 +115,17 @@ def row_map(workspace: Workspace, aggregate_instance: StepInstance) -> RowMap:
     return RowMap(aggregate, first.num_tasks, first.per_sample, workspace.first_sample)
 
 
-def to_ranges(numbers: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
+def to_ranges(numbers: np.ndarray[Any, Any]) -> Ranges:
     """Sorted unique integers as maximal half-open ranges."""
     if not len(numbers):
-        return []
+        return ()
     cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
     starts = numbers[np.concatenate(([0], cuts))]
     ends = numbers[np.concatenate((cuts - 1, [len(numbers) - 1]))] + 1
-    return [(int(a), int(b)) for a, b in zip(starts, ends, strict=True)]
+    return tuple((int(a), int(b)) for a, b in zip(starts, ends, strict=True))
 
 
-def format_ranges(ranges: list[tuple[int, int]], limit: int = 10) -> str:
+def format_ranges(ranges: Sequence[tuple[int, int]], limit: int = 10) -> str:
     """ "3, 7-9, 12" for people; ends are inclusive."""
     words = [str(a) if b - a == 1 else f"{a}-{b - 1}" for a, b in ranges[:limit]]
     more = len(ranges) - limit

@@ -7,12 +7,14 @@ and `verify` can say which rows are damaged.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import ShardError
 from merlin.shards.format.digest import ALGORITHM, combine, digest_bytes
+from merlin.shards.format.rows import Ranges
 from merlin.shards.format.statistics import Statistics
 
 FORMAT = "merlin-shard-info"
@@ -23,11 +25,8 @@ PROVENANCE = "provenance/"  # columns that differ from run to run, outside the c
 ATTEMPT = "provenance/attempt"
 FILTERED = "provenance/filtered"  # a text: JSON of `ShardInfo.filtered`
 
-Ranges = tuple[tuple[int, int], ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """Bytes of the file that hold rows [lo, hi) of a dataset, and their digest as stored."""
 
     offset: int
@@ -60,7 +59,7 @@ class DatasetInfo:
         return combine(self.dtype, self.shape, self.blocks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardInfo:
     file: str
     shard: int
@@ -69,10 +68,10 @@ class ShardInfo:
     num_rows: int  # that it holds
     size_bytes: int
     skeleton: str  # digest of every byte that no extent covers
-    datasets: tuple[DatasetInfo, ...]
     filtered: dict[str, Ranges] = field(default_factory=dict)  # rows that a filter rejected, by expression
     rows: Ranges = ()  # that it holds, in the order in which it holds them
     checks: str = ""  # check values of these rows (row_check.encode); "" if they are not known
+    datasets: tuple[DatasetInfo, ...]
 
     @property
     def num_filtered(self) -> int:
@@ -91,16 +90,11 @@ class ShardInfo:
         return combine(self.size_bytes, self.skeleton, stored)
 
     def to_json(self) -> str:
-        datasets = []
-        for dataset in self.datasets:
-            entry = {each.name: getattr(dataset, each.name) for each in fields(dataset)}
-            entry["statistics"] = dataset.statistics.to_json() if dataset.statistics else None
+        """The sidecar's text."""
+        plain = to_plain(self)
+        for dataset, entry in zip(self.datasets, plain["datasets"], strict=True):
             entry["digest"] = dataset.digest
-            entry["extents"] = [
-                [e.offset, e.nbytes, e.lo, e.hi, e.digest, *([e.mask] if e.mask else [])]
-                for e in dataset.extents
-            ]
-            datasets.append(entry)
+            entry["extents"] = [extent if extent[-1] else extent[:-1] for extent in entry["extents"]]
         head = {
             "format": FORMAT,
             "version": VERSION,
@@ -108,13 +102,8 @@ class ShardInfo:
             "content_digest": self.content_digest,
             "file_digest": self.file_digest,
         }
-        body = {
-            name: getattr(self, name)
-            for name in ("file", "shard", "lo", "hi", "num_rows", "size_bytes", "skeleton")
-        }
-        proof = {"filtered": self.filtered, "rows": self.rows, "checks": self.checks}
-        whole = {**head, **body, **proof, "datasets": datasets}
-        return json.dumps({**whole, "digest": combine(whole)}, indent=1)
+        body = {**head, **plain}
+        return json.dumps({**body, "digest": combine(body)}, indent=1)
 
     @property
     def info_digest(self) -> str:
@@ -144,50 +133,11 @@ def read_info(path: Path) -> ShardInfo:
                 f"{path}: expected {FORMAT} version {VERSION}, found {data['format']} {data['version']}"
             )
         digest = data.pop("digest")
-        is_whole = combine(data) == digest
-        info = _from_json(data)
+        is_intact = combine(data) == digest
+        info = as_kind(data, ShardInfo)
+        stated = (data["content_digest"], data["file_digest"])
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise ShardError(f"{path}: not a readable shard description: {e}") from e
-    if not is_whole or (info.content_digest, info.file_digest) != (
-        data["content_digest"],
-        data["file_digest"],
-    ):
+    if not is_intact or (info.content_digest, info.file_digest) != stated:
         raise ShardError(f"{path}: its digests do not agree with each other; the file was changed")
     return info
-
-
-def _from_json(data: dict[str, Any]) -> ShardInfo:
-    datasets = []
-    for entry in data["datasets"]:
-        statistics = entry["statistics"]
-        datasets.append(
-            DatasetInfo(
-                name=entry["name"],
-                dtype=entry["dtype"],
-                shape=tuple(entry["shape"]),
-                compression=entry["compression"],
-                block_rows=entry["block_rows"],
-                blocks=tuple(entry["blocks"]),
-                extents=tuple(Extent(*extent) for extent in entry["extents"]),
-                statistics=Statistics.from_json(statistics) if statistics else None,
-                ragged=entry.get("ragged", False),
-                shuffle=entry.get("shuffle", ""),
-                references=entry.get("references"),
-            )
-        )
-    return ShardInfo(
-        file=data["file"],
-        shard=data["shard"],
-        lo=data["lo"],
-        hi=data["hi"],
-        num_rows=data["num_rows"],
-        size_bytes=data["size_bytes"],
-        skeleton=data["skeleton"],
-        datasets=tuple(datasets),
-        filtered={
-            expression: tuple((a, b) for a, b in ranges)
-            for expression, ranges in data.get("filtered", {}).items()
-        },
-        rows=tuple((a, b) for a, b in data.get("rows", ())),
-        checks=data.get("checks", ""),
-    )

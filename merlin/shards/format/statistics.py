@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+Reals = tuple[float, ...]
+
+_STORED = ("min", "max", "mean", "m2")
 
 _WIDTH = 4096  # running numbers that stay in a core's first cache
 _CACHED_BYTES = 1 << 20  # what is worked on at once
@@ -18,21 +20,26 @@ _CLOSE = 4.0  # squared mean by variance up to which float32 loses next to nothi
 _MAX_ROWS = 64  # summed up in the values' own precision, before float64 takes over
 
 
-@dataclass(frozen=True, slots=True)
 class Statistics:
     """One entry per channel (a single one for fields without channels); over the finite values only.
 
-    `m2` is the sum of squared deviations from the mean, which is what can be merged.
+    `m2` is the sum of squared deviations from the mean, which is what can be merged. What is undefined (no finite
+    values) is NaN, in JSON null.
     """
 
-    count: tuple[int, ...]
-    min: tuple[float, ...]
-    max: tuple[float, ...]
-    mean: tuple[float, ...]
-    m2: tuple[float, ...]
+    __slots__ = ("count", "m2", "max", "mean", "min")
+
+    def __init__(self, count: tuple[int, ...], min: Reals, max: Reals, mean: Reals, m2: Reals) -> None:
+        self.count, self.min, self.max, self.mean, self.m2 = count, min, max, mean, m2
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Statistics) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.count)
 
     @property
-    def std(self) -> tuple[float, ...]:
+    def std(self) -> Reals:
         """Population standard deviation."""
         return tuple(math.sqrt(q / n) if n else math.nan for q, n in zip(self.m2, self.count, strict=True))
 
@@ -41,19 +48,15 @@ class Statistics:
         return len(self.count)
 
     def to_json(self) -> dict[str, Any]:
-        """Lists per channel; what is undefined (no finite values) is null, as JSON has no NaN."""
-        names = ("min", "max", "mean", "m2")
+        """Lists per channel."""
+        names = ("min", "max", "mean", "m2", "std")
         known = {name: [x if math.isfinite(x) else None for x in getattr(self, name)] for name in names}
-        std = [x if math.isfinite(x) else None for x in self.std]
-        return {"count": list(self.count), **known, "std": std}
+        return {"count": list(self.count), **known}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Statistics:
-        def floats(name: str) -> tuple[float, ...]:
-            return tuple(math.nan if x is None else float(x) for x in data[name])
-
-        count = tuple(int(n) for n in data["count"])
-        return Statistics(count, floats("min"), floats("max"), floats("mean"), floats("m2"))
+        found = [tuple(math.nan if x is None else float(x) for x in data[name]) for name in _STORED]
+        return Statistics(tuple(int(n) for n in data["count"]), *found)
 
 
 def merge(parts: Sequence[Statistics | None]) -> Statistics | None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import replacing
 from merlin.errors import ShardError
 from merlin.shards.format.hdf5_file import NewFile
+from merlin.shards.format.manifest_file import ColumnInfo, DataSet
 
 Array = np.ndarray[Any, Any]
 
@@ -18,36 +20,33 @@ FORMAT = "merlin-ensemble"
 VERSION = 1
 
 
-def write_virtual(path: Path, data: dict[str, Any]) -> None:
-    """Write the file for a manifest (as JSON data), beside the shards.
+def write_virtual(path: Path, data: DataSet) -> None:
+    """Write the file for a manifest, beside the shards.
 
     The offsets of ragged fields count through all shards, so they are stored, shard by shard; all else is virtual.
     """
-    num_rows = sum(info["num_rows"] for info in data["shards"])
-    shards = [(info["file"], info["num_rows"]) for info in data["shards"] if info["num_rows"]]
+    num_rows = data.num_rows
+    shards = [(shard.file, shard.num_rows) for shard in data.shards if shard.num_rows]
     with replacing(path) as temporary, NewFile(temporary, libver=("earliest", "v110")) as new:
         file = new.file
         file.attrs.update({"format": FORMAT, "version": VERSION, "num_rows": num_rows})
-        ragged = [column["path"] for column in data["columns"] if column.get("ragged")]
-        items = _write_offsets(
-            file, path.parent, shards, [p for p in ragged if p.endswith("/offsets")], num_rows
-        )
-        for column in data["columns"]:
-            name = column["path"]
-            if name not in ragged:
+        ragged = [c.path for c in data.columns if c.ragged and c.path.endswith("/offsets")]
+        items = _write_offsets(file, path.parent, shards, ragged, num_rows)
+        for column in data.columns:
+            if not column.ragged:
                 _show(file, column, shards)
-            elif name.endswith("/values"):
-                sizes = items[name.removesuffix("/values")]
+            elif column.path.endswith("/values"):
+                sizes = items[column.path.removesuffix("/values")]
                 _show(file, column, [(shard, size) for (shard, _), size in zip(shards, sizes, strict=True)])
 
 
-def _show(file: Any, column: dict[str, Any], parts: list[tuple[str, int]]) -> None:
+def _show(file: Any, column: ColumnInfo, parts: list[tuple[str, int]]) -> None:
     """A virtual data set over the first axis of one data set per shard: (file, length)."""
     import h5py
 
-    name = column["path"]
-    dtype = h5py.string_dtype() if column["dtype"] == "text" else np.dtype(column["dtype"])
-    shape = (sum(size for _, size in parts), *column["shape"])
+    name = column.path
+    dtype = h5py.string_dtype() if column.dtype == TEXT_DTYPE else np.dtype(column.dtype)
+    shape = (sum(size for _, size in parts), *column.shape)
     if not shape[0]:
         file.create_dataset(name, shape=shape, dtype=dtype)
         return

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from merlin.shards.format.manifest_file import DataSet
-from merlin.shards.format.rows import format_ranges, to_ranges
+from merlin.shards.format.rows import Ranges, format_ranges, to_ranges
 from merlin.shards.proving.expected import sample_ids
 
 Kind = Literal[
@@ -28,7 +28,6 @@ Kind = Literal[
 ]
 
 Array = np.ndarray[Any, Any]
-Ranges = tuple[tuple[int, int], ...]
 
 NO_ROWS: Array = np.zeros(0, dtype=np.int64)
 
@@ -84,7 +83,7 @@ def numbers(ranges: Iterable[tuple[int, int]]) -> Array:
     return np.unique(np.concatenate(parts)) if parts else NO_ROWS
 
 
-def samples_by_kind(problems: Iterable[Problem]) -> dict[str, list[tuple[int, int]]]:
+def samples_by_kind(problems: Iterable[Problem]) -> dict[str, Ranges]:
     """The ids of the samples that each kind of damage concerns."""
     found: dict[str, list[tuple[int, int]]] = {}
     for each in problems:

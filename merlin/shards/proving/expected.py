@@ -10,7 +10,7 @@ import numpy as np
 from merlin.errors import ShardError
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet, SourceInfo
-from merlin.shards.format.rows import to_ranges
+from merlin.shards.format.rows import Ranges, to_ranges
 
 Array = np.ndarray[Any, Any]
 
@@ -42,13 +42,13 @@ def sample_ids(data: DataSet, rows: Array) -> Array:
     return ids
 
 
-def tasks_of(data: DataSet, rows: Array) -> dict[tuple[str, str], list[tuple[int, int]]]:
+def tasks_of(data: DataSet, rows: Array) -> dict[tuple[str, str], Ranges]:
     """Rows as ranges of tasks by (workspace below the study's, instance id).
 
     Raises ShardError for a row that no source has.
     """
     rows = np.unique(rows)
-    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    found: dict[tuple[str, str], Ranges] = {}
     num = 0
     for source in data.sources:
         mine = rows[(rows >= source.first_row) & (rows < source.first_row + source.num_tasks)]

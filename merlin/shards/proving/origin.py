@@ -5,7 +5,7 @@ The plan says which rows there are, the ledger which of them ended ok, and each 
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from merlin.errors import MerlinError, ShardError, WorkspaceError
 from merlin.ledger.replay import replay
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.manifest_file import VIRTUAL_NAME, DataSet, parse_manifest
+from merlin.shards.format.manifest_file import VIRTUAL_NAME, DataSet, FileEntry
 from merlin.shards.format.rows import RowMap, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info, shard_name
 from merlin.shards.writing.growing import merge, rows_of
@@ -70,11 +70,9 @@ def promised(directory: Path) -> DataSet | None:
                 parts.append(make_part(study, manifest_instance(study, aggregate), _as_described))
         if not parts:
             return None
-        whole = merge(json.loads(json.dumps(sorted(parts, key=rows_of))))
+        return replace(merge(sorted(parts, key=rows_of)), virtual=FileEntry(VIRTUAL_NAME))
     except (MerlinError, KeyError):  # no sidecar is left that names the columns
         return None
-    virtual = {"file": VIRTUAL_NAME, "size_bytes": 0, "digest": ""}
-    return parse_manifest(directory, {**whole, "virtual": virtual})
 
 
 def _as_described(
@@ -96,5 +94,5 @@ def _as_described(
             size_bytes=path.stat().st_size if path.is_file() else 0,
             skeleton="",
             datasets=(),
-            rows=tuple(to_ranges(present)),
+            rows=to_ranges(present),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import filecmp
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,10 @@ from merlin.shards.format.manifest_file import (
     DataSet,
     ShardEntry,
     read_manifest,
-    read_manifest_json,
 )
 from merlin.shards.format.row_check import FIELDS, decode
-from merlin.shards.format.rows import row_map, to_ranges
+from merlin.shards.format.rows import Ranges, row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, read_info, shard_name
-from merlin.shards.format.virtual import write_virtual
 from merlin.shards.proving.damage import NO_ROWS, Problem, lost_rows, numbers
 from merlin.shards.proving.expected import expected_rows
 from merlin.shards.proving.previous import previous_rows
@@ -126,18 +124,11 @@ def note_shards(directory: Path, infos: Mapping[int, ShardInfo], *, virtual: boo
 
     Nothing is written if it does so already, unless `virtual` asks for the virtual data set anew.
     """
-    data = read_manifest_json(directory / NAME)
-    names = ("num_rows", "size_bytes", "file_digest", "content_digest", "info_digest")
-    changed = virtual
-    for entry in data["shards"]:
-        info = infos.get(entry["shard"])
-        if info is not None:
-            found = {name: getattr(info, name) for name in names}
-            changed = changed or any(entry[name] != value for name, value in found.items())
-            entry.update(found)
-    data["content_digest"] = combine([entry["content_digest"] for entry in data["shards"]])
-    if changed:
-        write_manifest_file(directory, {k: v for k, v in data.items() if k != "virtual"}, write_virtual)
+    data = read_manifest(directory)
+    shards = tuple(ShardEntry.of(infos[e.shard]) if e.shard in infos else e for e in data.shards)
+    if virtual or shards != data.shards:
+        content = combine([entry.content_digest for entry in shards])
+        write_manifest_file(directory, replace(data, shards=shards, content_digest=content))
 
 
 # ------------------------------------------------------------------------- with one
@@ -166,7 +157,7 @@ def workspace_of_row(data: DataSet, row: int) -> str:
     raise ShardError(f"{data.directory}: row {row} belongs to no source in the manifest")
 
 
-def absent_rows(data: DataSet, entry: ShardEntry) -> list[tuple[int, int]]:
+def absent_rows(data: DataSet, entry: ShardEntry) -> Ranges:
     """Rows of a shard whose tasks did not end ok; those that filters rejected did."""
     there = expected_rows(data, entry.lo, entry.hi)
     filtered = numbers(r for f in data.filters for r in f.rows)

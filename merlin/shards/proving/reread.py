@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from merlin.errors import ShardError
 from merlin.shards.format.digest import TEXT_BLOCK_ROWS, block_rows, combine, digest_array, digest_bytes
 from merlin.shards.format.manifest_file import DataSet, FieldInfo, ShardEntry
 from merlin.shards.format.row_check import encode
-from merlin.shards.format.rows import to_ranges
-from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo, Extent, Ranges, ShardInfo
+from merlin.shards.format.rows import Ranges, to_ranges
+from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo, Extent, ShardInfo
 from merlin.shards.format.statistics import Accumulator, Statistics
 from merlin.shards.proving.stored import StoredColumn, StoredShard
 from merlin.shards.writing.columns import skeleton_digest
@@ -115,7 +114,7 @@ def _describe(
 def _extents(stored: StoredShard, column: StoredColumn, blocks: tuple[str, ...]) -> list[Extent]:
     if column.chunks is not None:
         return [
-            replace(chunk, digest=digest_bytes(stored.peek(chunk.offset, chunk.nbytes)))
+            chunk._replace(digest=digest_bytes(stored.peek(chunk.offset, chunk.nbytes)))
             for chunk in column.chunks.table
         ]
     if column.is_text or not column.row_bytes:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.plan.layout import is_set_aside
 from merlin.plan.plan import PlannedField
 from merlin.shards.format.foreign_hdf5 import ForeignFile
-from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.shards.writing.check import BadOutput, convert
 
 

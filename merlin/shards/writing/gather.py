@@ -110,7 +110,7 @@ def _write(
         memory_column("row", assembly.rows.astype("<i8")),
         memory_column(ATTEMPT, assembly.attempts),
     ]
-    filtered = {expression: tuple(to_ranges(found)) for expression, found in assembly.filtered.items()}
+    filtered = {expression: to_ranges(found) for expression, found in assembly.filtered.items()}
     around = Around(
         attributes=_attributes(workspace, instance, rows, shard),
         groups=group_attributes(rows.aggregate.fields),
@@ -157,7 +157,7 @@ def store_shard(
             skeleton=skeleton_digest(temporary, datasets),
             datasets=tuple(datasets),
             filtered=dict(filtered),
-            rows=tuple(to_ranges(rows)),
+            rows=to_ranges(rows),
             checks=encode(checks.values),
         )
         # the proof of the new shard is there before it is, and no sidecar ever describes another file than its own

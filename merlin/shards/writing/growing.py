@@ -8,41 +8,48 @@ rows follow each other: while a study is not finished, the parts behind it wait.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from merlin.base.files import remove_leftovers, replace_link, replacing, write_text
 from merlin.base.locks import locked
+from merlin.base.records import to_plain
 from merlin.errors import NotADataSetError, ShardError
+from merlin.ledger.replay import replay
+from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine, digest_bytes
 from merlin.shards.format.manifest_file import (
     NAME,
     VIRTUAL_NAME,
+    ColumnInfo,
+    DataSet,
+    FieldInfo,
+    FileEntry,
+    FilterInfo,
+    PartInfo,
+    PartStatistics,
+    SourceInfo,
     manifest_text,
     read_manifest,
-    read_manifest_json,
 )
-from merlin.shards.format.statistics import Statistics
 from merlin.shards.format.statistics import merge as merge_statistics
+from merlin.shards.format.virtual import write_virtual
+from merlin.workspace.directory import INFO_DIR, Workspace, members
 
-if TYPE_CHECKING:
-    from merlin.plan.plan import StepInstance
-    from merlin.shards.format.manifest_file import DataSet, SourceInfo
-    from merlin.workspace.directory import Workspace
-
-Part = dict[str, Any]
-MakePart = Callable[["Workspace", "StepInstance"], Part]
-WriteVirtual = Callable[[Path, Part], None]
+MakePart = Callable[[Workspace, StepInstance], DataSet]
+E = TypeVar("E", FieldInfo, ColumnInfo)
 
 LOCK_NAME = "data_sets.lock"
 
-_STATISTICS = ("statistics", "lengths")  # of fields and columns
-_JOINED = ("sources", "failures", "shards")  # lists of entries that tell which part they belong to
-_OWN = ("study", "counts", "splits", "filters", "fields", "columns", "content_digest")  # merged one by one
+_SAME = ("digest_algorithm", "aggregate", "per_sample", "samples_per_shard")  # in all parts
+# of a field, what may change from part to part; manifests of earlier versions do not say whether it is finite
+_MAY_CHANGE = ("statistics", "lengths", "description", "finite")
 
 
 def study_workspace(data: DataSet) -> Path:
@@ -73,199 +80,175 @@ def require_members(directory: Path, studies: Sequence[Workspace]) -> None:
 # ------------------------------------------------------------------------------- merging, pure
 
 
-def merge(parts: Sequence[Part]) -> Part:
+def merge(parts: Sequence[DataSet]) -> DataSet:
     """The manifest of several parts, whose rows follow each other; ShardError if they do not fit together."""
-    if len(parts) == 1:
-        return dict(parts[0])
     first = parts[0]
+    if len(parts) == 1:
+        return first
     for part in parts[1:]:
         _require_same(first, part)
-    shards = [entry for part in parts for entry in part["shards"]]
-    merged: Part = {
-        **first,
-        "study": {**first["study"], "finished": max(part["study"]["finished"] for part in parts)},
-        "counts": _summed([part["counts"] for part in parts]),
-        "splits": {**first["splits"], "counts": _summed([part["splits"]["counts"] for part in parts])},
-        "fields": _with_statistics([part["fields"] for part in parts]),
-        "columns": _with_statistics([part["columns"] for part in parts]),
-        "sources": [entry for part in parts for entry in part["sources"]],
-        "failures": sorted(
-            (entry for part in parts for entry in part["failures"]), key=lambda entry: -entry["num"]
-        ),
-        "shards": shards,
-        "content_digest": combine([entry["content_digest"] for entry in shards]),
-        "parts": [_remembered(part) for part in parts],
-    }
-    if "filters" in first:
-        merged["filters"] = _joined_filters([part["filters"] for part in parts])
-    return merged
+    shards = tuple(entry for part in parts for entry in part.shards)
+    failures = (group for part in parts for group in part.failures)
+    in_splits = {name: sum(part.splits.counts[name] for part in parts) for name in first.splits.counts}
+    return replace(
+        first,
+        study={**first.study, "finished": max(part.study["finished"] for part in parts)},
+        counts=reduce(add, (part.counts for part in parts)),
+        splits=replace(first.splits, counts=in_splits),
+        fields=_with_statistics([part.fields for part in parts]),
+        columns=_with_statistics([part.columns for part in parts]),
+        sources=tuple(source for part in parts for source in part.sources),
+        failures=tuple(sorted(failures, key=lambda group: -group.num)),
+        filters=_joined_filters([part.filters for part in parts]),
+        shards=shards,
+        content_digest=combine([entry.content_digest for entry in shards]),
+        parts=tuple(_remembered(part) for part in parts),
+    )
 
 
-def split(data: Part) -> list[Part]:
+def split(data: DataSet) -> list[DataSet]:
     """The parts that a manifest was merged from."""
-    if "parts" not in data:
-        return [{key: value for key, value in data.items() if key != "virtual"}]
-    return [_part(data, known) for known in data["parts"]]
+    if not data.parts:
+        return [replace(data, virtual=FileEntry())]
+    return [_part(data, known) for known in data.parts]
 
 
-def rows_of(part: Part) -> tuple[int, int]:
+def rows_of(part: DataSet) -> tuple[int, int]:
     """The planned rows [lo, hi) of a part."""
-    lo = part["sources"][0]["first_row"]
-    return lo, lo + part["counts"]["planned"]
+    lo = part.sources[0].first_row
+    return lo, lo + part.counts.planned
 
 
-def _part(data: Part, known: Part) -> Part:
-    lo, hi = known["rows"]
-    shards = [entry for entry in data["shards"] if lo <= entry["lo"] < hi]
-    mine: Part = {
-        **{key: value for key, value in data.items() if key not in ("parts", "virtual")},
-        **{key: known[key] for key in ("study", "counts", "filters") if key in known},
-        "splits": {**data["splits"], "counts": known["splits"]},
-        "sources": [e for e in data["sources"] if e["workspace"] == known["workspace"]],
-        "failures": [e for e in data["failures"] if e["workspace"] == known["workspace"]],
-        "shards": shards,
-        "content_digest": combine([entry["content_digest"] for entry in shards]),
-    }
-    for group in ("fields", "columns"):
-        mine[group] = [{**entry, **kept} for entry, kept in zip(data[group], known[group], strict=True)]
-    return mine
+def _part(data: DataSet, known: PartInfo) -> DataSet:
+    shards = tuple(entry for entry in data.shards if known.lo <= entry.lo < known.hi)
+    return replace(
+        data,
+        study=known.study,
+        counts=known.counts,
+        filters=known.filters,
+        splits=replace(data.splits, counts=known.splits),
+        sources=tuple(source for source in data.sources if source.workspace == known.workspace),
+        failures=tuple(group for group in data.failures if group.workspace == known.workspace),
+        shards=shards,
+        content_digest=combine([entry.content_digest for entry in shards]),
+        fields=tuple(
+            replace(field, statistics=kept.statistics, lengths=kept.lengths)
+            for field, kept in zip(data.fields, known.fields, strict=True)
+        ),
+        columns=tuple(
+            replace(column, statistics=kept.statistics)
+            for column, kept in zip(data.columns, known.columns, strict=True)
+        ),
+        parts=(),
+        virtual=FileEntry(),
+    )
 
 
-def _remembered(part: Part) -> Part:
+def _remembered(part: DataSet) -> PartInfo:
     """What of a part cannot be told from the merged manifest."""
-    out: Part = {
-        "workspace": part["sources"][0]["workspace"],
-        "rows": list(rows_of(part)),
-        **{key: part[key] for key in ("study", "counts", "filters") if key in part},
-        "splits": part["splits"]["counts"],
-        **{group: [_kept(entry) for entry in part[group]] for group in ("fields", "columns")},
-    }
-    return out
+    return PartInfo(
+        workspace=_place(part),
+        rows=rows_of(part),
+        study=part.study,
+        counts=part.counts,
+        splits=part.splits.counts,
+        filters=part.filters,
+        fields=tuple(PartStatistics(field.statistics, field.lengths) for field in part.fields),
+        columns=tuple(PartStatistics(column.statistics) for column in part.columns),
+    )
 
 
-def _kept(entry: Part) -> Part:
-    """The statistics of a field or column."""
-    return {key: entry[key] for key in _STATISTICS if key in entry}
-
-
-def _require_same(first: Part, other: Part) -> None:
+def _require_same(first: DataSet, other: DataSet) -> None:
     """Everything that is not the sum of the parts is the same in all."""
     lo, hi = rows_of(other)
-    for key in first.keys() | other.keys():
-        if key in _OWN or key in _JOINED:
-            continue
-        if first.get(key) != other.get(key):
-            raise ShardError(
-                f"rows {lo}-{hi - 1} do not fit the data set: their {key} is {other.get(key)!r}, "
-                f"that of the rows before is {first.get(key)!r}"
-            )
-    for group in ("fields", "columns"):
-        ours, theirs = _schema(first[group]), _schema(other[group])
-        for name in ours.keys() | theirs.keys():
-            if ours.get(name) != theirs.get(name):
+    refused = f"rows {lo}-{hi - 1} do not fit the data set"
+    for key in _SAME:
+        ours, theirs = getattr(first, key), getattr(other, key)
+        if ours != theirs:
+            raise ShardError(f"{refused}: their {key} is {theirs!r}, that of the rows before is {ours!r}")
+    for before, after in ((first.fields, other.fields), (first.columns, other.columns)):
+        known, found = _schema(before), _schema(after)
+        for name in known.keys() | found.keys():
+            if known.get(name) != found.get(name):
                 raise ShardError(
-                    f"rows {lo}-{hi - 1} do not fit the data set: '{name}' is {theirs.get(name, 'not there')}, "
-                    f"in the rows before it is {ours.get(name, 'not there')}"
+                    f"{refused}: '{name}' is {found.get(name, 'not there')}, "
+                    f"in the rows before it is {known.get(name, 'not there')}"
                 )
 
 
-def _schema(entries: Sequence[Part]) -> dict[str, Part]:
-    """What must not change from part to part, by name."""
-    left_out = (*_STATISTICS, "description", "finite")  # the last is not in manifests of earlier versions
-    return {_name(entry): {k: v for k, v in entry.items() if k not in left_out} for entry in entries}
+def _schema(entries: Sequence[FieldInfo] | Sequence[ColumnInfo]) -> dict[str, Mapping[str, Any]]:
+    """What must not change from part to part, by path."""
+    return {e.path: {k: v for k, v in to_plain(e).items() if k not in _MAY_CHANGE} for e in entries}
 
 
-def _name(entry: Part) -> str:
-    """Of a column its path, of a field its name."""
-    return str(entry["path"] if "path" in entry else entry["name"])
-
-
-def _with_statistics(groups: Sequence[Sequence[Part]]) -> list[Part]:
+def _with_statistics(groups: Sequence[Sequence[E]]) -> tuple[E, ...]:
     """The entries of the first part, with the statistics of all."""
-    named = [{_name(e): e for e in entries} for entries in groups]
-    out = []
-    for entry in groups[0]:
-        same = [entries[_name(entry)] for entries in named]
-        out.append({**entry, **{key: _merged([e[key] for e in same]) for key in _STATISTICS if key in entry}})
-    return out
+    by_path = [{entry.path: entry for entry in entries} for entries in groups]
+    merged = []
+    for first in groups[0]:
+        same = [entries[first.path] for entries in by_path]
+        entry = replace(first, statistics=merge_statistics([each.statistics for each in same]))
+        if isinstance(entry, FieldInfo):
+            lengths = [each.lengths for each in same if isinstance(each, FieldInfo)]
+            entry = replace(entry, lengths=merge_statistics(lengths))
+        merged.append(entry)
+    return tuple(merged)
 
 
-def _merged(found: Sequence[Any]) -> Any:
-    merged = merge_statistics([Statistics.from_json(entry) if entry else None for entry in found])
-    return None if merged is None else merged.to_json()
-
-
-def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    return {key: sum(each[key] for each in counts) for key in counts[0]}
-
-
-def _joined_filters(groups: Sequence[Sequence[Part]]) -> list[Part]:
-    found: dict[str, Part] = {}
-    for entry in (entry for entries in groups for entry in entries):
-        known = found.setdefault(entry["expression"], {**entry, "num": 0, "rows": []})
-        known["num"] += entry["num"]
-        known["rows"] = [*known["rows"], *entry["rows"]]
-    return list(found.values())
+def _joined_filters(groups: Sequence[Sequence[FilterInfo]]) -> tuple[FilterInfo, ...]:
+    found: dict[str, FilterInfo] = {}
+    for one in (one for filters in groups for one in filters):
+        known = found.get(one.expression, FilterInfo(one.expression, 0, ()))
+        found[one.expression] = FilterInfo(one.expression, known.num + one.num, (*known.rows, *one.rows))
+    return tuple(found.values())
 
 
 # ------------------------------------------------------------------------------- on disk
 
 
-def publish(
-    workspace: Workspace,
-    aggregate: StepInstance,
-    part: Part,
-    make_part: MakePart,
-    write_virtual: WriteVirtual,
-) -> bool:
+def publish(workspace: Workspace, aggregate: StepInstance, part: DataSet, make_part: MakePart) -> bool:
     """Put a study's part into the manifest of its data set, in place of what it had there before.
 
     A reader finds the data set as it was or as it is now. False if a study before this one is not finished: then its
     manifest step will take this part in.
     """
-    directory = workspace.data_set_dir(aggregate)
-    part = json.loads(json.dumps(part))  # lists where there may be tuples, as in parts that were stored
     with _alone(workspace):
         parts = [part, *_others(workspace, aggregate, part, make_part).values()]
-        fitting: list[Part] = []
+        fitting: list[DataSet] = []
         for each in sorted(parts, key=rows_of):
             if rows_of(each)[0] == (rows_of(fitting[-1])[1] if fitting else 0):
                 fitting.append(each)
         if not fitting:
             return False
-        write_manifest_file(directory, merge(fitting), write_virtual)
+        write_manifest_file(workspace.data_set_dir(aggregate), merge(fitting))
     return any(each is part for each in fitting)
 
 
-def _number(part: Part) -> str:
-    return str(part["sources"][0]["workspace"])
+def _place(part: DataSet) -> str:
+    """The workspace that a part was made in, below the study's."""
+    return part.sources[0].workspace
 
 
 def _others(
-    workspace: Workspace, aggregate: StepInstance, part: Part, make_part: MakePart
-) -> dict[str, Part]:
+    workspace: Workspace, aggregate: StepInstance, part: DataSet, make_part: MakePart
+) -> dict[str, DataSet]:
     """The parts of other studies: those in the manifest, and those that it does not have although they are done."""
-    from merlin.workspace.directory import members
-
     try:
-        known = split(read_manifest_json(workspace.data_set_dir(aggregate) / NAME))
+        known = split(read_manifest(workspace.data_set_dir(aggregate)))
     except ShardError:  # there is none, or it is damaged
         known = []
-    others = {_number(each): each for each in known if _number(each) != _number(part)}
+    others = {_place(each): each for each in known if _place(each) != _place(part)}
     for member in members(workspace):
         if member.member in others or member.path == workspace.path:
             continue
         instance = _finished_manifest(member, aggregate.id)
         if instance is not None:
-            others[member.member] = json.loads(json.dumps(make_part(member, instance)))
+            others[member.member] = make_part(member, instance)
     return others
 
 
 def _finished_manifest(member: Workspace, aggregate_id: str) -> StepInstance | None:
     """The manifest instance of a study over this aggregate, if its task has ended ok."""
-    from merlin.ledger.replay import replay
-    from merlin.plan.plan import StepKind
-
     for instance in member.plan.instances:
         if instance.kind is StepKind.MANIFEST and instance.finishes == aggregate_id:
             ended = replay(member.ledger_dir, member.plan).outcomes[instance.id][0]
@@ -276,13 +259,11 @@ def _finished_manifest(member: Workspace, aggregate_id: str) -> StepInstance | N
 @contextmanager
 def _alone(workspace: Workspace) -> Iterator[None]:
     """One study at a time changes the data sets of a workspace; others wait. The kernel forgets killed ones."""
-    from merlin.workspace.directory import INFO_DIR
-
     with locked(workspace.root / INFO_DIR / LOCK_NAME, wait=True):
         yield
 
 
-def write_manifest_file(directory: Path, data: Part, write_virtual: WriteVirtual) -> None:
+def write_manifest_file(directory: Path, data: DataSet) -> None:
     """Replace the manifest, and what it vouches for, in one rename.
 
     A manifest that is replaced keeps its own file of the virtual data set until then, so the new one gets another
@@ -294,10 +275,9 @@ def write_manifest_file(directory: Path, data: Part, write_virtual: WriteVirtual
     path = directory / name
     write_virtual(path, data)
     content = path.read_bytes()
-    virtual = {"file": name, "size_bytes": len(content), "digest": digest_bytes(content)}
-    if name != VIRTUAL_NAME:
-        virtual["before"] = _digest_of(directory / VIRTUAL_NAME)
-    write_text(directory / NAME, manifest_text({**data, "virtual": virtual}))
+    before = _digest_of(directory / VIRTUAL_NAME) if name != VIRTUAL_NAME else ""
+    virtual = FileEntry(name, len(content), digest_bytes(content), before)
+    write_text(directory / NAME, manifest_text(replace(data, virtual=virtual)))
     if name != VIRTUAL_NAME:
         _lead(directory / VIRTUAL_NAME, path)
     for old in directory.glob(_generation("*")):
@@ -320,10 +300,10 @@ def _generation(number: int | str) -> str:
 def _free_name(directory: Path) -> str:
     """`ensemble.h5` for the first manifest; then a name that the manifest of now does not use."""
     try:
-        used = read_manifest_json(directory / NAME)["virtual"]["file"]
+        used = read_manifest(directory).virtual.file
     except NotADataSetError:
         return VIRTUAL_NAME
-    except (ShardError, KeyError):
+    except ShardError:
         used = ""  # damaged: it is replaced
     number = 1
     while _generation(number) == used:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import TEMPORARY_SUFFIX
 from merlin.errors import ShardError
+from merlin.ledger.replay import Replay
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
-from merlin.shards.format import splits
-from merlin.shards.format.counts import OUTCOMES, Counts
-from merlin.shards.format.digest import ALGORITHM, block_rows, combine, digest_array
-from merlin.shards.format.rows import RowMap, row_map, to_ranges
+from merlin.shards.format.counts import Counts
+from merlin.shards.format.digest import block_rows, combine, digest_array
+from merlin.shards.format.manifest_file import (
+    ColumnInfo,
+    DataSet,
+    FailureGroup,
+    FieldInfo,
+    FilterInfo,
+    ShardEntry,
+    SourceInfo,
+    SplitInfo,
+)
+from merlin.shards.format.rows import Ranges, RowMap, row_map, to_ranges
 from merlin.shards.format.shard_info import (
     DatasetInfo,
     ShardInfo,
@@ -29,22 +40,25 @@ from merlin.shards.format.shard_info import (
     read_info,
     shard_name,
 )
+from merlin.shards.format.splits import split_indices
 from merlin.shards.format.statistics import Statistics, merge
-from merlin.shards.format.virtual import write_virtual
 from merlin.shards.writing import bundle
 from merlin.shards.writing.cleanup import clean_data_set
 from merlin.shards.writing.gather import codec_of, write_shard
 from merlin.shards.writing.growing import publish
-
-if TYPE_CHECKING:
-    from merlin.ledger.replay import Replay
-    from merlin.workspace.directory import Workspace
+from merlin.workspace.directory import Workspace
 
 MAX_CAUSES = 1000  # groups of failed tasks that are listed with their cause; the rest share one entry
 
+Array = np.ndarray[Any, Any]
 # of a shard of an aggregate, whose rows that ended ok are given
-Describe = Callable[["Workspace", StepInstance, RowMap, int, np.ndarray[Any, Any]], ShardInfo]
+Describe = Callable[[Workspace, StepInstance, RowMap, int, Array], ShardInfo]
 
+# of a field, what the plan says and the data set only repeats
+_AS_PLANNED = (
+    *("name", "kind", "units", "description", "axes", "layout", "channels"),
+    *("ragged", "graph", "role", "keep_bits", "expression", "finite"),
+)
 _MISSING = (Outcome.INTERRUPTED, NO_OUTCOME)
 
 
@@ -55,7 +69,7 @@ def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> Non
     written again first. Raises ShardError if rows are lost.
     """
     aggregate = workspace.instance(manifest_instance.finishes)
-    publish(workspace, aggregate, make_part(workspace, manifest_instance), make_part, write_virtual)
+    publish(workspace, aggregate, make_part(workspace, manifest_instance), make_part)
     clean_data_set(workspace, aggregate)
     shutil.rmtree(workspace.path / aggregate.id / bundle.DIRECTORY, ignore_errors=True)
     _remove_leftovers(workspace.data_set_dir(aggregate), row_map(workspace, aggregate))
@@ -63,13 +77,11 @@ def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> Non
 
 def make_part(
     workspace: Workspace, manifest_instance: StepInstance, describe: Describe | None = None
-) -> dict[str, Any]:
+) -> DataSet:
     """What this study's rows put into the manifest, as if they were the whole data set.
 
     `describe` gives the description of a shard; by default shards that are not as they should be are written again.
     """
-    from merlin.ledger.replay import Replay
-
     aggregate = workspace.instance(manifest_instance.finishes)
     rows = row_map(workspace, aggregate)
     replay = Replay(workspace.ledger_dir, workspace.plan)
@@ -78,11 +90,23 @@ def make_part(
     for shard in rows.shards:
         present = present_rows(rows, outcomes, shard)
         summary.add((describe or _current)(workspace, aggregate, rows, shard, present), present)
-    return {
-        **_about(workspace, aggregate, rows),
-        **_fates(workspace, rows, outcomes, replay, summary.filtered_rows()),
-        **summary.to_json(),
-    }
+    plan = workspace.plan
+    return summary.data_set(
+        workspace.data_set_dir(aggregate),
+        aggregate.id,
+        study={
+            "name": plan.name,
+            "study_id": plan.study_id,
+            "spec_digest": plan.spec_digest,
+            "code_version": plan.code_version,
+            "seed": plan.seed,
+            "created": plan.created,
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        },
+        per_sample=rows.per_sample,
+        sources=_sources(workspace, rows, outcomes, summary.filtered_rows()),
+        failures=_failures(workspace, rows, replay),
+    )
 
 
 def _remove_leftovers(directory: Path, rows: RowMap) -> None:
@@ -95,7 +119,7 @@ def _remove_leftovers(directory: Path, rows: RowMap) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def present_rows(rows: RowMap, outcomes: list[RunMap], shard: int) -> np.ndarray[Any, Any]:
+def present_rows(rows: RowMap, outcomes: list[RunMap], shard: int) -> Array:
     """The rows of a shard whose tasks ended ok."""
     lo, hi = rows.shard_range(shard)
     mask = np.zeros(hi - lo, dtype=bool)
@@ -106,7 +130,7 @@ def present_rows(rows: RowMap, outcomes: list[RunMap], shard: int) -> np.ndarray
 
 
 def _current(
-    workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: np.ndarray[Any, Any]
+    workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: Array
 ) -> ShardInfo:
     """The shard's description; the shard is written again unless it holds exactly the rows `present`."""
     directory = workspace.data_set_dir(aggregate)
@@ -122,7 +146,7 @@ def _current(
     return write_shard(workspace, aggregate, shard, to_ranges(absent))
 
 
-def _holds(info: ShardInfo, present: np.ndarray[Any, Any]) -> bool:
+def _holds(info: ShardInfo, present: Array) -> bool:
     """Whether the shard's rows and the filtered ones are together exactly these, told by the digest of its rows."""
     filtered = _filtered_rows(info)
     if not np.isin(filtered, present).all():
@@ -133,9 +157,8 @@ def _holds(info: ShardInfo, present: np.ndarray[Any, Any]) -> bool:
     return any(d.name == "row" and d.blocks == blocks for d in info.datasets)
 
 
-def _filtered_rows(info: ShardInfo) -> np.ndarray[Any, Any]:
-    ranges = [np.arange(a, b) for listed in info.filtered.values() for a, b in listed]
-    return np.sort(np.concatenate(ranges)) if ranges else np.zeros(0, dtype=np.int64)
+def _filtered_rows(info: ShardInfo) -> Array:
+    return _sorted([np.arange(a, b) for ranges in info.filtered.values() for a, b in ranges])
 
 
 class Numbered(Protocol):
@@ -144,7 +167,7 @@ class Numbered(Protocol):
     @property
     def aggregate(self) -> Aggregate: ...
 
-    def sample_ids(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...
+    def sample_ids(self, rows: Array) -> Array: ...
 
 
 class Summary:
@@ -152,17 +175,15 @@ class Summary:
 
     def __init__(self, rows: Numbered) -> None:
         self.rows = rows
-        self.infos: list[dict[str, Any]] = []
+        self.shards: list[ShardEntry] = []
         self.columns: dict[str, DatasetInfo] = {}
         self._statistics: dict[str, Statistics | None] = {}
         self._in_split = np.zeros(len(rows.aggregate.splits) + 1, dtype=np.int64)
-        self._filtered: dict[str, list[np.ndarray[Any, Any]]] = {text: [] for text in rows.aggregate.valid}
+        self._filtered: dict[str, list[Array]] = {text: [] for text in rows.aggregate.valid}
 
-    def add(self, info: ShardInfo, present: np.ndarray[Any, Any]) -> None:
+    def add(self, info: ShardInfo, present: Array) -> None:
         """Take in a shard; `present` are the rows whose tasks ended ok."""
-        names = ("file", "shard", "lo", "hi", "num_rows", "size_bytes")
-        digests = ("file_digest", "content_digest", "info_digest")
-        self.infos.append({name: getattr(info, name) for name in (*names, *digests)})
+        self.shards.append(ShardEntry.of(info))
         for dataset in info.datasets:
             known = self.columns.setdefault(dataset.name, dataset)
             if (known.dtype, known.shape[1:]) != (dataset.dtype, dataset.shape[1:]):
@@ -176,136 +197,108 @@ class Summary:
             self._filtered.setdefault(expression, []).extend(np.arange(a, b) for a, b in ranges)
         stored = np.setdiff1d(present, _filtered_rows(info), assume_unique=True)
         aggregate = self.rows.aggregate
-        member = splits.split_indices(self.rows.sample_ids(stored), dict(aggregate.splits), aggregate.seed)
+        member = split_indices(self.rows.sample_ids(stored), dict(aggregate.splits), aggregate.seed)
         self._in_split += np.bincount(member, minlength=len(self._in_split))
 
-    def filtered_rows(self) -> np.ndarray[Any, Any]:
+    def filtered_rows(self) -> Array:
         """All rows that a filter rejected, ascending."""
-        parts = [rows for found in self._filtered.values() for rows in found]
-        return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+        return _sorted([rows for found in self._filtered.values() for rows in found])
 
-    def to_json(self) -> dict[str, Any]:
+    def data_set(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        study: dict[str, Any],
+        per_sample: bool,
+        sources: Sequence[SourceInfo],
+        failures: Sequence[FailureGroup],
+    ) -> DataSet:
+        """The manifest, but for the file that shows all shards as one."""
         aggregate = self.rows.aggregate
-        names = [name for name, _ in aggregate.splits]
-        counted = dict(zip(names, self._in_split.tolist(), strict=False))
-        return {
-            "content_digest": combine([info["content_digest"] for info in self.infos]),
-            "filters": self._filters_json(),
-            "fields": [self._field_json(field) for field in aggregate.fields],
-            "columns": [
-                {
-                    "path": name,
-                    "dtype": column.dtype,
-                    "shape": column.shape[1:],
-                    "ragged": column.ragged,
-                    "statistics": self._statistics_json(name),
-                }
-                for name, column in self.columns.items()
-            ],
-            "splits": {
-                "algorithm": splits.ALGORITHM,
-                "seed": aggregate.seed,
-                "fractions": dict(aggregate.splits),
-                "counts": counted,
-            },
-            "shards": self.infos,
-        }
+        in_splits = zip(aggregate.splits, self._in_split.tolist(), strict=False)
+        return DataSet(
+            directory=directory,
+            study=study,
+            aggregate=name,
+            per_sample=per_sample,
+            samples_per_shard=aggregate.samples_per_shard,
+            counts=reduce(add, (source.counts for source in sources)),
+            sources=tuple(sources),
+            failures=tuple(failures),
+            content_digest=combine([entry.content_digest for entry in self.shards]),
+            filters=tuple(
+                FilterInfo(expression, sum(map(len, parts)), to_ranges(_sorted(parts)))
+                for expression, parts in self._filtered.items()
+            ),
+            fields=tuple(self._field(field) for field in aggregate.fields),
+            columns=tuple(
+                ColumnInfo(path, column.dtype, column.shape[1:], self._statistics[path], column.ragged)
+                for path, column in self.columns.items()
+            ),
+            splits=SplitInfo(
+                dict(aggregate.splits), aggregate.seed, {split: num for (split, _), num in in_splits}
+            ),
+            shards=tuple(self.shards),
+        )
 
-    def _statistics_json(self, name: str) -> dict[str, Any] | None:
-        statistics = self._statistics.get(name)
-        return statistics.to_json() if statistics is not None else None
-
-    def _filters_json(self) -> list[dict[str, Any]]:
-        found = []
-        for expression, parts in self._filtered.items():
-            ranges = to_ranges(np.sort(np.concatenate(parts))) if parts else []
-            found.append({"expression": expression, "num": _total(ranges), "rows": ranges})
-        return found
-
-    def _field_json(self, field: PlannedField) -> dict[str, Any]:
+    def _field(self, field: PlannedField) -> FieldInfo:
         column = self.columns[f"{field.path}/values" if field.ragged else field.path]
         codec = codec_of(field, self.rows.aggregate)
         is_compressed = not (codec.is_none or column.dtype == TEXT_DTYPE)
-        copied = (
-            *("name", "kind", "units", "description", "axes", "layout", "channels"),
-            *("ragged", "graph", "role", "keep_bits", "expression", "finite"),
+        return FieldInfo(
+            **{
+                **{name: getattr(field, name) for name in _AS_PLANNED},
+                "dtype": column.dtype,
+                "shape": column.shape[1:],
+                "compression": codec.name if is_compressed else "none",
+                "shuffle": codec.shuffle if is_compressed else "",
+                "statistics": self._statistics[column.name],
+                "lengths": self._statistics[f"{field.path}/offsets"] if field.ragged else None,
+            }
         )
-        found = {
-            **{name: getattr(field, name) for name in copied},
-            "dtype": column.dtype,
-            "shape": column.shape[1:],
-            "compression": codec.name if is_compressed else "none",
-            "shuffle": codec.shuffle if is_compressed else "",
-            "statistics": self._statistics_json(column.name),
-        }
-        if field.ragged:
-            found["lengths"] = self._statistics_json(f"{field.path}/offsets")
-        return found
 
 
-def _about(workspace: Workspace, aggregate: StepInstance, rows: RowMap) -> dict[str, Any]:
-    plan = workspace.plan
-    return {
-        "digest_algorithm": ALGORITHM,
-        "study": {
-            "name": plan.name,
-            "study_id": plan.study_id,
-            "spec_digest": plan.spec_digest,
-            "code_version": plan.code_version,
-            "seed": plan.seed,
-            "created": plan.created,
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        },
-        "aggregate": aggregate.id,
-        "per_sample": rows.per_sample,
-        "samples_per_shard": rows.aggregate.samples_per_shard,
-    }
+def _sorted(parts: Sequence[Array]) -> Array:
+    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _fates(
-    workspace: Workspace,
-    rows: RowMap,
-    outcomes: list[RunMap],
-    replay: Replay,
-    filtered_rows: np.ndarray[Any, Any],
-) -> dict[str, Any]:
+def _sources(
+    workspace: Workspace, rows: RowMap, outcomes: list[RunMap], filtered_rows: Array
+) -> list[SourceInfo]:
     """What became of every planned task: counts, and the ranges of those that are not in the data set."""
-    sources: list[dict[str, Any]] = []
+    found = []
     for name, runs in zip(rows.aggregate.sources, outcomes, strict=True):
-        failed, skipped = runs.ranges(FAILURES), runs.ranges([Outcome.SKIPPED])
-        missing = runs.ranges(_MISSING)
         first = rows.first_row(name)
         mine = filtered_rows[(filtered_rows >= first) & (filtered_rows < first + rows.num_tasks)]
-        filtered = to_ranges(mine - first)
-        counts = Counts(
-            planned=rows.num_tasks,
-            ok=_total(runs.ranges([Outcome.OK])) - len(mine),
-            failed=_total(failed),
-            filtered=len(mine),
-            skipped=_total(skipped),
-            missing=_total(missing),
-        )
-        source = {
-            "id": name,
-            "workspace": workspace.member,
-            "first_row": first,
-            "first_sample": rows.first_sample,
-            "num_tasks": rows.num_tasks,
+        lost: dict[str, Ranges] = {
+            "failed": tuple(runs.ranges(FAILURES)),
+            "filtered": to_ranges(mine - first),
+            "skipped": tuple(runs.ranges([Outcome.SKIPPED])),
+            "missing": tuple(runs.ranges(_MISSING)),
         }
-        fates = {"failed": failed, "filtered": filtered, "skipped": skipped, "missing": missing}
-        sources.append(
-            {**source, "params": workspace.instance(name).params, "counts": asdict(counts), **fates}
+        nums = {outcome: _total(ranges) for outcome, ranges in lost.items()}
+        ok = _total(runs.ranges([Outcome.OK])) - len(mine)
+        found.append(
+            SourceInfo(
+                id=name,
+                workspace=workspace.member,
+                first_row=first,
+                first_sample=rows.first_sample,
+                num_tasks=rows.num_tasks,
+                params=workspace.instance(name).params,
+                counts=Counts(planned=rows.num_tasks, ok=ok, **nums),
+                **lost,
+            )
         )
-    keys = ("planned", *OUTCOMES)
-    total = {key: sum(source["counts"][key] for source in sources) for key in keys}
-    return {"counts": total, "sources": sources, "failures": _failures(workspace, rows, replay)}
+    return found
 
 
-def _total(ranges: list[tuple[int, int]]) -> int:
+def _total(ranges: Sequence[tuple[int, int]]) -> int:
     return sum(b - a for a, b in ranges)
 
 
-def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[dict[str, Any]]:
+def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[FailureGroup]:
     """Failed tasks by source and cause, most frequent first."""
     groups: dict[tuple[str, str], list[int]] = {}
     for failed in replay.failures(rows.aggregate.sources):
@@ -316,6 +309,5 @@ def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[dict[s
     found = []
     for (source, cause), tasks in sorted(groups.items(), key=lambda item: -len(item[1])):
         ranges = to_ranges(np.unique(np.array(tasks, dtype=np.int64)))
-        of = {"source": source, "workspace": workspace.member}
-        found.append({**of, "cause": cause, "num": _total(ranges), "tasks": ranges})
+        found.append(FailureGroup(source, cause, _total(ranges), ranges, workspace.member))
     return found

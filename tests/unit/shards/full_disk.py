@@ -52,9 +52,9 @@ def columns(directory: Path) -> Case:
     wanted = [OutColumn("a", np.dtype(float), (1000,)), OutColumn("b", np.dtype(np.int64))]
 
     def write() -> None:
-        with writing_columns(directory / "file.h5", wanted, 500) as file:
+        with writing_columns(directory / "file.h5", wanted, 500) as write_block:
             for lo in range(0, 500, 50):
-                file.write(lo, {"a": np.ones((50, 1000)), "b": np.arange(50)})
+                write_block(lo, {"a": np.ones((50, 1000)), "b": np.arange(50)})
 
     return Case(directory, write)
 

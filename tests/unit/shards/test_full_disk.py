@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ from merlin.shards.format.hdf5_file import NewFile
 @pytest.mark.parametrize("kind", full_disk.CASES)
 def test_a_file_that_cannot_be_written_costs_no_process(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, full_disk.__file__, str(tmp_path), kind]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # where the modules that tests share are
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=known)
     assert done.returncode == 0, done.stderr
     attempts = json.loads(done.stdout)
     assert len(attempts) > 10

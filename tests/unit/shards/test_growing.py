@@ -1,6 +1,5 @@
 """A data set that grows: parts are merged, taken out again, and replaced; a reader sees the old or the new one."""
 
-import json
 from dataclasses import replace
 
 import h5py
@@ -15,7 +14,7 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.manifest_file import read_manifest, read_manifest_json
+from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.rows import row_map
 from merlin.shards.proving.verify import verify
 from merlin.shards.writing import growing
@@ -209,12 +208,12 @@ def test_parts_come_out_as_they_went_in(tmp_path):
     extension.failures = {(0, 3): "bad"}
     extension.not_run = {(0, 5)}
     run(extension, first=40)
-    parts = [json.loads(json.dumps(make_part(s.workspace, s.manifest))) for s in (study, extension)]
+    parts = [make_part(s.workspace, s.manifest) for s in (study, extension)]
     assert growing.split(growing.merge(parts)) == parts
     publish(extension)
-    stored = growing.split(read_manifest_json(study.directory / "manifest.json"))
+    stored = growing.split(read_manifest(study.directory))
     for part in (*parts, *stored):
-        part["study"].pop("finished")
+        part.study.pop("finished")
     assert stored == parts
 
 
@@ -300,11 +299,11 @@ def test_parts_that_do_not_fit_are_refused(tmp_path):
     study, extension = grown(tmp_path)
     run(extension, first=40)
     ours, theirs = (make_part(s.workspace, s.manifest) for s in (study, extension))
-    other = {**theirs, "fields": [{**theirs["fields"][0], "dtype": "<f4"}, *theirs["fields"][1:]]}
-    with pytest.raises(ShardError, match="'energy' is"):
+    other = replace(theirs, fields=(replace(theirs.fields[0], dtype="<f4"), *theirs.fields[1:]))
+    with pytest.raises(ShardError, match="'fields/energy' is"):
         growing.merge([ours, other])
     with pytest.raises(ShardError, match="samples_per_shard"):
-        growing.merge([ours, {**theirs, "samples_per_shard": 7}])
+        growing.merge([ours, replace(theirs, samples_per_shard=7)])
     assert growing.merge([ours]) == ours
 
 

@@ -20,6 +20,7 @@ from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.shard_info import read_info
+from merlin.shards.format.statistics import Statistics
 from merlin.shards.proving.verify import verify
 
 
@@ -429,7 +430,7 @@ def narrow(directory, shard, name, **statistics):
     path = directory / f"shard_{shard:05d}.json"
     info = read_info(path)
     datasets = tuple(
-        replace(d, statistics=replace(d.statistics, **statistics)) if d.name == name else d
+        replace(d, statistics=Statistics.from_json({**d.statistics.to_json(), **statistics})) if d.name == name else d
         for d in info.datasets
     )
     path.write_text(replace(info, datasets=datasets).to_json())
