@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, shown
@@ -41,22 +40,16 @@ class StepGraph:
         }
         return cls(steps, parents)
 
-    @cached_property
-    def _ancestors(self) -> dict[str, frozenset[str]]:
-        return {}
-
-    def ancestors(self, name: str) -> frozenset[str]:
+    def ancestors(self, name: str) -> set[str]:
         """Every step that ends before this one starts, or is in a circle with it."""
-        if name not in self._ancestors:
-            found: set[str] = set()
-            todo = list(self.parents.get(name, ()))
-            while todo:
-                parent = todo.pop()
-                if parent not in found:
-                    found.add(parent)
-                    todo.extend(self.parents[parent])
-            self._ancestors[name] = frozenset(found)
-        return self._ancestors[name]
+        found: set[str] = set()
+        todo = list(self.parents.get(name, ()))
+        while todo:
+            parent = todo.pop()
+            if parent not in found:
+                found.add(parent)
+                todo.extend(self.parents[parent])
+        return found
 
     def kind(self, name: str) -> str:
         """cmd, function or aggregate; "" if the step says none of them."""
@@ -138,9 +131,9 @@ def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
         findings.error(run.get(given[1]).key_place, message, text=given[1], hint=hint, code="step-kind")
     if not given:
         empty = next((run.get(kind) for kind in KINDS if kind in run.mapping), None)
-        message = empty.key_place if empty else run.key_place
+        place = empty.key_place if empty else run.key_place
         hint = 'give run one of cmd, function ("module:callable") and aggregate'
-        findings.error(message, f"step {name!r} has nothing to run", hint=hint, code="step-kind")
+        findings.error(place, f"step {name!r} has nothing to run", hint=hint, code="step-kind")
     for kind in ("cmd", "restart"):
         entry = run.get(kind)
         if isinstance(entry.content, str) and not entry.content.strip():
@@ -155,17 +148,12 @@ def _check_allocations(entry: Entry, name: str, findings: Findings) -> None:
         try:
             allocated_procs(allocation)
         except Problem as problem:
-            findings.error(
-                entry.place,
-                f"step {name!r}: {problem}",
-                text=f"$(LAUNCHER)[{allocation}]",
-                hint=problem.hint,
-                code="launcher",
-            )
+            text, message = f"$(LAUNCHER)[{allocation}]", f"step {name!r}: {problem}"
+            findings.error(entry.place, message, text=text, hint=problem.hint, code="launcher")
 
 
 def _check_keys_of_cmd(name: str, kind: str, run: Entry, study_shell: str, findings: Findings) -> None:
-    """What a function or an aggregate would not heed; the study's own shell is written into every archived step."""
+    """Keys without an effect on a function or an aggregate; the study's own shell is in every archived step."""
     for key in ("restart", "timeout", "shell"):
         entry = run.get(key)
         if entry.is_null or (key == "shell" and entry.text == study_shell):
