@@ -60,7 +60,7 @@ def evaluate_command(
     require_matplotlib()
     with needing_torch("evaluating a model"):
         from merlin.train.results.evaluate import evaluate
-        from merlin.train.results.report import write_report
+        from merlin.train.results.report.write import write_report
     with progress_bar("evaluate", "samples", quiet=as_json) as report:
         evaluation = evaluate(
             run.path, split=split, data=data, device=run.device, trust_code=run.trust_code, progress=report

@@ -59,11 +59,11 @@ def predict_file(
     step = max(batch_size, min(_BLOCK, _BLOCK_BYTES // row_bytes) // batch_size * batch_size)
     facts = {"model": surrogate.best.name, "run": str(surrogate.best.directory.resolve().parent)}
     try:
-        with writing_columns(out, columns, samples.num, facts) as file:
+        with writing_columns(out, columns, samples.num, facts) as write:
             for lo, given in samples.blocks(step):
                 made = surrogate.predict_arrays(given, wanted, batch_size)
                 inputs = given[0].T if surrogate.inputs else ()
-                file.write(lo, dict(zip(names, [*inputs, *(made[q.name] for q in wanted)], strict=True)))
+                write(lo, dict(zip(names, [*inputs, *(made[q.name] for q in wanted)], strict=True)))
                 outside.update(surrogate.outside(given))
                 progress(lo + len(given[0]), samples.num)
     finally:

@@ -11,9 +11,8 @@ from digit_data import digits, make_digit_data
 from train_run import YAML, train_run
 
 from merlin.errors import ConfigError, UsageError
-from merlin.shards.reading.reader import open_shards
+from merlin.shards.ensemble import open_shards
 from merlin.train.config_file import load_config, parse_config
-from merlin.train.data import with_channels
 from merlin.train.lbann.emit import emit
 from merlin.train.models.base import Shapes
 from merlin.train.models.registry import build
@@ -21,7 +20,7 @@ from merlin.train.prepare import check, open_data, prepare
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.export import export_model
 from merlin.train.results.predict import predict_file
-from merlin.train.results.report import write_report
+from merlin.train.results.report.write import write_report
 from merlin.train.results.surrogate import ExtrapolationWarning, load_surrogate
 from merlin.train.run_directory import RunDirectory
 from merlin.train.widths import obstacle
@@ -62,7 +61,7 @@ def test_numbers_and_series_stand_side_by_side_and_images_have_entries_of_their_
     assert opened.shapes.inputs == (*(f"margins[{i}]" for i in range(9)), "brightness", "noise")
     assert opened.shapes.input_images == {"image": (1, 9, 9)} and not opened.shapes.images
     dataset = opened.dataset("train")
-    batch = with_channels(dataset[list(range(20))])
+    batch = opened.shapes.with_channels(dataset[list(range(20))])
     ens, rows = open_shards(data), dataset.rows[:20]
     assert batch["inputs"].shape == (20, 11) and batch["image"].shape == (20, 1, 9, 9)
     logs = np.log10(ens["margins"][dataset.rows].astype(np.float64))  # one mean for all numbers of the series
@@ -88,7 +87,7 @@ def test_a_surrogate_is_asked_in_physical_units(data: Path, run: RunDirectory) -
     given = given_to(data)
     found = surrogate.predict(given, batch_size=5)["label"]
     opened = open_data(run, load_config(run.config_path).config)
-    batch = with_channels(opened.dataset(None)[list(range(12))])
+    batch = opened.shapes.with_channels(opened.dataset(None)[list(range(12))])
     with torch.no_grad():
         made = surrogate.best.trainee.predict(batch["inputs"], batch)["scalars"].numpy()
     np.testing.assert_allclose(found, opened.dataset(None).inverse("scalars", made)[:, 0], rtol=1e-4)
@@ -237,7 +236,7 @@ def test_models_say_what_they_cannot_take(data: Path, tmp_path: Path, word: str,
 
 def test_images_of_any_size_may_be_seen() -> None:
     def model(height: int, width: int, **options):
-        shapes = Shapes((), ("y",), input_images={"a": (1, height, width), "b": (3, height, width)})
+        shapes = Shapes.of((), ("y",), input_images={"a": (1, height, width), "b": (3, height, width)})
         return build("regressor", shapes, {"width": 8, "depth": 1, **options})
 
     for size in ((28, 28), (8, 13)):
@@ -251,7 +250,7 @@ def test_images_of_any_size_may_be_seen() -> None:
 
 def test_a_model_without_images_has_the_weights_that_it_had() -> None:
     torch.manual_seed(3)
-    found = build("regressor", Shapes(("a", "b"), ("y",)), {"width": 4, "depth": 1})
+    found = build("regressor", Shapes.of(("a", "b"), ("y",)), {"width": 4, "depth": 1})
     assert list(found.state_dict()) == [
         "layers.0.weight",
         "layers.0.bias",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,16 +18,15 @@ from trained import make_trained
 
 from merlin.errors import NotADataSetError, ShardError, TrainingError, UsageError
 from merlin.shards.ensemble import open_shards
-from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.figure import make_figure, picture
 from merlin.train.quantities import Quantity
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.history import Curve, History, Round, Trained, read_history
-from merlin.train.results.report import write_report
-from merlin.train.results.report.agreement import Agreement, Errors, draw, draw_errors
+from merlin.train.results.report.agreement import Panels
 from merlin.train.results.report.lineage import Lineage
 from merlin.train.results.report.sections import make_sections
 from merlin.train.results.report.tables import trainers_table
+from merlin.train.results.report.write import write_report
 from merlin.train.results.scores import ImageScores, ScalarScores
 from merlin.train.results.similarity import ssim
 from merlin.train.results.surrogate import load_surrogate
@@ -251,7 +249,7 @@ def test_histories_tell_where_models_came_from(tmp_path: Path) -> None:
     ]
     assert np.isnan(history.validation["loss"][2].values[0])
     assert history.trainers[1] == Trained(1, 10, 3.0, 100.0, "finished")
-    lineage = Lineage.of(history, (0, 10))
+    lineage = Lineage(history, (0, 10))
     assert lineage.taken == 2 and "go back to trainer 0" in lineage.note
 
 
@@ -262,13 +260,9 @@ def test_predictions_that_are_not_finite_are_drawn_all_the_same() -> None:
     scores = ScalarScores()
     scores.add(predicted, true)
     quantity = Quantity("yield", "fields/yield")
-    chart = Agreement.of({"yield": (true, predicted)}, {"yield": quantity}, {"yield": scores.result()})
-    errors = Errors.of({"yield": (true, predicted)}, {"yield": quantity})
-    for drawn, height in (
-        (partial(draw, chart), chart.height),
-        (partial(draw_errors, errors), errors.height),
-    ):
-        assert picture(make_figure([Section("", "", "", height, drawn)], "", ""), "png", dpi=30)
+    chart = Panels.of({"yield": (true, predicted)}, {"yield": quantity})
+    for section in (chart.agreement("", "", "", {"yield": scores.result()}), chart.errors("", "")):
+        assert picture(make_figure([section], "", ""), "png", dpi=30)
 
 
 def test_a_tournament_of_many_trainers_is_drawn(run: RunDirectory) -> None:

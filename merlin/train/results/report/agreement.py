@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from merlin.shards.plot import canvas as look
-from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
+from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas, Section
 from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label, number
 from merlin.train.quantities import Quantity
 
@@ -17,7 +18,8 @@ Pairs = Mapping[str, tuple[Array, Array]]  # true and predicted (n,)
 
 _PER_LINE = 5
 _MAX_PANELS = 60
-_SPACE = 0.62  # beside and below a panel, for ticks and names
+_SPACE = 0.62  # beside and below a panel of true against predicted values, for ticks and names
+_HISTOGRAM = 1.35  # height of a line of histograms
 
 
 @dataclass(frozen=True)
@@ -26,40 +28,48 @@ class Panel:
     units: str
     true: Array
     predicted: Array
-    r2: float
 
 
 @dataclass(frozen=True)
-class Agreement:
-    panels: tuple[Panel, ...]
+class Panels:
+    """Panels side by side, so many in each line."""
+
+    panels: Sequence[Panel]
 
     @staticmethod
-    def of(pairs: Pairs, quantities: Mapping[str, Quantity], scores: Mapping[str, Any]) -> Agreement:
-        return Agreement(
-            tuple(
-                Panel(name, quantities[name].units, true, predicted, scores[name]["r2"])
-                for name, (true, predicted) in list(pairs.items())[:_MAX_PANELS]
-            )
-        )
+    def of(pairs: Pairs, quantities: Mapping[str, Quantity]) -> Panels:
+        shown = list(pairs.items())[:_MAX_PANELS]
+        return Panels([Panel(name, quantities[name].units, *pair) for name, pair in shown])
 
     @property
     def per_line(self) -> int:
         return min(_PER_LINE, max(3, len(self.panels)))
 
     @property
-    def side(self) -> float:
-        return (WIDTH - MARGIN) / self.per_line - _SPACE
+    def num_lines(self) -> int:
+        return -(-len(self.panels) // self.per_line)
 
     @property
-    def height(self) -> float:
-        return (self.side + _SPACE) * -(-len(self.panels) // self.per_line)
+    def step(self) -> float:
+        """The width of a panel with what stands beside it."""
+        return (WIDTH - MARGIN) / self.per_line
+
+    def agreement(self, key: str, title: str, note: str, scores: Mapping[str, Any]) -> Section:
+        """True against predicted values."""
+        return Section(key, title, note, self.step * self.num_lines, partial(_draw_agreement, self, scores))
+
+    def errors(self, title: str, note: str) -> Section:
+        """Histograms of the errors."""
+        return Section("errors", title, note, _HISTOGRAM * self.num_lines, partial(_draw_errors, self))
 
 
-def draw(chart: Agreement, canvas: Canvas) -> None:
-    step = chart.side + _SPACE
+def _draw_agreement(chart: Panels, scores: Mapping[str, Any], canvas: Canvas) -> None:
+    step, side = chart.step, chart.step - _SPACE
     for i, panel in enumerate(chart.panels):
         line, place = divmod(i, chart.per_line)
-        axes = canvas.axes(MARGIN + 0.4 + place * step, line * step + 0.08, chart.side, chart.side)
+        axes = canvas.axes(MARGIN + 0.4 + place * step, line * step + 0.08, side, side)
+        words = f"R² {score(scores[panel.name]['r2'])}"
+        axes.text(0.05, 0.95, words, transform=axes.transAxes, va="top", fontsize=look.SMALL, color=look.INK)
         _scatter(axes, panel, step)
 
 
@@ -75,19 +85,8 @@ def _scatter(axes: Any, panel: Panel, room: float) -> None:
     axes.plot([scale.lo, scale.hi], [scale.lo, scale.hi], color=look.SOFT, linewidth=0.7, zorder=1)
     alpha = float(np.clip(600 / max(1, len(panel.true)), 0.25, 0.8))
     inside = np.clip(panel.predicted, scale.lo, scale.hi)
-    axes.plot(
-        panel.true,
-        inside,
-        "o",
-        color=look.BLUE,
-        markersize=2.0,
-        alpha=alpha,
-        mew=0,
-        rasterized=True,
-        zorder=2,
-    )
-    words = f"R² {score(panel.r2)}"
-    axes.text(0.05, 0.95, words, transform=axes.transAxes, va="top", fontsize=look.SMALL, color=look.INK)
+    axes.plot(panel.true, inside, "o", color=look.BLUE, markersize=2.0, alpha=alpha, mew=0, rasterized=True,
+              zorder=2)  # fmt: skip
     axes.set_xlabel(label(panel.name, panel.units, scale, room), labelpad=2)
 
 
@@ -101,46 +100,17 @@ def score(r2: float) -> str:
     return f"{r2:.{digits}f}".replace("-", "−")
 
 
-@dataclass(frozen=True)
-class ErrorPanel:
-    name: str
-    units: str
-    errors: Array
-
-
-@dataclass(frozen=True)
-class Errors:
-    panels: tuple[ErrorPanel, ...]
-
-    @staticmethod
-    def of(pairs: Pairs, quantities: Mapping[str, Quantity]) -> Errors:
-        return Errors(
-            tuple(
-                ErrorPanel(name, quantities[name].units, predicted - true)
-                for name, (true, predicted) in list(pairs.items())[:_MAX_PANELS]
-            )
-        )
-
-    @property
-    def per_line(self) -> int:
-        return min(_PER_LINE, max(3, len(self.panels)))
-
-    @property
-    def height(self) -> float:
-        return 1.35 * -(-len(self.panels) // self.per_line)
-
-
-def draw_errors(chart: Errors, canvas: Canvas) -> None:
-    step = (WIDTH - MARGIN) / chart.per_line
+def _draw_errors(chart: Panels, canvas: Canvas) -> None:
     for i, panel in enumerate(chart.panels):
         line, place = divmod(i, chart.per_line)
-        axes = canvas.axes(MARGIN + 0.08 + place * step, line * 1.35 + 0.1, step - 0.3, 0.8)
-        _histogram(axes, panel, step)
+        left, top = MARGIN + 0.08 + place * chart.step, line * _HISTOGRAM + 0.1
+        _histogram(canvas.axes(left, top, chart.step - 0.3, 0.8), panel, chart.step)
 
 
-def _histogram(axes: Any, panel: ErrorPanel, room: float) -> None:
-    """From the 0.5th to the 99.5th percentile; how many lie beyond is told."""
-    known = panel.errors[np.isfinite(panel.errors)]
+def _histogram(axes: Any, panel: Panel, room: float) -> None:
+    """From the 0.5th to the 99.5th percentile, with the number of those beyond."""
+    errors = panel.predicted - panel.true
+    known = errors[np.isfinite(errors)]
     low, high = (float(q) for q in np.quantile(known, [0.005, 0.995])) if len(known) else (-1.0, 1.0)
     reach = max(abs(low), abs(high)) or 1.0
     scale = Scale(-reach, reach)

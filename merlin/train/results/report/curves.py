@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from merlin.shards.plot import canvas as look
-from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
+from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas, Section
 from merlin.shards.plot.ticks import Scale, apply, label
 from merlin.train.results.history import Curve, History
 
@@ -43,9 +44,10 @@ class Curves:
         panels += [Panel(f"validation {name}", curves) for name, curves in validation.items()]
         return Curves(tuple(panels[:_MAX_PANELS]), tuple(t.trainer for t in history.trainers), best)
 
-    @property
-    def height(self) -> float:
-        return self.head + _LINE * -(-len(self.panels) // _PER_LINE)
+    def section(self) -> Section:
+        note = "by step; the dot is the model that is evaluated here"
+        height = self.head + _LINE * -(-len(self.panels) // _PER_LINE)
+        return Section("curves", "Learning curves", note, height, partial(_draw, self))
 
     @property
     def head(self) -> float:
@@ -62,7 +64,7 @@ class Curves:
         return COLOURS[self.trainers.index(trainer)] if len(self.trainers) > 1 else look.BLUE
 
 
-def draw(chart: Curves, canvas: Canvas) -> None:
+def _draw(chart: Curves, canvas: Canvas) -> None:
     if chart.is_crowded:
         words = [
             ("line", look.BLUE, f"trainer {chart.best[0]}, the best"),
@@ -83,22 +85,14 @@ def _panel(axes: Any, chart: Curves, panel: Panel, room: float) -> None:
     steps = np.concatenate([curve.steps for curve in panel.curves])
     scale = _scale(values)
     x_scale = Scale(0.0, float(max(1, steps.max(initial=1))))
-    faint = chart.is_crowded
     for curve in sorted(panel.curves, key=lambda c: c.trainer == chart.best[0]):
-        width = 0.6 if faint and curve.trainer != chart.best[0] else 1.3
-        marker = "o" if len(curve.steps) == 1 else None
-        axes.plot(curve.steps, curve.values, color=chart.colour(curve.trainer), linewidth=width,
-                  marker=marker, markersize=3, zorder=2 + (curve.trainer == chart.best[0]))  # fmt: skip
-        if panel.is_judged and curve.trainer == chart.best[0]:
-            at = np.flatnonzero(curve.steps == chart.best[1])
-            axes.plot(
-                curve.steps[at],
-                curve.values[at],
-                "o",
-                color=chart.colour(curve.trainer),
-                markersize=5,
-                zorder=4,
-            )
+        is_best, colour = curve.trainer == chart.best[0], chart.colour(curve.trainer)
+        axes.plot(curve.steps, curve.values, color=colour, zorder=2 + is_best, markersize=3,
+                  linewidth=0.6 if chart.is_crowded and not is_best else 1.3,
+                  marker="o" if len(curve.steps) == 1 else None)  # fmt: skip
+        if panel.is_judged and is_best:
+            at = curve.steps == chart.best[1]
+            axes.plot(curve.steps[at], curve.values[at], "o", color=colour, markersize=5, zorder=4)
     apply(axes.xaxis, x_scale, ticks=4)
     apply(axes.yaxis, scale, ticks=4)
     axes.set_xlabel(label("step", "", x_scale, room), labelpad=2)

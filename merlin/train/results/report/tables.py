@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -16,46 +16,69 @@ from merlin.train.results.report.agreement import score
 
 _MAX_CONFUSED = 20  # classes of a table with a line and a column for each
 
+Shown = Mapping[
+    str, Callable[[Mapping[str, Any]], str]
+]  # cells of what was scored, by the title of their column
+
+
+def _percent(value: float) -> str:
+    return "–" if value != value else f"{number(100 * value)} %"
+
+
+_SCALARS: Shown = {
+    "R²": lambda found: score(found["r2"]),
+    "relative L2": lambda found: _percent(found["relative_l2"]),
+    "RMSE": lambda found: number(found["rmse"]),
+    "mean |error|": lambda found: number(found["mae"]),
+    "bias": lambda found: number(found["bias"]),
+    "greatest |error|": lambda found: number(found["max_error"]),
+    "std of truth": lambda found: number(found["std"]),
+}
+_IMAGES: Shown = {
+    "relative L2": lambda found: _percent(found["relative_l2"]),
+    "of the median sample": lambda found: _percent(found["per_sample"]["median"]),
+    "90 % below": lambda found: _percent(found["per_sample"]["p90"]),
+    "greatest": lambda found: _percent(found["per_sample"]["max"]),
+    "SSIM": lambda found: score(found["ssim"]),
+    "R²": lambda found: score(found["r2"]),
+}
+_CLASSES: Shown = {
+    "accuracy": lambda found: _percent(found["accuracy"]),
+    "always the most frequent": lambda found: _percent(found["most_frequent"]),
+    "cross-entropy": lambda found: number(found["cross_entropy"], 4),
+}
+_CLASS: Shown = {
+    "samples": lambda of: f"{of['num_samples']:,}",
+    "found (recall)": lambda of: _percent(of["recall"]),
+    "right where said (precision)": lambda of: _percent(of["precision"]),
+}
+
+
+def _scores(shown: Shown, lines: Iterable[tuple[str, Mapping[str, Any]]], first: str = "") -> str:
+    """A line for each thing that was scored: its name, in HTML, and its numbers."""
+    rows = [[name, *(cell(found) for cell in shown.values())] for name, found in lines]
+    return table((first, *shown), rows, right=tuple(shown))
+
+
+def _named(scores: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, found in scores.items():
+        units = escape(found.get("units", ""))
+        yield f"<b>{escape(name)}</b>" + (f' <span class="sub">{units}</span>' if units else ""), found
+
 
 def scalars_table(scores: Mapping[str, Any]) -> str:
-    rows = [
-        [_name(name, found), score(found["r2"]), _percent(found["relative_l2"]), number(found["rmse"]),
-         number(found["mae"]), number(found["bias"]), number(found["max_error"]),
-         number(found["std"])]
-        for name, found in scores.items()
-    ]  # fmt: skip
-    columns = ("", "R²", "relative L2", "RMSE", "mean |error|", "bias", "greatest |error|", "std of truth")
-    return table(columns, rows, right=columns[1:])
-
-
-def _name(name: str, found: Mapping[str, Any]) -> str:
-    units = found.get("units", "")
-    return f"<b>{escape(name)}</b>" + (f' <span class="sub">{escape(units)}</span>' if units else "")
+    return _scores(_SCALARS, _named(scores))
 
 
 def classes_tables(scores: Mapping[str, Any]) -> str:
-    """Of every field its numbers, and how often each class was taken for which."""
-    rows = [
-        [_name(name, found), _percent(found["accuracy"]), _percent(found["most_frequent"]),
-         number(found["cross_entropy"], 4)]
-        for name, found in scores.items()
-    ]  # fmt: skip
-    columns = ("", "accuracy", "always the most frequent", "cross-entropy")
-    parts = [table(columns, rows, right=columns[1:])]
+    """The numbers of every field, and how often each class was taken for which."""
+    parts = [_scores(_CLASSES, _named(scores))]
     for name, found in scores.items():
-        parts.append(f"<h3>{escape(name)}</h3>\n{_of_classes(found)}")
-        if len(found["classes"]) <= _MAX_CONFUSED:
+        known = [(f"<b>{of['class']}</b>", of) for of in found["classes"]]
+        parts.append(f"<h3>{escape(name)}</h3>\n{_scores(_CLASS, known, 'class')}")
+        if len(known) <= _MAX_CONFUSED:
             parts.append(_confusion(found))
     return "\n".join(parts)
-
-
-def _of_classes(found: Mapping[str, Any]) -> str:
-    rows = [
-        [f"<b>{of['class']}</b>", f"{of['num_samples']:,}", _percent(of["recall"]), _percent(of["precision"])]
-        for of in found["classes"]
-    ]
-    columns = ("class", "samples", "found (recall)", "right where said (precision)")
-    return table(columns, rows, right=columns[1:])
 
 
 def _confusion(found: Mapping[str, Any]) -> str:
@@ -70,48 +93,30 @@ def _confusion(found: Mapping[str, Any]) -> str:
 
 def images_table(scores: Mapping[str, Any]) -> str:
     """Every field, and below it its channels."""
-    rows = []
-    for name, found in scores.items():
-        rows.append([_name(name, found), *_image_cells(found)])
+    lines = []
+    for name, found in _named(scores):
+        lines.append((name, found))
         if len(found["channels"]) > 1:
-            for channel in found["channels"]:
-                rows.append([f'<span class="in">{escape(channel["name"])}</span>', *_image_cells(channel)])
-    columns = ("", "relative L2", "of the median sample", "90 % below", "greatest", "SSIM", "R²")
-    return table(columns, rows, right=columns[1:])
-
-
-def _image_cells(found: Mapping[str, Any]) -> list[str]:
-    error = found["per_sample"]
-    return [
-        _percent(found["relative_l2"]),
-        *(_percent(error[key]) for key in ("median", "p90", "max")),
-        score(found["ssim"]),
-        score(found["r2"]),
-    ]
+            lines += [(f'<span class="in">{escape(of["name"])}</span>', of) for of in found["channels"]]
+    return _scores(_IMAGES, lines)
 
 
 def metrics_table(evaluation: Evaluation, history: History) -> str:
     """The model's own metrics here and, of the best model, on the validation split; on normalised values."""
-    names = list(evaluation.facts["metrics"])
-    best = (evaluation.facts["trainer"], evaluation.facts["step"])
-    rows = []
-    for name in names:
+    facts, rows = evaluation.facts, []
+    for name, value in facts["metrics"].items():
         known = [
-            value
+            float(curve.values[i])
             for curve in history.validation.get(name, ())
-            if curve.trainer == best[0]
-            for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True)
-            if step == best[1]
+            for i, step in enumerate(curve.steps)
+            if (curve.trainer, step) == (facts["trainer"], facts["step"])
         ]
-        judged = " (decides which model is best)" if name == evaluation.facts["metric"] else ""
-        rows.append(
-            [f"<b>{escape(name)}</b>{judged}", number(evaluation.facts["metrics"][name], 4),
-             number(known[0], 4) if known else ""]
-        )  # fmt: skip
+        judged = " (decides which model is best)" if name == facts["metric"] else ""
+        before = number(known[0], 4) if known else ""
+        rows.append([f"<b>{escape(name)}</b>{judged}", number(value, 4), before])
+    validation = evaluation.config.splits.validation
+    columns = ("", facts["split"], f"{validation}, in training")
     note = '<p class="note">As the model computes them, on normalised values.</p>'
-    columns = ("", evaluation.facts["split"], f"{evaluation.config.splits.validation}, in training")
-    if columns[1] == columns[2]:
-        columns = ("", "here", columns[2])
     return note + table(columns, rows, right=columns[1:])
 
 
@@ -142,21 +147,17 @@ def trainers_table(evaluation: Evaluation, history: History) -> str:
 def provenance_table(evaluation: Evaluation) -> str:
     facts, run = evaluation.facts, evaluation.run_facts
     splits = ", ".join(f"{name} {num:,}" for name, num in run.num_samples.items())
-    known = [
-        ("run", facts["run"]),
-        ("begun", f"{run.created} on {run.host}"),
-        ("code", f"merlin {run.code_version}, torch {run.torch}, Python {run.python}"),
-        ("seed", str(run.seed)),
-        ("trained on", f"{run.data_path} ({splits})"),
-        ("evaluated on", f"{facts['data']['path']}, {facts['split']}"),
-        ("data digest", facts["data"]["digest"]),
-        ("inputs", ", ".join(q.name for q in run.quantities.inputs) or ", ".join(run.inputs)),
-    ]
-    rows = [[label, f"<code>{escape(value)}</code>"] for label, value in known]
+    known = {
+        "run": facts["run"],
+        "begun": f"{run.created} on {run.host}",
+        "code": f"merlin {run.code_version}, torch {run.torch}, Python {run.python}",
+        "seed": str(run.seed),
+        "trained on": f"{run.data_path} ({splits})",
+        "evaluated on": f"{facts['data']['path']}, {facts['split']}",
+        "data digest": facts["data"]["digest"],
+        "inputs": ", ".join(q.name for q in run.quantities.inputs) or ", ".join(run.inputs),
+    }
+    rows = [[label, f"<code>{escape(value)}</code>"] for label, value in known.items()]
     listed = table(("", ""), rows).replace("<thead><tr><th></th><th></th></tr></thead>", "")
     config = escape(dump_data(evaluation.config.to_json()))
     return f"{listed}\n<details><summary>The whole configuration</summary><pre>{config}</pre></details>"
-
-
-def _percent(value: float) -> str:
-    return "–" if value != value else f"{number(100 * value)} %"
