@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merlin.base.text import count
-from merlin.cli.output import flush, print_json, print_table
+from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.cli.train_display import choose_train_display, number
 from merlin.errors import MerlinError, UsageError
-
-if TYPE_CHECKING:
-    from merlin.train.events import StopRequest
-    from merlin.train.launch import TrainerOutcome
-    from merlin.train.parallel.world import World
-    from merlin.train.prepare import Prepared
-    from merlin.train.run_directory import RunDirectory
+from merlin.train.config_file import ConfigFile, load_config
+from merlin.train.events import StopRequest
+from merlin.train.launch import LocalTrainers, TrainerOutcome
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
+from merlin.train.prepare import Prepared, prepare
+from merlin.train.process import EXIT_STOPPED, train
+from merlin.train.reports import Note, Observer, Report, Silent
+from merlin.train.run_directory import CONFIG, RunDirectory, publish_best, resume_command
+from merlin.train.tournament.presence import announce, presence_directory
 
 SIGNAL_EXIT = 128
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What the command line says."""
+    """A training run as the command line asks for it."""
 
     config: Path
     words: tuple[str, ...]
@@ -35,21 +38,19 @@ class TrainRequest:
     trust_code: bool  # import the model that a run directory names, whatever it is
     as_json: bool
 
+    def load(self) -> ConfigFile | None:
+        """The configuration; None if there is no file. Raises ConfigError."""
+        path = self.config / CONFIG if self.config.is_dir() else self.config
+        return load_config(path, self.words) if path.is_file() else None
+
 
 def check_only(request: TrainRequest) -> int:
     """Check everything and say what would be trained."""
-    from merlin.train.prepare import prepare
-
     prepared = prepare(request.config, request.words, trust_code=request.trust_code)
     facts = prepared.facts
-    report = {
-        "valid": True,
-        "config": prepared.config.to_json(),
-        "facts": facts,
-        "begun": prepared.run is not None,
-    }
     if request.as_json:
-        print_json(report)
+        config, begun = prepared.config.to_json(), prepared.run is not None
+        print_json({"valid": True, "config": config, "facts": facts, "begun": begun})
         return 0
     splits = ", ".join(f"{name} {num:,}" for name, num in facts.num_samples.items())
     print(f"{request.config}: valid")
@@ -69,9 +70,6 @@ def check_only(request: TrainRequest) -> int:
 
 def train_command(request: TrainRequest) -> int:
     """Train; returns the exit code: 0 finished, 1 if a trainer failed, 128 + signal if it was stopped."""
-    from merlin.train.events import StopRequest
-    from merlin.train.parallel.world import World
-
     world = World.of_torchrun(os.environ)
     if world is None and request.under_launcher:
         world = World.of_launcher(os.environ)
@@ -83,8 +81,6 @@ def train_command(request: TrainRequest) -> int:
 
 def _train_here(request: TrainRequest, stop: StopRequest) -> int:
     """This command is the run: in this process if it takes only one, else in children."""
-    from merlin.train.prepare import prepare
-
     num = _num_processes(request)
     prepared = prepare(request.config, request.words, num, trust_code=request.trust_code)
     config = prepared.config.tournament
@@ -94,13 +90,11 @@ def _train_here(request: TrainRequest, stop: StopRequest) -> int:
         raise UsageError("--trainer starts one trainer of several that meet through files: transport: files")
     stop.listen()
     run = prepared.begin()
-    print(f"run {run.path}", file=sys.stderr, flush=True)
+    remark(f"run {run.path}")
     with choose_train_display() as display:
         if len(indices) * config.ranks_per_trainer == 1:
             outcomes = [_train_in_process(prepared, run, indices[0], display, stop)]
         else:
-            from merlin.train.launch import LocalTrainers
-
             threads = prepared.config.training.threads or prepared.facts.threads
             outcomes = LocalTrainers(run, prepared.config, display, stop, threads).run(indices)
     return _conclude(request, prepared, run, outcomes, stop)
@@ -108,13 +102,10 @@ def _train_here(request: TrainRequest, stop: StopRequest) -> int:
 
 def _num_processes(request: TrainRequest) -> int:
     """Processes on this machine, as far as the configuration can be read."""
-    from merlin.train.config_file import load_config
-    from merlin.train.run_directory import CONFIG
-
-    path = request.config / CONFIG if request.config.is_dir() else request.config
-    if not path.is_file():
+    file = request.load()
+    if file is None:
         return 1
-    config = load_config(path, request.words).config.tournament
+    config = file.config.tournament
     return config.ranks_per_trainer * (config.trainers if request.trainer is None else 1)
 
 
@@ -124,46 +115,31 @@ def _check_trainer(request: TrainRequest, num: int) -> None:
 
 
 def _train_in_process(
-    prepared: Prepared, run: RunDirectory, index: int, display: Any, stop: StopRequest
+    prepared: Prepared, run: RunDirectory, index: int, display: Observer, stop: StopRequest
 ) -> TrainerOutcome:
-    from merlin.train.launch import TrainerOutcome
-    from merlin.train.parallel.mesh import Mesh
-    from merlin.train.parallel.rendezvous import Rendezvous
-    from merlin.train.parallel.world import World
-    from merlin.train.process import train
-
     mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
-    last = _Last(display)
+    last = _LastReport(display)
     ending = train(run, prepared.config, mesh, last, stop)
     return TrainerOutcome(index, ending.state, last.seen)
 
 
-class _Last:
+class _LastReport:
     """Passes reports on, and remembers the last one."""
 
-    def __init__(self, display: Any) -> None:
-        from merlin.train.reports import Report
-
+    def __init__(self, display: Observer) -> None:
         self._display = display
         self.seen = Report(0)
 
-    def report(self, report: Any) -> None:
+    def report(self, report: Report) -> None:
         self.seen = report
         self._display.report(report)
 
-    def note(self, note: Any) -> None:
+    def note(self, note: Note) -> None:
         self._display.note(note)
 
 
 def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> int:
     """This command is one of several processes that were started together."""
-    from merlin.train.parallel.mesh import Mesh
-    from merlin.train.parallel.rendezvous import Rendezvous
-    from merlin.train.prepare import prepare
-    from merlin.train.process import EXIT_STOPPED, train
-    from merlin.train.reports import Silent
-    from merlin.train.run_directory import RunDirectory, resume_command
-
     words = (*request.words, *_ranks_word(request, world))
     try:
         prepared = prepare(request.config, words, world.local_size, trust_code=request.trust_code)
@@ -179,7 +155,7 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
     begun = str(_begin_together(prepared, request).path) if world.rank == 0 else None
     run = RunDirectory(Path(rendezvous.from_first("run", begun)))
     if world.rank == 0:
-        print(f"run {run.path}", file=sys.stderr, flush=True)
+        remark(f"run {run.path}")
     mesh = Mesh.build(rendezvous, prepared.config.tournament, request.trainer)
     with choose_train_display() as display:
         observer = display if mesh.ranks.is_first else Silent()
@@ -188,17 +164,12 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
     if ending.state == "finished":
         return 0
     if world.rank == 0:
-        print(
-            f"stopped at step {ending.step:,}; resume with: {resume_command(run, prepared.config)}",
-            file=sys.stderr,
-        )
+        remark(f"stopped at step {ending.step:,}; resume with: {resume_command(run, prepared.config)}")
     return SIGNAL_EXIT + stop.signal if stop.signal else EXIT_STOPPED
 
 
 def _begin_together(prepared: Prepared, request: TrainRequest) -> RunDirectory:
-    """Begin the run, and tell the trainers that this world has of each other before one of them is fast."""
-    from merlin.train.tournament.presence import announce, presence_directory
-
+    """Begin the run, and announce the trainers of this world to each other before one of them is fast."""
     run, config = prepared.begin(), prepared.config
     if config.is_tournament and config.tournament.transport == "files" and request.trainer is None:
         announce(presence_directory(run.tournament), range(config.tournament.trainers))
@@ -207,14 +178,12 @@ def _begin_together(prepared: Prepared, request: TrainRequest) -> RunDirectory:
 
 def _ranks_word(request: TrainRequest, world: World) -> tuple[str, ...]:
     """Ranks per trainer as the number of processes wants it, unless the configuration says it."""
-    from merlin.train.config_file import load_config
-    from merlin.train.run_directory import CONFIG
-
-    path = request.config / CONFIG if request.config.is_dir() else request.config
     try:
-        file = load_config(path, request.words)
+        file = request.load()
     except MerlinError:
-        return ()  # found again, and told
+        file = None  # `prepare` finds and reports it again
+    if file is None:
+        return ()
     given = "ranks_per_trainer" in file.tree.get("tournament").mapping and not request.config.is_dir()
     num = file.config.tournament.trainers if request.trainer is None else 1
     if given or world.size % num:
@@ -230,8 +199,6 @@ def _conclude(
     stop: StopRequest,
 ) -> int:
     """Print how it ended; returns the exit code."""
-    from merlin.train.run_directory import publish_best, resume_command
-
     best = publish_best(run, prepared.config)
     failed = [o for o in outcomes if o.outcome == "failed"]
     stopped = [o for o in outcomes if o.outcome == "stopped"]
@@ -242,27 +209,21 @@ def _conclude(
         _show(outcomes, best, run)
     flush()
     for outcome in failed:
-        print(f"\ntrainer {outcome.trainer} failed; the end of its log:", file=sys.stderr)
+        remark(f"\ntrainer {outcome.trainer} failed; the end of its log:")
         for line in outcome.log_tail.splitlines():
-            print(f"    {line}", file=sys.stderr)
+            remark(f"    {line}")
     if failed or stopped:
         what = f"{count(len(failed), 'trainer')} failed" if failed else f"stopped by {stop.reason}"
-        print(f"{what}; resume with: {resume_command(run, prepared.config)}", file=sys.stderr)
+        remark(f"{what}; resume with: {resume_command(run, prepared.config)}")
     return code
 
 
 def _show(outcomes: Sequence[TrainerOutcome], best: dict[str, Any] | None, run: RunDirectory) -> None:
-    rows = [
-        [
-            o.trainer,
-            o.outcome,
-            f"{o.report.step:,}",
-            number(o.report.best),
-            f"{o.report.best_step:,}",
-            o.report.reason,
-        ]
-        for o in outcomes
-    ]
+    rows = []
+    for outcome in outcomes:
+        last = outcome.report
+        best_at = (number(last.best), f"{last.best_step:,}")
+        rows.append((outcome.trainer, outcome.outcome, f"{last.step:,}", *best_at, last.reason))
     columns = ("trainer", "state", "step", "best", "at step", "reason")
     print_table(columns, rows, right=("trainer", "step", "best", "at step"))
     if best is not None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import json_option, trust_code_option
+from merlin.cli.options import EXISTING, FOLDER, json_option, trust_code_option
 
 
 @click.command()
-@click.argument("config", type=click.Path(exists=True, path_type=Path))
+@click.argument("config", type=EXISTING)
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]…")
 @click.option(
     "--check", is_flag=True, help="Check configuration, data and model; train nothing, write nothing."
@@ -30,7 +30,7 @@ from merlin.cli.options import json_option, trust_code_option
 @click.option(
     "--emit",
     nargs=2,
-    type=(click.Choice(("lbann",)), click.Path(file_okay=False, path_type=Path)),
+    type=(click.Choice(("lbann",)), FOLDER),
     metavar="lbann DIR",
     help="Train nothing; write into DIR what LBANN needs to train the same: samples, schemas and a script.",
 )
@@ -53,20 +53,12 @@ def train(
     failed, 2 if the configuration is wrong (nothing was written), and 128 + the signal's number if it was stopped, in
     which case the same run can be resumed.
     """
-    try:
+    from merlin.cli.results import emit_command, needing_torch
+
+    if emit is not None:
+        emit_command(config, words, emit[1], trust_code, as_json)
+        return
+    with needing_torch("training"):
         from merlin.cli.training import TrainRequest, check_only, train_command
-
-        if emit is not None:
-            from merlin.cli.results import emit_command
-
-            emit_command(config, words, emit[1], trust_code, as_json)
-            return
-        request = TrainRequest(config, words, trainer, under_launcher, trust_code, as_json)
-        code = check_only(request) if check else train_command(request)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from merlin.errors import MissingExtraError
-
-        raise MissingExtraError("torch", "train", "training") from error
-    sys.exit(code)
+    request = TrainRequest(config, words, trainer, under_launcher, trust_code, as_json)
+    sys.exit(check_only(request) if check else train_command(request))
