@@ -11,57 +11,44 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merlin.base.files import replacing
 from merlin.errors import UsageError
 from merlin.shards.describe import describe_data_set
 from merlin.shards.plot.canvas import require_matplotlib
 from merlin.shards.plot.choice import CHART_KINDS
-
-if TYPE_CHECKING:
-    from merlin.shards.plot.sections import Request
-    from merlin.shards.reading.reader import SampleReader
+from merlin.shards.plot.figure import make_figure, picture
+from merlin.shards.plot.page import make_page
+from merlin.shards.plot.sections import Request, make_sections
+from merlin.shards.plot.tables import summary
+from merlin.shards.reading.reader import SampleReader
 
 SUFFIXES = (".png", ".html", ".pdf", ".svg")
 
 
-def plot(
-    reader: SampleReader,
-    kind: str = "all",
-    *,
-    fields: Sequence[str] = (),
-    num: int = 12,
-    split: str = "",
-    query: str = "",
-) -> Any:
-    """Draw a data set as a matplotlib Figure, 10 inches wide.
-
-    `kind` is one of `CHART_KINDS` or "all"; `fields` name fields, inputs and graphs; `num` samples are shown in contact
-    sheets; `split` and `query` (see `Ensemble.query`) select samples.
+def plot(reader: SampleReader, kind: str = "all", **options: Any) -> Any:
+    """Draw a data set as a matplotlib Figure, 10 inches wide; for kinds and options see `request`.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
         UsageError: a name does not exist, or nothing can be drawn.
     """
     require_matplotlib()
-    from merlin.shards.plot.figure import make_figure
-    from merlin.shards.plot.sections import make_sections
-
-    sections = make_sections(reader, request(kind, fields=fields, num=num, split=split, query=query))
-    return make_figure(sections, *_heading(reader))
+    return make_figure(make_sections(reader, request(kind, **options)), *_heading(reader))
 
 
 def request(
     kind: str = "all", *, fields: Sequence[str] = (), num: int = 12, split: str = "", query: str = ""
 ) -> Request:
-    """What `plot` and `write_plot` are to draw. Raises UsageError for an unknown kind."""
-    from merlin.shards.plot.sections import Request
+    """What `plot` and `write_plot` are to draw.
 
+    `kind` is one of `CHART_KINDS` or "all"; `fields` name fields, inputs and graphs; `num` samples are shown in contact
+    sheets; `split` and `query` (see `Ensemble.query`) select samples. Raises UsageError for an unknown kind.
+    """
     if kind != "all" and kind not in CHART_KINDS:
         raise UsageError(f"no charts of kind '{kind}'; there are: all, {', '.join(CHART_KINDS)}")
-    kinds = CHART_KINDS if kind == "all" else (kind,)
-    return Request(kinds, tuple(fields), num, split, query)
+    return Request(CHART_KINDS if kind == "all" else (kind,), tuple(fields), num, split, query)
 
 
 def write_plot(
@@ -72,23 +59,20 @@ def write_plot(
 ) -> Path:
     """Write a picture (.png, .pdf, .svg) or a page (.html), as the suffix says; returns its path.
 
-    `on_section` hears the kind of each chart before its data is read. Raises as `plot`, and UsageError for another
-    suffix.
+    `on_section` is called with the kind of each chart before its data is read. Raises as `plot`, and UsageError for
+    another suffix.
     """
     path = Path(out_path)
-    if path.suffix.lower() not in SUFFIXES:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise UsageError(f"{path}: pictures are written as {', '.join(SUFFIXES)}, as the file's name ends")
     require_matplotlib()
-    from merlin.shards.plot.figure import make_figure, picture
-    from merlin.shards.plot.page import make_page
-    from merlin.shards.plot.sections import make_sections
-
     sections = make_sections(reader, wanted or request(), on_section)
     on_section("drawing")
-    if path.suffix.lower() == ".html":
+    if suffix == ".html":
         content = make_page(describe_data_set(reader.manifest), sections).encode()
     else:
-        content = picture(make_figure(sections, *_heading(reader)), path.suffix.lower()[1:])
+        content = picture(make_figure(sections, *_heading(reader)), suffix[1:])
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return path
@@ -96,12 +80,11 @@ def write_plot(
 
 def summary_html(reader: SampleReader) -> str:
     """A data set in a few lines of HTML, as a notebook shows it."""
-    from merlin.shards.plot.tables import summary
-
     return summary(describe_data_set(reader.manifest), len(reader))
 
 
 def _heading(reader: SampleReader) -> tuple[str, str]:
+    """The name of the study, and what became of its samples."""
     data = reader.manifest
     finished = str(data.study.get("finished", ""))[:10]
     return str(data.study.get("name", "")), ", ".join(word for word in (str(data.counts), finished) if word)

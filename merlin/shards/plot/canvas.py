@@ -12,7 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from merlin.errors import MissingExtraError
+
+Array = np.ndarray[Any, Any]
 
 WIDTH = 10.0  # of every figure, inches
 MARGIN = 0.12
@@ -30,8 +34,8 @@ PURPLE = "#8a56ac"
 TINTED = "tinted"  # gid of axes with pixels in one of these colours; the page lightens them on dark paper
 
 SPLIT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SOFT)
-FATE_COLOURS = {"ok": BLUE, "failed": RED, "filtered": PURPLE, "skipped": SOFT, "missing": ORANGE}
-FATE_MARKERS = {"failed": "x", "filtered": "D", "skipped": "+", "missing": "s"}
+OUTCOME_COLOURS = {"ok": BLUE, "failed": RED, "filtered": PURPLE, "skipped": SOFT, "missing": ORANGE}
+OUTCOME_MARKERS = {"failed": "x", "filtered": "D", "skipped": "+", "missing": "s"}
 
 SMALL, NORMAL, LARGE = 7.0, 8.5, 12.0  # points
 
@@ -106,10 +110,11 @@ class Canvas:
         for mark, colour, _ in entries:
             if mark in ("fill", "faint"):
                 marks.append(Patch(facecolor=colour, alpha=0.4 if mark == "fill" else 0.16))
-            elif mark == "line":
-                marks.append(Line2D([], [], color=colour, linewidth=1.4))
             else:
-                marks.append(Line2D([], [], color=colour, linestyle="", marker=mark, markersize=4.5))
+                style = (
+                    {"linewidth": 1.4} if mark == "line" else {"ls": "", "marker": mark, "markersize": 4.5}
+                )
+                marks.append(Line2D([], [], color=colour, **style))
         drawn = self.figure.legend(
             marks,
             [words for *_, words in entries],
@@ -137,6 +142,19 @@ def _plain(axes: Any) -> None:
     axes.tick_params(colors=SOFT, labelcolor=SOFT, labelsize=SMALL, width=0.7, length=2.5, pad=2)
     axes.xaxis.label.set(color=INK, fontsize=NORMAL)
     axes.yaxis.label.set(color=INK, fontsize=NORMAL)
+
+
+def bars(
+    axes: Any, heights: Array, edges: Array, colour: str, *, width: float = 1.0, filled: bool = True
+) -> None:
+    """A histogram: its area, and its outline if that has a width. Heights begin at 0 and have no ticks."""
+    if filled:
+        axes.stairs(heights, edges, fill=True, color=colour, alpha=0.35, linewidth=0)
+    if width:
+        axes.stairs(heights, edges, color=colour, linewidth=width)
+    axes.set_ylim(bottom=0)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
 
 
 def without_box(axes: Any) -> None:

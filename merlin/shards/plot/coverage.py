@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.plot import canvas as look
+import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
-from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label
+from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label, signed
 
 _MAX_POINTS = 4000  # in a panel; more would hide each other
 _ENOUGH_FOR_DENSITY = 1000
@@ -20,12 +20,17 @@ _LEFT, _TOP, _BOTTOM, _GAP = 0.75, 0.34, 0.5, 0.09
 
 @dataclass(frozen=True)
 class Coverage:
-    """Inputs of the samples in the data set, and of those that are not, by their fate."""
+    """Inputs of the samples in the data set, and of those that are not, by their outcome."""
 
     labels: tuple[str, ...]
     units: tuple[str, ...]
     values: Array  # (n, d)
-    lost: dict[str, Array] = field(default_factory=dict)  # fate -> (m, d)
+    lost: dict[str, Array] = field(default_factory=dict)  # by outcome: (m, d)
+
+    @property
+    def points(self) -> Array:
+        """Those of the samples that are drawn as points."""
+        return self.values[:: -(-len(self.values) // _MAX_POINTS) or 1]
 
     @property
     def num_paired(self) -> int:
@@ -61,12 +66,10 @@ def draw(data: Coverage, canvas: Canvas) -> None:
 
 
 def _legend(data: Coverage, canvas: Canvas) -> None:
-    points = len(data.values[:: _stride(len(data.values))])
-    entries = [("o", look.BLUE, f"in the data set ({points:,} as points)")]
-    for fate, values in data.lost.items():
-        entries.append(
-            (look.FATE_MARKERS[fate], look.FATE_COLOURS[fate], f"{fate} ({len(values):,} as points)")
-        )
+    entries = [("o", look.BLUE, f"in the data set ({len(data.points):,} as points)")]
+    for outcome, values in data.lost.items():
+        words = f"{outcome} ({len(values):,} as points)"
+        entries.append((look.OUTCOME_MARKERS[outcome], look.OUTCOME_COLOURS[outcome], words))
     canvas.legend(_LEFT, 0.04, entries)
 
 
@@ -75,43 +78,30 @@ def _all(data: Coverage, i: int) -> Array:
 
 
 def _histogram(axes: Any, data: Coverage, i: int, scale: Scale) -> None:
-    """Of the samples in the data set; the others are ticks along the upper edge, a line for each fate."""
+    """Of the samples in the data set; the others are ticks along the upper edge, a line for each outcome."""
     edges = scale.edges(len(data.values))
     counts, _ = np.histogram(data.values[:, i], edges)
-    axes.stairs(counts, edges, fill=True, color=look.BLUE, alpha=0.35, linewidth=0)
-    axes.stairs(counts, edges, color=look.BLUE, linewidth=1.0)
+    look.bars(axes, counts, edges, look.BLUE)
     top = 0.98 - _TICKS * len(data.lost)
     axes.set_ylim(0, max(1, counts.max(initial=0)) / (top - 0.05))
-    axes.spines["left"].set_visible(False)
-    for line, (fate, values) in enumerate(data.lost.items()):
+    for line, (outcome, values) in enumerate(data.lost.items()):
         y = top + _TICKS * line
         axes.vlines(values[:, i], y, y + 0.8 * _TICKS, transform=axes.get_xaxis_transform(),
-                    colors=look.FATE_COLOURS[fate], linewidth=0.8, alpha=0.8)  # fmt: skip
-
-
-def _stride(num: int) -> int:
-    return -(-num // _MAX_POINTS) or 1
+                    colors=look.OUTCOME_COLOURS[outcome], linewidth=0.8, alpha=0.8)  # fmt: skip
 
 
 def _scatter(axes: Any, data: Coverage, x: int, y: int) -> None:
-    points = data.values[:: _stride(len(data.values))]
-    alpha = float(np.clip(1000 / max(len(points), 1), 0.3, 0.8))
-    size = 1.8 if len(points) > 300 else 3.0
     axes.set_gid(look.TINTED)
-    axes.plot(
-        points[:, x], points[:, y], "o", color=look.BLUE, markersize=size, alpha=alpha, mew=0, rasterized=True
-    )
-    for fate, values in data.lost.items():
-        axes.plot(
-            values[:, x],
-            values[:, y],
-            look.FATE_MARKERS[fate],
-            color=look.FATE_COLOURS[fate],
-            markersize=3.0,
-            mew=0.8,
-            alpha=0.9,
-            rasterized=True,
-        )
+
+    def plot(points: Array, mark: str, colour: str, **style: float) -> None:
+        axes.plot(points[:, x], points[:, y], mark, color=colour, rasterized=True, **style)
+
+    num = len(data.points)
+    alpha, size = float(np.clip(1000 / max(num, 1), 0.3, 0.8)), 1.8 if num > 300 else 3.0
+    plot(data.points, "o", look.BLUE, markersize=size, alpha=alpha, mew=0)
+    for outcome, values in data.lost.items():
+        colour = look.OUTCOME_COLOURS[outcome]
+        plot(values, look.OUTCOME_MARKERS[outcome], colour, markersize=3.0, alpha=0.9, mew=0.8)
 
 
 def _density(axes: Any, data: Coverage, x: int, y: int, scales: list[Scale]) -> None:
@@ -120,35 +110,24 @@ def _density(axes: Any, data: Coverage, x: int, y: int, scales: list[Scale]) -> 
 
     axes.set_gid(look.TINTED)
     cells = int(np.clip(np.sqrt(len(data.values) / 25), 8, 40))
-    edges = [_cells(scales[i], cells) for i in (x, y)]
+    edges = [scales[i].spaced(cells) for i in (x, y)]
     counts, _, _ = np.histogram2d(data.values[:, x], data.values[:, y], bins=edges)
     red, green, blue = to_rgb(look.BLUE)
     ramp = LinearSegmentedColormap.from_list("ramp", [(red, green, blue, 0.0), (red, green, blue, 1.0)])
     top = max(2 * len(data.values) / cells**2, float(np.quantile(counts, 0.995)))
     axes.pcolormesh(*edges, counts.T, cmap=ramp, vmin=0, vmax=top, rasterized=True, linewidth=0)
-    value = _correlation_of(data, x, y)
+    value = rank_correlation(data.values[:, x], data.values[:, y])
     if abs(value) >= 0.1:
-        axes.text(0.04, 0.95, f"ρ {value:+.2f}".replace("-", "−"), transform=axes.transAxes, va="top",
-                  fontsize=look.SMALL, color=look.INK)  # fmt: skip
-
-
-def _cells(scale: Scale, num: int) -> Array:
-    if scale.is_log:
-        return np.geomspace(scale.lo, scale.hi, num + 1)
-    return np.linspace(scale.lo, scale.hi, num + 1)
+        style = {"va": "top", "fontsize": look.SMALL, "color": look.INK}
+        axes.text(0.04, 0.95, f"ρ {signed(value)}", transform=axes.transAxes, **style)
 
 
 def _correlation(axes: Any, data: Coverage, x: int, y: int) -> None:
-    value = _correlation_of(data, x, y)
+    value = rank_correlation(data.values[:, x], data.values[:, y])
     axes.set_axis_off()
-    words = "–" if np.isnan(value) else f"{value:+.2f}".replace("-", "−")
-    size = look.NORMAL + 5 * (0 if np.isnan(value) else abs(value))
-    axes.text(0.5, 0.5, f"ρ {words}", transform=axes.transAxes, ha="center", va="center",
-              fontsize=size, color=look.INK)  # fmt: skip
-
-
-def _correlation_of(data: Coverage, x: int, y: int) -> float:
-    return rank_correlation(data.values[:, x], data.values[:, y])
+    words, size = ("–", 0.0) if np.isnan(value) else (signed(value), 5 * abs(value))
+    style = {"ha": "center", "va": "center", "fontsize": look.NORMAL + size, "color": look.INK}
+    axes.text(0.5, 0.5, f"ρ {words}", transform=axes.transAxes, **style)
 
 
 def rank_correlation(x: Array, y: Array) -> float:
@@ -177,9 +156,8 @@ def _label(axes: Any, data: Coverage, row: int, column: int, scales: list[Scale]
         apply(axes.yaxis, scales[row], ticks=3)
     axes.tick_params(labelbottom=row == last, left=column == 0 < row, labelleft=column == 0 < row)
     if row == last:
-        axes.set_xlabel(
-            label(data.labels[column], data.units[column], scales[column], data.panel), labelpad=2
-        )
+        words = label(data.labels[column], data.units[column], scales[column], data.panel)
+        axes.set_xlabel(words, labelpad=2)
     if column == 0:
         axes.set_ylabel(label(data.labels[row], data.units[row], scales[row], data.panel))
         axes.yaxis.set_label_coords(-0.48 / data.panel, 0.5)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+from html import escape
 from typing import Any
 
-from merlin.shards.plot import canvas as look
+import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import LARGE, MARGIN, PAPER, SOFT, WIDTH, Canvas, Section, settings
 
 _HEADING, _SPACE, _TITLE = 0.55, 0.25, 0.75
@@ -24,9 +25,9 @@ def make_figure(sections: list[Section], title: str, subtitle: str) -> Any:
         figure: Any = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor=PAPER)
         FigureCanvasAgg(figure)
         if title:
-            whole = Canvas(figure, WIDTH, height)
-            whole.text(MARGIN, 0.16, title, fontsize=LARGE + 4, weight="bold")
-            whole.text(MARGIN, 0.47, subtitle, color=SOFT)
+            page = Canvas(figure, WIDTH, height)
+            page.text(MARGIN, 0.16, title, fontsize=LARGE + 4, weight="bold")
+            page.text(MARGIN, 0.47, subtitle, color=SOFT)
         top = head
         for section in sections:
             above = Canvas(figure, WIDTH, _HEADING, top, height)
@@ -66,26 +67,17 @@ def drawing(section: Section) -> str:
     return _inline(out.getvalue(), section.title)
 
 
-VARIABLES = {
-    look.PAPER: "paper", look.INK: "ink", look.SOFT: "soft", look.RULE: "rule", look.BLUE: "blue",
-    look.ORANGE: "orange", look.GREEN: "green", look.RED: "red", look.PURPLE: "purple",
-}  # fmt: skip
+_VARIABLES = ("paper", "ink", "soft", "rule", "blue", "orange", "green", "red", "purple")
 
 
 def _inline(svg: str, title: str) -> str:
-    from html import escape
-
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)
     svg = svg.replace(f'<g id="{look.TINTED}">', f'<g class="{look.TINTED}">')
     svg = re.sub(r'<g id="[A-Za-z]\w*">', "<g>", svg)
-    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _head(escape(title)), svg, count=1)
-    for colour, name in VARIABLES.items():
-        svg = svg.replace(colour, f"var(--{name})")
+    head = rf'<svg role="img" aria-label="{escape(title)}" viewBox="\1">'
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', head, svg, count=1)
+    for name in _VARIABLES:
+        svg = svg.replace(getattr(look, name.upper()), f"var(--{name})")
     return svg
-
-
-def _head(title: str) -> str:
-    return rf'<svg role="img" aria-label="{title}" viewBox="\1">'

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.plot import canvas as look
+import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.colours import mark_colours
-from merlin.shards.plot.magnitude import drawn
-from merlin.shards.plot.ticks import Array, number
+from merlin.shards.plot.ticks import Array, drawn, number
 
 MAX_GRAPHS = 6
 MAX_EDGES = 20_000  # of one graph that are drawn
@@ -100,25 +99,17 @@ def _graph(axes: Any, drawing: Drawing, limits: tuple[float, float] | None) -> A
     look.without_box(axes)
     axes.set_gid(look.TINTED)
     edges = drawing.edges[:: -(-len(drawing.edges) // MAX_EDGES) or 1]
-    lines = LineCollection(
-        list(drawing.positions[edges]),
-        colors=look.SOFT,
-        linewidths=0.5,
-        alpha=0.5,
-        rasterized=len(edges) > 1000,
-    )
+    ends, many = list(drawing.positions[edges]), len(edges) > 1000
+    lines = LineCollection(ends, colors=look.SOFT, linewidths=0.5, alpha=0.5, rasterized=many)
     axes.add_collection(lines)
     num = max(1, len(drawing.positions))
-    size = float(np.clip(2500 / num, 1.5, 40))
-    many = num > 500
-    x, y = drawing.positions.T
+    style = {"s": float(np.clip(2500 / num, 1.5, 40)), "linewidths": 0, "zorder": 3, "rasterized": num > 500}
     out = None
     if drawing.colours is not None and limits is not None:
-        lo, hi = limits
-        out = axes.scatter(x, y, s=size, c=drawing.colours, cmap=mark_colours(), vmin=lo, vmax=hi, linewidths=0,
-                           zorder=3, rasterized=many)  # fmt: skip
+        colours = {"c": drawing.colours, "cmap": mark_colours(), "vmin": limits[0], "vmax": limits[1]}
+        out = axes.scatter(*drawing.positions.T, **colours, **style)
     else:
-        axes.scatter(x, y, s=size, color=look.BLUE, linewidths=0, zorder=3, rasterized=many)
+        axes.scatter(*drawing.positions.T, color=look.BLUE, **style)
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.05)
     axes.autoscale_view()
@@ -130,7 +121,6 @@ def _bar(canvas: Canvas, data: Graphs, image: Any, limits: tuple[float, float]) 
     axes = canvas.axes(left, canvas.height - 0.2, 1.2, 0.07)
     bar = canvas.figure.colorbar(image, cax=axes, orientation="horizontal", ticks=[])
     bar.outline.set_visible(False)
-    canvas.text(left - 0.06, canvas.height - 0.165, f"{data.coloured_by}  {number(limits[0])}", ha="right",
-                va="center", fontsize=look.SMALL, color=look.SOFT)  # fmt: skip
-    canvas.text(left + 1.26, canvas.height - 0.165, number(limits[1]), va="center", fontsize=look.SMALL,
-                color=look.SOFT)  # fmt: skip
+    style, middle = {"va": "center", "fontsize": look.SMALL, "color": look.SOFT}, canvas.height - 0.165
+    canvas.text(left - 0.06, middle, f"{data.coloured_by}  {number(limits[0])}", ha="right", **style)
+    canvas.text(left + 1.26, middle, number(limits[1]), **style)

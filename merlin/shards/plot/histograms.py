@@ -1,4 +1,4 @@
-"""How each scalar is spread, by split, and which input drives it."""
+"""How each scalar (or number of items) is spread, by split, and which input drives it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.plot import canvas as look
+import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.coverage import rank_correlation
-from merlin.shards.plot.ticks import Array, apply, choose_scale, label
+from merlin.shards.plot.ticks import Array, apply, choose_scale, label, signed
 
 MAX_PANELS = 40
 _FEWEST = 10  # samples of a split that make a histogram
@@ -33,7 +33,7 @@ class Quantity:
 class Histograms:
     quantities: tuple[Quantity, ...]
     split: Array  # (n,) index into `split_names`
-    split_names: tuple[str, ...]
+    split_names: tuple[str, ...]  # none: all samples in one
 
     @property
     def per_line(self) -> int:
@@ -76,13 +76,7 @@ def _panel(axes: Any, quantity: Quantity, groups: list[tuple[str, str, Array]], 
         edges = scale.edges(int(mask.sum()))
         counts, _ = np.histogram(quantity.values[mask], edges)
         density = counts * (len(counts) / max(1, int(counts.sum())))
-        if i == 0:
-            axes.stairs(density, edges, fill=True, color=colour, alpha=0.35, linewidth=0)
-        else:
-            axes.stairs(density, edges, color=colour, linewidth=1.1)
-    axes.set_ylim(bottom=0)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
+        look.bars(axes, density, edges, colour, width=1.1 if i else 0.0, filled=i == 0)
     apply(axes.xaxis, scale, ticks=4)
     axes.set_xlabel(label(quantity.name, quantity.units, scale, room), labelpad=2)
     num_bad = int((~np.isfinite(quantity.values)).sum())
@@ -131,10 +125,9 @@ def draw_drivers(data: Drivers, canvas: Canvas) -> None:
         look.without_box(axes)
         for row, value in enumerate(data.values[:, column]):
             if abs(value) >= 0.1:
-                words = f"{value:+.2f}".replace("-", "−")
-                axes.text(-0.04 if value > 0 else 0.04, row, words, ha="right" if value > 0 else "left",
-                          va="center", fontsize=look.SMALL, color=look.INK)  # fmt: skip
+                side = {"ha": "right" if value > 0 else "left", "va": "center"}
+                place = (-0.04 if value > 0 else 0.04, row)
+                axes.text(*place, signed(value), **side, fontsize=look.SMALL, color=look.INK)
     for row, name in enumerate(data.scalars):
-        canvas.text(
-            left - 0.12, 0.36 + (row + 0.5) * _CELL, label(name, "", room=left - 0.2), ha="right", va="center"
-        )
+        words, middle = label(name, "", room=left - 0.2), 0.36 + (row + 0.5) * _CELL
+        canvas.text(left - 0.12, middle, words, ha="right", va="center")

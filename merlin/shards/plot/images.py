@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.plot import canvas as look
+import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.colours import SIGNED, Colours, choose_colours
 from merlin.shards.plot.ticks import Array, label, number
@@ -99,16 +99,14 @@ def draw(sheet: Sheet, canvas: Canvas) -> None:
 
 def _block(sheet: Sheet, canvas: Canvas, top: float, samples: range, colours: list[Colours | None]) -> None:
     step = sheet.side + _GAP
+    soft = {"fontsize": look.SMALL, "color": look.SOFT}
     for place, sample in enumerate(samples):
         middle = _LEFT + place * step + sheet.side / 2
         canvas.text(middle, top + 0.02, sheet.titles[sample], ha="center", fontsize=look.SMALL)
-        canvas.text(
-            middle, top + 0.16, sheet.values[sample], ha="center", fontsize=look.SMALL, color=look.SOFT
-        )
+        canvas.text(middle, top + 0.16, sheet.values[sample], ha="center", **soft)
     for below, words in ((0.02, "sample"), (0.16, label(sheet.ordered_by, "", room=1.2))):
-        canvas.text(_LEFT - 0.1, top + below, words, ha="right", fontsize=look.SMALL, color=look.SOFT)
-    at = top + _HEAD
-    field = ""
+        canvas.text(_LEFT - 0.1, top + below, words, ha="right", **soft)
+    at, field = top + _HEAD, ""
     for row, how in zip(sheet.rows, colours, strict=True):
         if field and field != row.field:
             at += 0.1
@@ -118,15 +116,8 @@ def _block(sheet: Sheet, canvas: Canvas, top: float, samples: range, colours: li
         axes = canvas.axes(_LEFT, at, len(samples) * step - _GAP, height)
         image = _strip(axes, row.pictures[samples.start : samples.stop], how, _GAP / sheet.side, canvas)
         if how is not None:
-            _bar(
-                canvas,
-                _LEFT + len(samples) * step + 0.05,
-                at,
-                height,
-                image,
-                how,
-                row.units if is_first else "",
-            )
+            left, units = _LEFT + len(samples) * step + 0.05, row.units if is_first else ""
+            _bar(canvas, left, at, height, image, how, units)
         at += height + _GAP
 
 
@@ -164,6 +155,7 @@ def _strip(axes: Any, pictures: Array, how: Colours | None, gap: float, canvas: 
 def _bar(
     canvas: Canvas, left: float, top: float, height: float, image: Any, how: Colours, units: str
 ) -> None:
+    """The colour bar of a row."""
     inset = min(0.1, height * 0.08)
     axes = canvas.axes(left, top + inset, 0.08, height - 2 * inset)
     ticks = [how.lo, 0.0, how.hi] if how.name == SIGNED else [how.lo, how.hi]

@@ -11,7 +11,7 @@ from merlin.base.kinds import AXIS_NAMES
 from merlin.shards.description_rows import channel_name
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot.images import MAX_ROWS, MAX_TILES, Row, shrink
-from merlin.shards.plot.magnitude import drawn, drawn_name
+from merlin.shards.plot.ticks import drawn, drawn_name
 from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+import merlin.shards.plot.coverage as coverage
+import merlin.shards.plot.graphs as graphs
+import merlin.shards.plot.histograms as histograms
+import merlin.shards.plot.images as images
+import merlin.shards.plot.series as series
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
-from merlin.shards.plot import coverage, graphs, histograms, images, lengths, series
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.choice import CHART_KINDS, Choice, choose, sample_ids
 from merlin.shards.plot.histograms import Quantity
 from merlin.shards.plot.lost import lost_inputs
-from merlin.shards.plot.magnitude import drawn, drawn_name
 from merlin.shards.plot.pictures import make_rows, most_samples, views_of
-from merlin.shards.plot.ticks import label, number
+from merlin.shards.plot.ticks import drawn, drawn_name, label, number
 from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 MAX_FANS = 12
 _MAX_LINES = 10
@@ -71,7 +75,8 @@ class Source:
 def make_sections(
     reader: SampleReader, request: Request, on_section: Callable[[str], None] = lambda kind: None
 ) -> list[Section]:
-    """The charts of a data set, in the order of `CHART_KINDS`; `on_section` hears of each before its data is read.
+    """The charts of a data set, in the order of `CHART_KINDS`; `on_section` is called with the kind of each before its
+    data is read.
 
     Raises UsageError for names that the data set does not have, and if nothing can be drawn.
     """
@@ -87,13 +92,16 @@ def make_sections(
             on_section(kind)
             made += _MAKERS[kind](source)
     if not made:
-        what = (
-            "nothing that can be drawn"
-            if request.kinds == CHART_KINDS
-            else f"no {' or '.join(request.kinds)} to draw"
-        )
-        raise UsageError(f"{reader.path} has {what}" + (" among the fields named" if request.fields else ""))
+        is_all = request.kinds == CHART_KINDS
+        what = "nothing that can be drawn" if is_all else f"no {' or '.join(request.kinds)} to draw"
+        raise UsageError(f"{reader.path} has {what}{' among the fields named' if request.fields else ''}")
     return made
+
+
+def _first(found: Sequence[T], most: int, what: str) -> tuple[tuple[T, ...], str]:
+    """As many as are drawn, and what the chart's note says of the others."""
+    more = f"; the first {most} of {len(found)} {what}" if len(found) > most else ""
+    return tuple(found[:most]), more
 
 
 def _inputs(source: Source) -> Iterator[Section]:
@@ -105,30 +113,24 @@ def _inputs(source: Source) -> Iterator[Section]:
     labels = tuple(q.name for q in inputs if q.name in source.reader.inputs)
     parameters = tuple(q.name for q in inputs if q.name not in labels)
     lost = {} if source.choice.condition else lost_inputs(data, labels, parameters)
-    paired = inputs[: coverage.MAX_INPUTS]
+    paired, more = _first(inputs, coverage.MAX_INPUTS, "inputs")
     chart = coverage.Coverage(
         labels=tuple(q.name for q in paired),
         units=tuple(q.units for q in paired),
         values=np.column_stack([q.values for q in paired]),
-        lost={fate: values[:, : len(paired)] for fate, values in lost.items()},
+        lost={outcome: values[:, : len(paired)] for outcome, values in lost.items()},
     )
-    note = source.choice.note
-    if len(inputs) > len(paired):
-        note += f"; the first {len(paired)} of {len(inputs)} inputs"
+    note = source.choice.note + more
     yield Section("inputs", "Coverage of the inputs", note, chart.height, partial(coverage.draw, chart))
 
 
-def _input_quantities(source: Source, rows: Array) -> list[Quantity]:
+def _input_quantities(source: Source, rows: Array) -> Iterator[Quantity]:
     """The numeric inputs and parameters."""
-    found = []
-    for group, columns in (
-        (source.reader.inputs, source.reader.manifest.inputs),
-        (source.reader.parameters, source.reader.manifest.parameters),
-    ):
+    reader, data = source.reader, source.reader.manifest
+    for group, columns in ((reader.inputs, data.inputs), (reader.parameters, data.parameters)):
         for column in columns:
             if column.dtype != "text" and source.wants(column.name):
-                found.append(Quantity(column.name, "", drawn(group[column.name][rows]).astype(float)))
-    return found
+                yield Quantity(column.name, "", drawn(group[column.name][rows]).astype(float))
 
 
 def _varies(values: Array) -> bool:
@@ -136,13 +138,10 @@ def _varies(values: Array) -> bool:
 
 
 def _scalars(source: Source) -> Iterator[Section]:
-    quantities = _scalar_quantities(source)
-    shown = tuple(quantities[: histograms.MAX_PANELS])
+    shown, more = _first(_scalar_quantities(source), histograms.MAX_PANELS, "scalars")
     if not shown:
         return
-    note = source.choice.note
-    if len(quantities) > len(shown):
-        note += f"; the first {len(shown)} of {len(quantities)} scalars"
+    note = source.choice.note + more
     chart = histograms.Histograms(shown, source.choice.split, source.choice.split_names)
     yield Section("scalars", "Scalars", note, chart.height, partial(histograms.draw, chart))
     if source.inputs:
@@ -161,11 +160,9 @@ def _scalar_quantities(source: Source) -> list[Quantity]:
         if not info.shape:
             found.append(Quantity(drawn_name(info), info.units, values))
         else:
-            names = info.channels or tuple(str(i) for i in range(info.shape[0]))
-            found += [
-                Quantity(f"{drawn_name(info)}[{n}]", info.units, values[:, i])
-                for i, n in enumerate(names[:8])
-            ]
+            names = info.channels or tuple(map(str, range(info.shape[0])))
+            for n, column in zip(names[:8], values.T, strict=False):
+                found.append(Quantity(f"{drawn_name(info)}[{n}]", info.units, column))
     return found
 
 
@@ -184,10 +181,9 @@ def _series(source: Source) -> Iterator[Section]:
         most = max(most, len(rows))
     if not fans:
         return
-    note = source.choice.note_of(most)
-    if len(fans) > MAX_FANS:
-        note += f"; the first {MAX_FANS} of {len(fans)} series"
-    chart = series.Fans(tuple(fans[:MAX_FANS]))
+    shown, more = _first(fans, MAX_FANS, "series")
+    chart = series.Fans(shown)
+    note = source.choice.note_of(most) + more
     yield Section("series", "Series", note, chart.height, partial(series.draw, chart))
 
 
@@ -199,8 +195,7 @@ def _is_series(info: FieldInfo) -> bool:
 
 
 def _fans_of(source: Source, info: FieldInfo, rows: Array) -> Iterator[series.Fan]:
-    channel = _channel_axis(info)
-    along = 0 if channel is None else 1 - channel
+    along, channel = _axes_of(info)
     at = series.thin(info.shape[along])
     x, x_label = _coordinates(source, info, along)
     values = drawn(source.reader[info.name][rows]).astype(np.float64)
@@ -224,10 +219,8 @@ def _ragged_fan(source: Source, info: FieldInfo, rows: Array) -> series.Fan:
         inside = at < len(sample)
         line[inside] = drawn(sample[at[inside]])
     name = info.axes[0] if info.axes else ""
-    x_label = f"{name} (index)" if name else "index"
-    return series.Fan(
-        drawn_name(info), info.units, x_label, at.astype(np.float64), values, _lines(source, len(rows))
-    )
+    x_label, x = f"{name} (index)" if name else "index", at.astype(np.float64)
+    return series.Fan(drawn_name(info), info.units, x_label, x, values, _lines(source, len(rows)))
 
 
 def _lines(source: Source, num: int) -> Array:
@@ -235,13 +228,12 @@ def _lines(source: Source, num: int) -> Array:
     return np.unique(np.linspace(0, num - 1, min(num, source.request.num, _MAX_LINES)).astype(np.int64))
 
 
-def _channel_axis(info: FieldInfo) -> int | None:
-    """Which of the two axes of a series tells channels apart."""
+def _axes_of(info: FieldInfo) -> tuple[int, int | None]:
+    """The axis that a series runs along, and the one that tells its channels apart, if it has two."""
     if len(info.shape) == 1:
-        return None
-    if "channel" in info.axes and len(info.axes) == 2:
-        return info.axes.index("channel")
-    return 1
+        return 0, None
+    channel = info.axes.index("channel") if "channel" in info.axes and len(info.axes) == 2 else 1
+    return 1 - channel, channel
 
 
 def _coordinates(source: Source, info: FieldInfo, along: int) -> tuple[Array, str]:
@@ -258,8 +250,7 @@ def _coordinate_name(source: Source, info: FieldInfo) -> str:
     """The series field that the axis is named after, if it ascends and is the same for all samples; else ""."""
     if info.ragged:
         return ""
-    channel = _channel_axis(info)
-    along = 0 if channel is None else 1 - channel
+    along, _ = _axes_of(info)
     name = info.axes[along] if along < len(info.axes) else ""
     known = source.reader.fields.get(name)
     if known is None or known.shape != (info.shape[along],) or known.ragged or known.name == info.name:
@@ -268,14 +259,6 @@ def _coordinate_name(source: Source, info: FieldInfo) -> str:
         return ""
     some = np.asarray(source.reader[name][source.choice.some(20)], dtype=np.float64)
     return name if bool((some == some[0]).all() and (np.diff(some[0]) > 0).all()) else ""
-
-
-def _images(source: Source) -> Iterator[Section]:
-    yield from _sheet(source, "image", "Images")
-
-
-def _volumes(source: Source) -> Iterator[Section]:
-    yield from _sheet(source, "volume", "Volumes, middle planes")
 
 
 def _sheet(source: Source, kind: str, title: str) -> Iterator[Section]:
@@ -348,20 +331,19 @@ def _ragged(source: Source) -> Iterator[Section]:
             counts[name] = chosen.column_at(info.path).lengths
     if not counts:
         return
-    shown = list(counts.items())[: lengths.MAX_PANELS]
-    chart = lengths.Lengths(tuple(shown))
-    note = source.choice.note
-    if len(counts) > len(shown):
-        note += f"; the first {len(shown)} of {len(counts)} fields"
-    yield Section("ragged", "Items per sample", note, chart.height, partial(lengths.draw, chart))
+    quantities = [Quantity(name, "", values.astype(np.float64)) for name, values in counts.items()]
+    shown, more = _first(quantities, histograms.MAX_PANELS, "fields")
+    chart = histograms.Histograms(shown, np.zeros(len(source.choice), np.int64), ())
+    note = source.choice.note + more
+    yield Section("ragged", "Items per sample", note, chart.height, partial(histograms.draw, chart))
 
 
 _MAKERS: dict[str, Callable[[Source], Iterator[Section]]] = {
     "inputs": _inputs,
     "scalars": _scalars,
     "series": _series,
-    "images": _images,
-    "volumes": _volumes,
+    "images": partial(_sheet, kind="image", title="Images"),
+    "volumes": partial(_sheet, kind="volume", title="Volumes, middle planes"),
     "graphs": _graphs,
     "ragged": _ragged,
 }

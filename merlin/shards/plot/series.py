@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.plot import canvas as look
+import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label
 

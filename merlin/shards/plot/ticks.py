@@ -1,4 +1,4 @@
-"""Axes that fit the data: linear or logarithmic, few ticks, powers of ten taken out into the label."""
+"""Numbers as they are drawn, and axes that fit them: linear or logarithmic, few ticks, powers of ten in the label."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from merlin.shards.format.manifest_file import FieldInfo
+
 Array = np.ndarray[Any, Any]
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -16,6 +18,22 @@ _CROWDED = 0.2  # and does if the lower half of the values fills less than this 
 _MAX_BINS = 60
 _FEW = 12  # whole numbers that get a bar each, however few samples there are
 _CHARACTER = 0.078  # inches, of the labels' font
+
+
+def drawn(values: Any) -> Array:
+    """Real numbers as they are, the magnitudes of complex ones."""
+    found = np.asarray(values)
+    return np.abs(found) if found.dtype.kind == "c" else found
+
+
+def drawn_name(info: FieldInfo) -> str:
+    """The name of a field, between bars if magnitudes are drawn."""
+    return f"|{info.name}|" if np.dtype(info.dtype).kind == "c" else info.name
+
+
+def signed(value: float) -> str:
+    """A correlation: "+0.42", "−0.10"."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def power(exponent: int) -> str:
@@ -63,9 +81,11 @@ class Scale:
             span = math.ceil(self.hi) - math.floor(self.lo) + 1
             width = 1 if span <= max(bins, _FEW) else -(-span // bins)
             return math.floor(self.lo) - 0.5 + width * np.arange(-(-span // width) + 1)
-        if self.is_log:
-            return np.geomspace(self.lo, self.hi, bins + 1)
-        return np.linspace(self.lo, self.hi, bins + 1)
+        return self.spaced(bins)
+
+    def spaced(self, num: int) -> Array:
+        """Edges (num + 1,) of bins that look equally wide."""
+        return (np.geomspace if self.is_log else np.linspace)(self.lo, self.hi, num + 1)
 
 
 def choose_scale(values: Array) -> Scale:
@@ -96,9 +116,8 @@ def label(name: str, units: str, scale: Scale | None = None, room: float = 9.0) 
     if not words:
         return short(name, most)
     unit = f"({' '.join(words)})"
-    return (
-        f"{name} {unit}" if len(name) + 1 + len(unit) <= most else f"{short(name, most)}\n{short(unit, most)}"
-    )
+    fits = len(name) + 1 + len(unit) <= most
+    return f"{name} {unit}" if fits else f"{short(name, most)}\n{short(unit, most)}"
 
 
 def short(text: str, most: int) -> str:
@@ -113,9 +132,9 @@ def apply(axis: Any, scale: Scale, *, ticks: int = 4, margin: float = 0.03) -> N
     """Set up an axis (`axes.xaxis` or `axes.yaxis`)."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    limits = axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim
+    limits = getattr(axis.axes, f"set_{axis.axis_name}lim")
     if scale.is_log:
-        (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
+        getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
         widen = (scale.hi / scale.lo) ** margin
         limits(scale.lo / widen, scale.hi * widen)
         axis.set_major_locator(LogLocator(numticks=ticks + 1))

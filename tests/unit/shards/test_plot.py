@@ -195,7 +195,7 @@ def test_graphs_and_ragged_fields_are_drawn(ragged, tmp_path):
     assert graphs.drawings[0].title == f"#{first}: {3 + first % 7} nodes, {3 + first % 7} edges"
     np.testing.assert_array_equal(graphs.drawings[0].edges, ragged["mesh"][first]["edges"])
     assert "x and y" in sections[2].note
-    assert [(what, counts[:3].tolist()) for what, counts in sections[3].draw.args[0].counts] == [
+    assert [(q.name, q.values[:3].tolist()) for q in sections[3].draw.args[0].quantities] == [
         ("track", [0, 1, 2]),
         ("mesh: nodes", [3, 4, 5]),
         ("mesh: edges", [3, 4, 5]),
