@@ -7,9 +7,7 @@ value is negative, as the JAG data set is, else between 0 and 1.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from merlin.base.files import write_text
+from merlin.base.yaml_text import yaml_text
 from merlin.shards.export.view import ExportColumn, View
 from merlin.shards.format.segments import Array
 from merlin.shards.format.statistics import Statistics
@@ -26,8 +25,6 @@ Linear = Callable[[ExportColumn], Sequence[tuple[float, float]]]  # (scale, bias
 DATA, EXPERIMENT = "data_schema.yaml", "experiment_schema.yaml"
 _STEP = 10  # between orderings, so that there is room for others
 _PLACES = {"scalar": "scalars", "series": "series", "image": "images", "volume": "volumes", "text": "text"}
-_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _HEAD = {
     DATA: "What a sample holds, and how its values are normalised.",
     EXPERIMENT: "What is trained on: inputs are packed as datum, outputs as response. Take out what is not wanted.",
@@ -92,8 +89,7 @@ def write_schemas(
             inner: dict[str, Any] = {key: {} for key in data[group]} if group == "outputs" else {}
             experiment[group] = {"metadata": {"pack": pack, "coerce": "float"}, **inner}
     for name, tree in ((DATA, data), (EXPERIMENT, experiment)):
-        lines = "".join(f"{line}\n" for line in _yaml(tree))
-        write_text(directory / name, f"# {_HEAD[name]}\n{lines}")
+        write_text(directory / name, f"# {_HEAD[name]}\n{yaml_text(tree)}")
     return [DATA, EXPERIMENT]
 
 
@@ -138,32 +134,3 @@ def _normalisations(column: ExportColumn, statistics: Statistics) -> Iterator[tu
             yield 1.0 / (high - low), -low / (high - low)
         else:
             yield 1.0, -low
-
-
-def _yaml(tree: dict[str, Any], indent: str = "") -> Iterator[str]:
-    """Block style, as LBANN's own schemas are; names that YAML would take for something else are quoted."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield f"{indent}{_key(key)}:"
-            yield from _yaml(value, indent + "  ")
-        else:
-            yield f"{indent}{_key(key)}: {_value(value)}"
-
-
-def _key(text: str) -> str:
-    plain = _PLAIN_KEY.fullmatch(text) and text.lower() not in _YAML_WORDS
-    return text if plain else json.dumps(text, ensure_ascii=False)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, float):
-        return _float(value)
-    return json.dumps(value)
-
-
-def _float(value: float) -> str:
-    """With a point, without which YAML 1.1 takes 1e-05 for text, and the reader 1 for an integer."""
-    mantissa, e, exponent = repr(value).partition("e")
-    return (mantissa if "." in mantissa else f"{mantissa}.0") + e + exponent

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from merlin.errors import MissingExtraError
+from merlin.base.tables.parquet import load_pyarrow
 from merlin.shards.export.base import Exporter
 from merlin.shards.export.view import Block, ExportColumn
 from merlin.shards.format.segments import Ragged, Values
+
+PURPOSE = "writing Parquet"
 
 
 class ParquetExporter(Exporter):
@@ -24,7 +26,7 @@ class ParquetExporter(Exporter):
     compressions = ("zstd", "none", "snappy", "gzip")
 
     def check(self) -> None:
-        load_pyarrow()
+        load_pyarrow(PURPOSE)
         super().check()
 
     def refusal(self, column: ExportColumn) -> str:
@@ -34,8 +36,6 @@ class ParquetExporter(Exporter):
         return f"data/samples_{number:05d}.parquet"  # alone, for readers that take a directory
 
     def write(self, path: Path, lo: int, hi: int) -> dict[str, Any]:
-        from pyarrow import parquet
-
         schema = self._schema()
         scalars = [column.key for column in self.view.columns if column.is_scalar]
         options = {
@@ -43,13 +43,13 @@ class ParquetExporter(Exporter):
             "use_dictionary": [column.key for column in self.view.columns if column.is_text],
             "write_statistics": scalars,
         }
-        with parquet.ParquetWriter(path, schema, **options) as writer:
+        with load_pyarrow(PURPOSE).parquet.ParquetWriter(path, schema, **options) as writer:
             for _, block in self.view.blocks(lo, hi):
                 writer.write_table(self._table(block, schema))
         return {}
 
     def _schema(self) -> Any:
-        pa = load_pyarrow()
+        pa = load_pyarrow(PURPOSE)
         data = self.view.ens.manifest
         about = {
             "study": data.study,
@@ -61,22 +61,11 @@ class ParquetExporter(Exporter):
 
     def _table(self, block: Block, schema: Any) -> Any:
         arrays = [_array(column, block[column.key]) for column in self.view.columns]
-        return load_pyarrow().Table.from_arrays(arrays, schema=schema)
+        return load_pyarrow(PURPOSE).Table.from_arrays(arrays, schema=schema)
 
     def count(self, path: Path) -> int:
-        from pyarrow import parquet
-
-        with parquet.ParquetFile(path) as file:
+        with load_pyarrow(PURPOSE).parquet.ParquetFile(path) as file:
             return int(file.metadata.num_rows)
-
-
-def load_pyarrow() -> Any:
-    """pyarrow; raises MissingExtraError without it."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet", "writing Parquet") from error
-    return pyarrow
 
 
 def _metadata(column: ExportColumn) -> dict[str, str]:
@@ -86,7 +75,7 @@ def _metadata(column: ExportColumn) -> dict[str, str]:
 
 
 def _type(column: ExportColumn) -> Any:
-    pa = load_pyarrow()
+    pa = load_pyarrow(PURPOSE)
     if column.is_text:
         return pa.string()
     item = pa.from_numpy_dtype(column.dtype)
@@ -97,14 +86,14 @@ def _type(column: ExportColumn) -> Any:
 
 def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """Arrow's type of a column (n, *shape): numbers, or tensors of a fixed shape."""
-    pa = load_pyarrow()
+    pa = load_pyarrow(PURPOSE)
     item = pa.from_numpy_dtype(dtype)
     return pa.fixed_shape_tensor(item, shape) if shape else item
 
 
 def tensor_array(kind: Any, values: np.ndarray[Any, Any]) -> Any:
     """Values (n, *shape) as an array of `tensor_type`."""
-    pa = load_pyarrow()
+    pa = load_pyarrow(PURPOSE)
     if values.ndim == 1:
         return pa.array(values, type=kind)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
@@ -113,7 +102,7 @@ def tensor_array(kind: Any, values: np.ndarray[Any, Any]) -> Any:
 
 
 def _array(column: ExportColumn, values: Values) -> Any:
-    pa = load_pyarrow()
+    pa = load_pyarrow(PURPOSE)
     kind = _type(column)
     if isinstance(values, Ragged):
         items = pa.array(np.ascontiguousarray(values.values).reshape(-1))

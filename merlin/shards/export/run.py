@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -84,7 +84,7 @@ def _write_missing(
     if min(num_workers, len(missing)) <= 1:
         written: Iterator[ExportedFile] = (exporter.write_part(out, number) for number in missing)
     else:
-        written = write_in_processes(make_writer, (path, out, exporter.options), missing, num_workers)
+        written = write_in_processes(path, out, exporter.options, missing, num_workers)
     done = sum(part.num_samples for part in have)
     if progress:
         progress(done, exporter.view.num)
@@ -93,11 +93,6 @@ def _write_missing(
         done += part.num_samples
         if progress:
             progress(done, exporter.view.num)
-
-
-def make_writer(path: Path, out: Path, options: ExportOptions) -> Callable[[int], ExportedFile]:
-    """What a process of its own writes files with."""
-    return partial(make_exporter(path, options).write_part, out)
 
 
 def _choose_workers(exporter: Exporter, num_workers: int | None) -> int:

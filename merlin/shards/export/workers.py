@@ -1,96 +1,70 @@
-"""Processes that write an export's files: each is told one number at a time, and ends when nobody is there to tell.
+"""Processes that write an export's files, started afresh: nothing of the command's threads and open files is in them.
 
-Started afresh rather than forked, so that nothing of the command's threads and open files is in them.
+They end with the command, however it ends: each holds the reading end of a pipe whose writing end only the command has.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection, wait
-from typing import Any
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 from merlin.errors import ShardError
-from merlin.shards.export.base import ExportedFile
-
-Write = Callable[[int], ExportedFile]
+from merlin.shards.export.base import ExportedFile, ExportOptions
+from merlin.shards.export.formats import make_exporter
 
 
 def write_in_processes(
-    make_writer: Callable[..., Write], arguments: tuple[Any, ...], numbers: Sequence[int], num_workers: int
+    path: Path, out: Path, options: ExportOptions, numbers: Sequence[int], num_workers: int
 ) -> Iterator[ExportedFile]:
-    """The files of these numbers as they get finished; `make_writer(*arguments)` is called in each process.
+    """Export the files of these numbers; yields them as they get finished.
 
     Raises what writing one of them raised, and ShardError if a process died.
     """
     context = multiprocessing.get_context("spawn")
-    processes: dict[Connection, Any] = {}
-    try:
-        for _ in range(min(num_workers, len(numbers))):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, make_writer, arguments), daemon=True)
-            process.start()
-            theirs.close()
-            processes[ours] = process
-        yield from _hand_out(processes, iter(numbers), len(numbers))
-    except BaseException:
-        for process in processes.values():
-            process.terminate()
-        raise
-    finally:
-        for connection, process in processes.items():
-            connection.close()
-            process.join()
-
-
-def _hand_out(processes: dict[Connection, Any], numbers: Iterator[int], num: int) -> Iterator[ExportedFile]:
-    for connection in processes:
-        connection.send(next(numbers))
-    for _ in range(num):
-        connection = _first_ready(processes)
+    command_lives, ours = context.Pipe(duplex=False)
+    num_workers = min(num_workers, len(numbers))
+    with ProcessPoolExecutor(num_workers, context, _begin, (command_lives,)) as pool:
         try:
-            answer = connection.recv()
-        except (EOFError, OSError):
-            processes[connection].join()
-            code = processes[connection].exitcode
+            for job in as_completed([pool.submit(_write, path, out, options, n) for n in numbers]):
+                yield job.result()
+        except BrokenProcessPool:
             raise ShardError(
-                f"a process that wrote files died (exit code {code}; -9 means killed, perhaps for want of memory); "
-                "start the export again, and it goes on"
+                "a process that wrote files died, perhaps for want of memory; start the export again, and it goes on"
             ) from None
-        if isinstance(answer, BaseException):
-            raise answer
-        for number in numbers:
-            connection.send(number)
-            break
-        yield answer
+        finally:
+            ours.close()
+            pool.shutdown(cancel_futures=True)
+            command_lives.close()
 
 
-def _first_ready(processes: dict[Connection, Any]) -> Connection:
-    ready = wait(list(processes))[0]
-    assert isinstance(ready, Connection)
-    return ready
-
-
-def _serve(connection: Connection, make_writer: Callable[..., Write], arguments: tuple[Any, ...]) -> None:
+def _begin(command_lives: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command says when to stop
-    with suppress(EOFError, OSError):
-        try:
-            write = make_writer(*arguments)
-            while True:
-                connection.send(write(connection.recv()))
-        except EOFError:
-            raise
-        except Exception as e:  # noqa: BLE001 - it is raised again in the command
-            connection.send(_portable(e))
+    threading.Thread(target=_end_with_command, args=(command_lives,), daemon=True).start()
 
 
-def _portable(error: Exception) -> Exception:
-    """The error, or one that can be sent in its place."""
+def _end_with_command(command_lives: Connection) -> None:
+    command_lives.poll(None)
+    os._exit(1)
+
+
+_exporter = lru_cache(maxsize=1)(make_exporter)
+
+
+def _write(path: Path, out: Path, options: ExportOptions, number: int) -> ExportedFile:
     try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001
-        return ShardError(f"{type(error).__name__}: {error}")
-    return error
+        return _exporter(path, options).write_part(out, number)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 - of somebody's class, it has to reach the command in another one
+            raise ShardError(f"{type(error).__name__}: {error}") from None
+        raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.kinds import ROLES
+from merlin.base.yaml_text import yaml_text
 from merlin.errors import ShardError, UsageError
 from merlin.shards.importing.hdf5 import opening
 from merlin.shards.importing.resolve import guess_kind, told_of_axes
@@ -42,7 +43,8 @@ def infer_schema(paths: Sequence[Path]) -> str:
             raise UsageError(
                 f"{paths[0]} holds no column that could be a field; write a schema, and name it with --schema"
             )
-        return "\n".join([*_head(left_out, bool(grouped), success), *_yaml(found)]) + "\n"
+        head = _head(found, left_out, bool(grouped), success)
+        return "".join(f"{line}\n" for line in head) + yaml_text(_document(found), short_mappings=True)
     finally:
         for source in sources:
             source.close()
@@ -126,82 +128,49 @@ def _role(key: str, about: dict[str, Any]) -> tuple[str, str]:
     return "field", name
 
 
-def _head(left_out: Sequence[str], grouped: bool, success: str | None) -> Iterator[str]:
+def _head(
+    found: Sequence[_Found], left_out: Sequence[str], grouped: bool, success: str | None
+) -> Iterator[str]:
     yield from (f"# left out: {line}" for line in left_out)
     if grouped:
         yield "samples: groups"
         yield f"success: {success}" if success else "# success: data set that is 0 for a failed sample"
-
-
-def _yaml(found: Sequence[_Found]) -> Iterator[str]:
-    for role, block in (("input", "inputs"), ("parameter", "parameters")):
-        columns = [column for column in found if column.role == role]
-        if columns:
-            yield f"{block}:"
-            for column in columns:
-                file = f", file: {_quoted(column.file)}" if column.file else ""
-                yield f"  {_quoted(column.name)}: {{key: {_quoted(column.key)}{file}}}"
     if not any(column.role == "input" for column in found):
         yield "# inputs: [names of what went in, out of the fields below]"
-    yield "fields:"
-    fields = [column for column in found if column.role == "field"]
-    for column in fields:
-        if not _graph(column):
-            yield f"  {_quoted(column.name)}: {_field(column)}"
-    for graph in dict.fromkeys(filter(None, map(_graph, fields))):
-        yield f"  {_quoted(graph)}:"
-        yield "    kind: graph"
-        yield "    members:"
-        for column in fields:
-            if _graph(column) == graph:
-                yield f"      {column.name.rpartition('.')[2]}: {_field(column)}"
+
+
+def _document(found: Sequence[_Found]) -> dict[str, Any]:
+    """The schema's blocks."""
+    document: dict[str, Any] = {}
     for column in found:
-        if column.role in ("sample_id", "row") and column.facts.dtype.kind in "iu":
-            yield f"{column.role}: {_quoted(column.key)}"
+        if column.role in ("input", "parameter"):
+            entry = {"key": column.key} | ({"file": column.file} if column.file else {})
+            document.setdefault(f"{column.role}s", {})[column.name] = entry
+    fields = document["fields"] = {}
+    for column in found:
+        graph, _, role = column.name.rpartition(".")
+        if column.role == "field" and role in ROLES and graph:
+            members = fields.setdefault(graph, {"kind": "graph", "members": {}})["members"]
+            members[role] = _field(column, is_member=True)
+        elif column.role == "field":
+            fields[column.name] = _field(column, is_member=False)
+        elif column.role in ("sample_id", "row") and column.facts.dtype.kind in "iu":
+            document[column.role] = column.key
+    return document
 
 
-def _graph(column: _Found) -> str:
-    """The graph that a field is a member of, or nothing."""
-    graph, _, role = column.name.rpartition(".")
-    return graph if role in ROLES else ""
-
-
-def _field(column: _Found) -> str:
-    facts = column.facts
-    said = str(column.about.get("kind", ""))
-    entry: dict[str, Any] = {}
-    kind = guess_kind(column.name, facts, facts.shape, facts.ragged, said)
-    if not _graph(column):
-        entry["kind"] = kind
-    if not facts.is_text:
-        entry["dtype"] = facts.dtype.name
-    if facts.ragged or facts.shape:
-        entry["shape"] = [*(["*"] if facts.ragged else []), *facts.shape]
-    if column.key != column.name:
-        entry["key"] = column.key
-    if column.file:
-        entry["file"] = column.file
-    if not column.about.get("finite", True):
-        entry["finite"] = False
-    entry |= {name: column.about[name] for name in ("units", "description") if column.about.get(name)}
-    entry |= told_of_axes(column.about, kind, facts.shape, facts.ragged)
-    return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in entry.items()) + "}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return _quoted(value) if isinstance(value, str) else str(value)
-
-
-def _quoted(text: str) -> str:
-    """JSON strings are YAML; plain words stay plain."""
-    plain = text.replace("_", "").isalnum() and text[:1].isalpha() and len(text) > 1
-    words = ("yes", "no", "on", "off", "true", "false", "null")
-    return (
-        text
-        if plain and text.isascii() and text.lower() not in words
-        else json.dumps(text, ensure_ascii=False)
-    )
+def _field(column: _Found, *, is_member: bool) -> dict[str, Any]:
+    facts, about = column.facts, column.about
+    kind = guess_kind(column.name, facts, facts.shape, facts.ragged, str(about.get("kind", "")))
+    entry = {
+        "kind": "" if is_member else kind,
+        "dtype": "" if facts.is_text else facts.dtype.name,
+        "shape": [*(["*"] if facts.ragged else []), *facts.shape],
+        "key": column.key if column.key != column.name else "",
+        "file": column.file,
+        "units": about.get("units", ""),
+        "description": about.get("description", ""),
+        **told_of_axes(about, kind, facts.shape, facts.ragged),
+    }
+    known = {name: list(v) if isinstance(v, tuple) else v for name, v in entry.items() if v}
+    return known | ({} if about.get("finite", True) else {"finite": False})
