@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from merlin.plan.dependencies import topological_order
 from merlin.plan.plan import Edge, StepInstance, StepKind
 
 
@@ -15,11 +16,7 @@ def wait_before_cleanup(instances: Sequence[StepInstance], workspace: str) -> tu
     """
     made = {instance.id: instance for instance in instances}
     for instance in instances:
-        if (
-            instance.kind is not StepKind.MANIFEST
-            or instance.aggregate is None
-            or not instance.aggregate.cleanup
-        ):
+        if instance.kind is not StepKind.MANIFEST or not (instance.aggregate and instance.aggregate.cleanup):
             continue
         needing = {id for ids in needed_by(made, instance.finishes, workspace).values() for id in ids}
         later = _following(made, instance.id)
@@ -27,7 +24,8 @@ def wait_before_cleanup(instances: Sequence[StepInstance], workspace: str) -> tu
         group = instance.edges[0].group
         more = [Edge(source=id, kind="all", group=group) for id in made if id in needing - later]
         made[instance.id] = replace(instance, edges=(*instance.edges, *more))
-    return _in_order(made)
+    order = topological_order({id: [edge.source for edge in one.edges] for id, one in made.items()})
+    return tuple(made[id] for id in order)
 
 
 def needed_by(
@@ -69,27 +67,13 @@ def _names(text: str, directory: str) -> bool:
 
 def _following(instances: Mapping[str, StepInstance], first: str) -> set[str]:
     """Every instance that waits for `first`, directly or not, and itself."""
-    found = {first}
-    grew = True
-    while grew:
+    found: set[str] = set()
+    more = {first}
+    while more:
+        found |= more
         more = {
             instance.id
             for instance in instances.values()
-            if instance.id not in found and any(edge.source in found for edge in instance.edges)
+            if instance.id not in found and any(edge.source in more for edge in instance.edges)
         }
-        found |= more
-        grew = bool(more)
     return found
-
-
-def _in_order(instances: Mapping[str, StepInstance]) -> tuple[StepInstance, ...]:
-    """Each after those it waits for, otherwise in the order given."""
-    ordered: dict[str, StepInstance] = {}
-    waiting: list[StepInstance] = []
-    for instance in instances.values():
-        waiting.append(instance)
-        while ready := [one for one in waiting if all(edge.source in ordered for edge in one.edges)]:
-            for one in ready:
-                ordered[one.id] = one
-                waiting.remove(one)
-    return (*ordered.values(), *waiting)

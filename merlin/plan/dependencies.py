@@ -69,12 +69,12 @@ def topological_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
     waiting = dict(depends)
     done: dict[str, None] = {}
     while waiting:
-        ready = [name for name, needs in waiting.items() if all(need in done for need in needs)]
-        if not ready:
-            raise ValueError(f"the steps {', '.join(waiting)} depend on each other in a circle")
-        # One at a time, so that a step comes as early as the order of the spec allows.
-        done[ready[0]] = None
-        del waiting[ready[0]]
+        # one at a time, so that each comes as early as the given order allows
+        ready = next((name for name, needs in waiting.items() if all(need in done for need in needs)), None)
+        if ready is None:
+            raise ValueError(f"{', '.join(waiting)} depend on each other in a circle")
+        done[ready] = None
+        del waiting[ready]
     return list(done)
 
 

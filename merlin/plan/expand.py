@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
-from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SpecError
 from merlin.plan.cleanup import wait_before_cleanup
 from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_names
@@ -30,8 +29,7 @@ from merlin.plan.plan import (
     StepInstance,
     StepKind,
 )
-from merlin.plan.tasks import ReturnCode
-from merlin.spec.expand import is_of_maestro
+from merlin.plan.study_variables import runtime_variables
 from merlin.spec.expression import CONSTANTS, parse
 
 if TYPE_CHECKING:
@@ -76,9 +74,15 @@ def make_plan(
             left out; their directories, and those of the data sets, are the study's.
     """
     variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
-    samples = _samples_info(spec, num_samples, samples_file)
-    if samples is not None and extending is not None:
-        samples = replace(samples, first=extending.first_sample)
+    samples = None
+    if (block := spec.document.merlin.samples) is not None:
+        samples = SamplesInfo(
+            file=samples_file or "",
+            num=num_samples or 0,
+            labels=tuple(block.column_labels),
+            level_max_dirs=block.level_max_dirs,
+            first=0 if extending is None else extending.first_sample,
+        )
     planner = _Planner(spec, workspace, variables, samples, tuple(combos), launcher, extending)
     return Plan(
         name=spec.document.description.name,
@@ -100,64 +104,6 @@ def make_plan(
     )
 
 
-def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) -> dict[str, str]:
-    """What the reserved variables that are the same for all steps stand for.
-
-    `study` is the workspace of the study that an extension in `workspace` belongs to: they share the timestamp, the
-    output path and the dependencies.
-    """
-    info = workspace / "merlin_info"
-    stem = provenance_stem(spec)
-    root = Path(spec.path).absolute().parent
-    study = study or workspace
-    out = {
-        "SPECROOT": str(root),
-        "OUTPUT_PATH": str(study if is_of_maestro(spec.tree) else study.parent),
-        "MERLIN_TIMESTAMP": study.name[-15:],
-        "MERLIN_WORKSPACE": str(workspace),
-        "MERLIN_INFO": str(info),
-        "MERLIN_SPEC_ORIGINAL_TEMPLATE": str(info / f"{stem}.orig.yaml"),
-        "MERLIN_SPEC_EXECUTED_RUN": str(info / f"{stem}.partial.yaml"),
-        "MERLIN_SPEC_ARCHIVED_COPY": str(info / f"{stem}.expanded.yaml"),
-        **{f"MERLIN_{code.name}": str(int(code)) for code in ReturnCode},
-    }
-    dependencies = spec.document.env.dependencies
-    if study != workspace:
-        shared = runtime_variables(spec, study)
-        names = [path.name for path in dependencies.paths] + [checkout.name for checkout in dependencies.git]
-        out |= {name: shared[name] for name in names}
-    else:
-        for path in dependencies.paths:
-            out[path.name] = str(absolute_path(substitute(path.path, out)))
-        for checkout in dependencies.git:
-            out[checkout.name] = str(absolute_path(substitute(checkout.path, out)) / checkout.name)
-    samples = spec.document.merlin.samples
-    if samples is not None:
-        out["MERLIN_SAMPLE_NAMES"] = " ".join(samples.column_labels)
-        out["MERLIN_SAMPLE_VECTOR"] = " ".join(f"$({label})" for label in samples.column_labels)
-    return out
-
-
-def provenance_stem(spec: Spec) -> str:
-    """Stem of the provenance files; a spec that is itself one of these files gives back the first one's."""
-    name = Path(spec.path).name
-    for mark in (".orig", ".partial", ".expanded"):
-        name = name.replace(f"{mark}.", ".")
-    return Path(name).stem
-
-
-def _samples_info(spec: Spec, num: int | None, file: str | None) -> SamplesInfo | None:
-    samples = spec.document.merlin.samples
-    if samples is None:
-        return None
-    return SamplesInfo(
-        file=file or "",
-        num=num or 0,
-        labels=tuple(samples.column_labels),
-        level_max_dirs=samples.level_max_dirs,
-    )
-
-
 @dataclass
 class _Planner:
     """Makes the instances of one step after the other, in topological order."""
@@ -176,8 +122,7 @@ class _Planner:
 
     def plan(self) -> tuple[StepInstance, ...]:
         names = self.combos[0].values if self.combos else {}
-        for needs in analyse(self.spec.document, names):
-            self.needs[needs.name] = needs
+        self.needs = {needs.name: needs for needs in analyse(self.spec.document, names)}
         if self.extending is not None:
             self.settled = settled_steps(self.needs)
         for needs in self.needs.values():
@@ -336,17 +281,10 @@ class _Planner:
         other = self.needs.get(name)
         if other is None:
             return f"$({token})"
-        home = self._home(other)
-        if name in needs.funnels:
-            return str(home / path_safe(name))
-        return str(home / instance_id(other, combo))
-
-    def _home(self, needs: StepNeeds) -> Path:
-        """The workspace that a step's directory is in; an extension leaves some to the study that it extends."""
-        if self.extending is None:
-            return self.workspace
-        is_shared = needs.step.run.aggregate is not None or needs.name in self.settled
-        return self.extending.root if is_shared else self.workspace
+        home = self.workspace
+        if self.extending is not None and (other.step.run.aggregate is not None or name in self.settled):
+            home = self.extending.root  # an extension leaves these to the study that it extends
+        return str(home / (path_safe(name) if name in needs.funnels else instance_id(other, combo)))
 
     # --------------------------------------------------------------------- edges
 
@@ -385,14 +323,13 @@ class _Planner:
             return Dependency.parse(block.from_).step
         names = {dependency.step for dependency in needs.depends}
         if len(names) != 1:
-            raise SpecError(
-                [self._aggregate_finding(needs, "does not say which step it collects", "from: STEP")]
-            )
+            raise self._aggregate_error(needs, "does not say which step it collects", "from: STEP")
         return names.pop()
 
-    def _aggregate_finding(self, needs: StepNeeds, message: str, hint: str) -> Diagnostic:
+    def _aggregate_error(self, needs: StepNeeds, message: str, hint: str) -> SpecError:
         message = f"aggregate step {needs.name} {message}"
-        return self.spec.finding(self._in_run(needs, "aggregate"), message, "aggregate-source", hint)
+        where = self._in_run(needs, "aggregate")
+        return SpecError([self.spec.finding(where, message, "aggregate-source", hint)])
 
     def _aggregate(
         self,
@@ -405,7 +342,7 @@ class _Planner:
         sources = [self.by_id[edge.source] for edge in common.edges if edge.kind == "block"]
         if not sources or any(source.kind is StepKind.AGGREGATE for source in sources):
             hint = "name a cmd or function step in depends, and in from if there are several"
-            raise SpecError([self._aggregate_finding(needs, "has no step to collect from", hint)])
+            raise self._aggregate_error(needs, "has no step to collect from", hint)
         rows = len(sources) * sources[0].num_tasks
         fields = plan_fields(block.fields, fill)
         self._check_names(needs, block, fields, sources[0])
@@ -437,12 +374,9 @@ class _Planner:
         for text in (*block.valid, *(one.expression for one in fields if one.expression)):
             for name in parse(text).names:
                 if name not in known and name not in CONSTANTS:
-                    message = (
-                        f"uses {name!r} in {text!r}, and the samples of {source.step} have no such value"
-                    )
-                    raise SpecError(
-                        [self._aggregate_finding(needs, message, f"let {source.step} use $({name})")]
-                    )
+                    step = source.step
+                    message = f"uses {name!r} in {text!r}, and the samples of {step} have no such value"
+                    raise self._aggregate_error(needs, message, f"let {step} use $({name})")
 
 
 def instance_id(needs: StepNeeds, combo: Combination) -> str:

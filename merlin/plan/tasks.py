@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from merlin.spec.variables import ReturnCode as ReturnCode
+
 
 class Outcome(IntEnum):
     """How a task ended. A planned task with none of these is *missing*."""
@@ -19,19 +21,6 @@ class Outcome(IntEnum):
 
 FAILURES = (Outcome.FAILED, Outcome.SOFT_FAILED)  # users see one number
 NO_OUTCOME = 255  # in arrays of outcomes: nothing is recorded for this task
-
-
-class ReturnCode(IntEnum):
-    """Exit codes with a meaning, as upstream; the spec writes them ``$(MERLIN_SUCCESS)`` and so on."""
-
-    SUCCESS = 0
-    RESTART = 100
-    SOFT_FAIL = 101
-    HARD_FAIL = 102
-    DRY_SUCCESS = 103
-    RETRY = 104
-    STOP_WORKERS = 105
-    RAISE_ERROR = 106
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

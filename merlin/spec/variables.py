@@ -6,19 +6,25 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from merlin.base.document.tokens import find_tokens, substitute
 
-RETURN_CODE_VARIABLES: dict[str, int] = {
-    "MERLIN_SUCCESS": 0,
-    "MERLIN_RESTART": 100,
-    "MERLIN_SOFT_FAIL": 101,
-    "MERLIN_HARD_FAIL": 102,
-    "MERLIN_DRY_SUCCESS": 103,
-    "MERLIN_RETRY": 104,
-    "MERLIN_STOP_WORKERS": 105,
-    "MERLIN_RAISE_ERROR": 106,
-}
+
+class ReturnCode(IntEnum):
+    """Exit codes with a meaning, as upstream; the spec writes them ``$(MERLIN_SUCCESS)`` and so on."""
+
+    SUCCESS = 0
+    RESTART = 100
+    SOFT_FAIL = 101
+    HARD_FAIL = 102
+    DRY_SUCCESS = 103
+    RETRY = 104
+    STOP_WORKERS = 105
+    RAISE_ERROR = 106
+
+
+RETURN_CODE_VARIABLES = {f"MERLIN_{code.name}": int(code) for code in ReturnCode}
 
 # Column labels make a step per sample too; $(MERLIN_SAMPLE_NAMES) is the same for every sample and does not.
 SAMPLE_TOKENS = frozenset({"MERLIN_SAMPLE_ID", "MERLIN_SAMPLE_PATH", "MERLIN_SAMPLE_VECTOR"})

@@ -9,9 +9,9 @@ from pathlib import Path
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SamplesError, SpecError, UsageError
-from merlin.plan.expand import runtime_variables
 from merlin.plan.parameters import generated
 from merlin.plan.plan import Plan
+from merlin.plan.study_variables import runtime_variables
 from merlin.spec.load import SamplesBlock, Spec, check_spec, load_spec, read_samples_block, read_variables
 from merlin.workspace.acquire import missing_paths
 from merlin.workspace.local_launcher import launch_warnings

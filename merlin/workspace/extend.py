@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from merlin.errors import SpecError, UsageError, WorkspaceError
 from merlin.plan.differences import differences
-from merlin.plan.expand import make_plan, runtime_variables
+from merlin.plan.expand import make_plan
 from merlin.plan.growing import Extends, extends
 from merlin.plan.parameters import Combination, as_block, combinations
 from merlin.plan.plan import Plan, SamplesInfo
 from merlin.plan.plan_io import write_plan
+from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.continuation import Continuation
 from merlin.workspace.directory import (
     EXTENSIONS_DIR,

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from merlin.base.document.tokens import substitute
 from merlin.base.files import write_text
 from merlin.errors import MerlinError, UsageError, WorkspaceError
-from merlin.plan.expand import make_plan, provenance_stem, runtime_variables
+from merlin.plan.expand import make_plan
 from merlin.plan.growing import Extends
 from merlin.plan.parameters import Combination, as_block, combinations
 from merlin.plan.plan import Plan
 from merlin.plan.plan_io import write_plan
+from merlin.plan.study_variables import provenance_stem, runtime_variables
 from merlin.workspace.acquire import acquire_dependencies
 from merlin.workspace.directory import (
     INFO_DIR,
