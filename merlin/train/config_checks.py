@@ -10,10 +10,11 @@ from merlin.base.document.findings import allowed
 from merlin.base.document.tree import to_data
 from merlin.base.document.validation import validate_as
 from merlin.errors import UsageError
-from merlin.shards.reading.reader import Ensemble
+from merlin.shards.ensemble import Ensemble
+from merlin.shards.format.column import Column
 from merlin.train.config_file import ConfigFile
 from merlin.train.data import Classes, Selection, class_values, find_bad_values
-from merlin.train.loading.columns import Column, Columns
+from merlin.train.loading.columns import Columns
 
 if TYPE_CHECKING:
     from merlin.train.models.base import Trainee

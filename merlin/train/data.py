@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from merlin.base.field import Field
+from merlin.base.kinds import KINDS
 from merlin.errors import NotADataSetError, UsageError
-from merlin.shards.reading.reader import Ensemble
-from merlin.train.loading.columns import Column
+from merlin.shards.ensemble import Ensemble
+from merlin.shards.format.column import Column
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.order import Partition, derive_seed
-from merlin.train.models.base import Shapes
+from merlin.train.models.base import Shapes, number
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from merlin.train.config import TrainConfig
     from merlin.train.loading.dataset import ShardDataset
     from merlin.train.loading.loader import ShardLoader
@@ -87,11 +87,17 @@ class Selection:
 
     @property
     def shapes(self) -> Shapes:
+        """What the loaders of this selection deliver."""
         return Shapes(
-            tuple(name for c in self.matrix for name in c.column_names),
-            tuple(c.name for c in self.scalars),
-            {c.name: _chw(c) for c in self.images},
-            {c.name: _chw(c) for c in self.inputs if c.kind == "image"},
+            (
+                *(number(name) for c in self.matrix for name in c.column_names),
+                *(_delivered(c) for c in self.inputs if c.kind == "image"),
+            ),
+            (
+                *(number(c.name) for c in self.scalars),
+                *map(_delivered, self.images),
+                *(_delivered(found.column) for found in self.classes),
+            ),
             {found.column.name: found.values for found in self.classes},
         )
 
@@ -105,13 +111,14 @@ class Selection:
         return chosen
 
 
-def _chw(column: Column) -> tuple[int, int, int]:
-    shape = column.shape
-    if len(shape) == 2:
-        return (1, *shape)
-    axis = len(shape) - 1 if column.axis is None else column.axis + len(shape)
-    height, width = (size for i, size in enumerate(shape) if i != axis)
-    return shape[axis], height, width
+def _delivered(column: Column) -> Field:
+    """A column that has a key of its own, with its channels in front."""
+    shape, axis, spatial = column.shape, column.channel_axis, KINDS[column.kind].spatial
+    if axis is not None and spatial:
+        channels = shape[axis]
+        shape = (channels, *(size for i, size in enumerate(shape) if i != axis))
+    layout = "c" * (len(shape) - len(spatial)) + spatial if spatial else ""
+    return Field(name=column.name, kind=column.kind, dtype=column.dtype.name, shape=shape, layout=layout)
 
 
 class TrainingData:
@@ -220,11 +227,6 @@ class TrainingData:
         return self.evaluation_loader(dataset, rank, num_ranks, device)
 
 
-def with_channels(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A loader's batch as models see it: images (n, H, W) get an axis of one channel."""
-    return {key: values.unsqueeze(1) if values.ndim == 3 else values for key, values in batch.items()}
-
-
 def class_values(ens: Ensemble, column: Column) -> tuple[int, ...]:
     """The values of a field that tells classes, ascending; those that are not finite are left out.
 
@@ -233,7 +235,7 @@ def class_values(ens: Ensemble, column: Column) -> tuple[int, ...]:
     known = np.zeros(0)
     for lo in range(0, len(ens), _BLOCK_ROWS):
         rows = np.arange(lo, min(lo + _BLOCK_ROWS, len(ens)))
-        values = np.asarray(column.read(ens, rows), np.float64)
+        values = np.asarray(ens.column_at(column.path)[rows], np.float64)
         known = np.union1d(known, values[np.isfinite(values)])
         if len(known) > MAX_CLASSES:
             raise UsageError(
@@ -286,7 +288,7 @@ def _bad_values(ens: Ensemble, column: Column, rows: np.ndarray[Any, Any], show:
     step = max(1, (32 << 20) // max(1, size))
     for lo in range(0, len(rows), step):
         part = rows[lo : lo + step]
-        values = column.read(ens, part).reshape(len(part), -1)
+        values = ens.column_at(column.path)[part].reshape(len(part), -1)
         bad = part[~np.isfinite(values).all(axis=1)]
         num += len(bad)
         ids += ens.sample_id[bad[: show - len(ids)]].tolist()

@@ -1,99 +1,76 @@
-"""What a run tells while it works: reports of trainers, notes, and the wish to stop. No torch here."""
+"""What a run says while it works: the events of the loop, and the wish to stop that it is asked for. No torch here."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-TrainerState = Literal["starting", "training", "finished", "stopped", "failed"]
+from merlin.train.progress import Progress
 
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How far a trainer is; each report replaces the one before."""
-
-    trainer: int
-    state: TrainerState = "starting"
-    step: int = 0
-    num_steps: int = 0
-    epoch: float = 0.0
-    samples_per_s: float = 0.0
-    eta_s: float | None = None
-    losses: Mapping[str, float] = field(default_factory=dict)  # means over the last steps
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of the last validation
-    best: float | None = None  # of the metric that decides
-    best_step: int = 0
-    round: int = 0
-    wins: int = 0  # rounds after which the trainer kept its own model
-    reason: str = ""  # why it ended
-
-    def to_line(self) -> str:
-        return json.dumps({"report": asdict(self)}) + "\n"
+EndState = Literal["finished", "stopped"]
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something a person should know, as that a checkpoint is damaged."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened at a step of a trainer, whose progress is as it was then."""
 
-    trainer: int
-    text: str
-
-    def to_line(self) -> str:
-        return json.dumps({"note": asdict(self)}) + "\n"
+    step: int
+    epoch: float
+    progress: Progress
 
 
-def from_line(line: str) -> Report | Note:
-    """What `to_line` gave."""
-    data = json.loads(line)
-    return Report(**data["report"]) if "report" in data else Note(**data["note"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesTaken(Event):
+    """The losses since the last such event, as means over the steps."""
+
+    losses: Mapping[str, float]
+    lr: Mapping[str, float]  # by phase
+    samples_per_s: float
 
 
-class Observer(Protocol):
-    """Is told about a run; displays are such, and so is the pipe to the process that has one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlayed(Event):
+    """A round of the tournament, with the facts that `Rounds.play` gives about it."""
 
-    def report(self, report: Report) -> None: ...
-
-    def note(self, note: Note) -> None: ...
-
-
-class Silent:
-    """An observer that does nothing."""
-
-    def report(self, report: Report) -> None:
-        return None
-
-    def note(self, note: Note) -> None:
-        return None
+    facts: Mapping[str, Any]
 
 
-class PipeObserver:
-    """Tells another process, line by line; one that has gone is not told."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated(Event):
+    """The metrics of the validation split, which are `progress.metrics`."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def report(self, report: Report) -> None:
-        self._send(report.to_line())
-
-    def note(self, note: Note) -> None:
-        self._send(note.to_line())
-
-    def _send(self, line: str) -> None:
-        with suppress(OSError):
-            os.write(self._descriptor, line.encode())
+    is_best: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint is on the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone(Event):
+    """A step after which there was something to do, with all that was done; not every step is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """The last event of a run."""
+
+    state: EndState
+    reason: str
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(slots=True)
 class StopRequest:
-    """Whether somebody wants the run to end soon, and who; a trainer looks at it between two steps."""
+    """A wish that the run ends soon, and its reason; a trainer looks at it between two steps."""
 
-    def __init__(self) -> None:
-        self.reason = ""
-        self.signal: int | None = None
+    reason: str = ""
+    signal: int | None = field(default=None, init=False)
 
     def __call__(self) -> bool:
         return bool(self.reason)
@@ -102,13 +79,13 @@ class StopRequest:
         self.reason = self.reason or reason
 
     def listen(self) -> None:
-        """SIGTERM and Ctrl-C ask; a second Ctrl-C does not wait."""
+        """Let SIGTERM and Ctrl-C ask for the end; a second Ctrl-C does not wait."""
 
-        def heard(number: int, frame: Any) -> None:
+        def handle(number: int, frame: Any) -> None:
             if self.reason and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.signal = number
             self.ask(signal.Signals(number).name)
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, heard)
+            signal.signal(number, handle)

@@ -1,6 +1,6 @@
-"""A model with all that belongs to its weights: an optimiser for each of its phases, and their moving average.
+"""A model with everything that belongs to its weights: an optimiser for each phase, and the weights' moving average.
 
-It is what trainers exchange parts of, and what is replaced when the model of a trainer gets another width.
+Trainers exchange parts of it, and it is replaced when the model of a trainer gets another width.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
+from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from merlin.errors import CheckpointError, TrainingError
-from merlin.train.distributed import Ranks
 from merlin.train.models.base import Trainee
-from merlin.train.optim import BASE_LR, MovingAverage
-from merlin.train.phase import Phase
+from merlin.train.optim import BASE_LR, MovingAverage, make_optimizer
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.parallelize import parallelize
 from merlin.train.widths import fitted, fitted_moment, transposed
 
 if TYPE_CHECKING:
@@ -28,6 +31,23 @@ _HYPER = ("lr", "betas", "weight_decay", "momentum", "eps", BASE_LR)
 State = dict[str, Any]
 
 
+class Phase:
+    """What a step changes in one phase: some parameters, by an optimiser of their own."""
+
+    def __init__(
+        self, name: str, parameters: Sequence[Parameter], others: Sequence[Parameter], optimizer: Optimizer
+    ):
+        self.name, self.parameters, self.optimizer = name, parameters, optimizer
+        self._others = others
+
+    def select(self) -> None:
+        """Compute gradients for the parameters of this phase alone."""
+        for parameter in self._others:
+            parameter.requires_grad_(False)
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
+
+
 class Learner:
     """`capacity` is the factor of the model's widths, None for a model that keeps them."""
 
@@ -35,39 +55,41 @@ class Learner:
         self,
         trainee: Trainee,
         config: TrainConfig,
-        ranks: Ranks,
+        mesh: Mesh,
         device: torch.device,
+        *,
+        scaler: GradScaler | None = None,
         capacity: float | None = None,
     ) -> None:
-        """All ranks get the weights of the first one."""
+        """All ranks get the weights of the first one. Raises TrainingError if a phase has nothing to train."""
         self.capacity = capacity
-        self._ranks = ranks
+        self.trainee = trainee
+        self.parallel = parallelize(trainee, mesh, config.training, device, scaler)
+        self.phases = [self._phase(name, config) for name in trainee.phases]
         self._decay = config.training.ema
-        self.trainee = trainee.to(device)
-        self.trainee.train()
-        self._broadcast()
-        self.phases = [Phase(trainee, name, config, ranks, device) for name in trainee.phases]
         self.average = self._new_average()
         self._names = {id(p): name for name, p in trainee.named_parameters()}
         self._transposed = transposed(trainee)
         self.phases[0].select()
 
+    def _phase(self, name: str, config: TrainConfig) -> Phase:
+        mine = self.parallel.parameters[name]
+        ids = {id(p) for p in mine}
+        others = [p for p in self.trainee.parameters() if id(p) not in ids]
+        return Phase(name, mine, others, make_optimizer(mine, config.optimizer, name))
+
     def start(self, normaliser: Normaliser) -> None:
         """Let the model take what it needs from elsewhere; see `Trainee.start`."""
         self.trainee.start(normaliser)
-        self._broadcast()
+        self.parallel.broadcast()
         self.average = self._new_average()
-
-    def _broadcast(self) -> None:
-        with torch.no_grad():
-            self._ranks.broadcast([*self.trainee.parameters(), *self.trainee.buffers()])
 
     def _new_average(self) -> MovingAverage | None:
         named = [(n, p) for n, p in self.trainee.named_parameters() if p.is_floating_point()]
         return None if self._decay is None else MovingAverage(named, self._decay)
 
     def state_dict(self) -> State:
-        """Of which a checkpoint is made; not a copy."""
+        """The learner's part of a checkpoint, which shares the memory of the weights."""
         return {
             "capacity": self.capacity,
             "model": self.trainee.state_dict(),
@@ -76,7 +98,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Raises CheckpointError if it is of another model."""
+        """Take over what `state_dict` gave. Raises CheckpointError if it is of another model."""
         try:
             self.trainee.load_state_dict(state["model"])
             for phase in self.phases:
@@ -95,36 +117,34 @@ class Learner:
         return {key for key in keys if key.startswith(prefixes)}
 
     def export(self, keys: AbstractSet[str]) -> State:
-        """Weights, their average, and the optimisers' whole state, on the CPU and not shared with the learner.
+        """Weights, their average, and the optimisers' complete state, as copies on the CPU.
 
         {"capacity": …, "weights": {name: …}, "average": {…},
         "optimizers": {phase: {"hyper": {…}, "state": {name: {…}}}}}
         """
-        weights = {k: _copied(v) for k, v in self.trainee.state_dict().items() if k in keys}
         average = {} if self.average is None else self.average.state_dict()
-        optimizers = {}
-        for phase in self.phases:
-            mine = [p for p in phase.parameters if self._names[id(p)] in keys]
-            if mine:
-                group = phase.optimizer.param_groups[0]
-                optimizers[phase.name] = {
-                    "hyper": {name: group[name] for name in _HYPER if name in group},
-                    "state": {
-                        self._names[id(p)]: {k: _copied(v) for k, v in phase.optimizer.state[p].items()}
-                        for p in mine
-                        if p in phase.optimizer.state
-                    },
-                }
         return {
             "capacity": self.capacity,
-            "weights": weights,
+            "weights": {k: _copied(v) for k, v in self.trainee.state_dict().items() if k in keys},
             "average": {k: _copied(v) for k, v in average.items() if k in keys},
-            "optimizers": optimizers,
+            "optimizers": {
+                phase.name: self._export_optimizer(phase, keys)
+                for phase in self.phases
+                if any(self._names[id(p)] in keys for p in phase.parameters)
+            },
+        }
+
+    def _export_optimizer(self, phase: Phase, keys: AbstractSet[str]) -> State:
+        group, moments = phase.optimizer.param_groups[0], phase.optimizer.state
+        mine = [p for p in phase.parameters if self._names[id(p)] in keys and p in moments]
+        return {
+            "hyper": {name: group[name] for name in _HYPER if name in group},
+            "state": {self._names[id(p)]: {k: _copied(v) for k, v in moments[p].items()} for p in mine},
         }
 
     @torch.no_grad()
     def take(self, state: State, keys: AbstractSet[str]) -> None:
-        """Be, in these keys, what `export` gave; the rest stays. Of a model of another width as much as fits.
+        """Take over, in these keys, what `export` gave; the rest stays. Of another width as much as fits.
 
         Raises TrainingError if it is of another model.
         """
@@ -170,7 +190,7 @@ class Learner:
 
 
 def merged(own: State, received: State, keys: AbstractSet[str]) -> State:
-    """The state of a whole model, in these keys received from another one."""
+    """The state of a complete model, in these keys received from another one."""
     optimizers = {
         phase: {
             "hyper": mine["hyper"] | received["optimizers"].get(phase, mine)["hyper"],

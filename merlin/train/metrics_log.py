@@ -1,4 +1,4 @@
-"""What a trainer did, as JSON lines and for TensorBoard; a resumed run continues both where its checkpoint is."""
+"""The events of a trainer as JSON lines and for TensorBoard; a resumed run continues both where its checkpoint is."""
 
 from __future__ import annotations
 
@@ -7,23 +7,50 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from merlin.base.files import write_text
 from merlin.errors import TrainingError
 from merlin.shards.format.regular_file import require_regular
+from merlin.train.events import Event, LossesTaken, RoundPlayed, RunEnded, Validated
 
 NAME = "metrics.jsonl"
 
 
-class MetricsLog:
-    """Lines {"kind": "train" | "validation" | "round" | "end", "step": …, …} of one trainer.
+class _Line(NamedTuple):
+    kind: str
+    facts: dict[str, Any]
+    values: Mapping[str, float] = {}
 
-    A full disk costs lines and a note, and does not end the run.
+
+def _line(event: Event) -> _Line | None:
+    """What is written of an event, if anything is."""
+    progress = event.progress
+    place = {"epoch": round(event.epoch, 4), "time_s": round(progress.train_s, 3)}
+    match event:
+        case LossesTaken():
+            rates = {f"lr/{phase}": lr for phase, lr in event.lr.items()}
+            place["samples_per_s"] = round(event.samples_per_s, 1)
+            return _Line("train", place, {**event.losses, **rates})
+        case Validated():
+            return _Line("validation", {**place, "best": event.is_best}, progress.metrics)
+        case RoundPlayed():
+            facts = dict(event.facts)
+            values = facts.pop("values", {})
+            return _Line("round", {"round": progress.round, **facts}, values)
+        case RunEnded():
+            return _Line("end", {"state": event.state, "reason": event.reason})
+    return None
+
+
+class MetricsLog:
+    """Lines {"kind": "train" | "validation" | "round" | "end", "step": …, …, "values": …} of one trainer.
+
+    The values go to TensorBoard as "<kind>/<name>", too. A full disk costs lines and a note, and does not end the run.
     """
 
     def __init__(self, directory: Path, step: int, note: Callable[[str], None]) -> None:
-        """Forgets what was written after `step`."""
+        """Removes what was written after `step`."""
         self._path = directory / NAME
         self._note = note
         self._file: Any = None
@@ -36,17 +63,21 @@ class MetricsLog:
         except OSError as error:
             self._fail(error)
 
-    def write(self, kind: str, step: int, numbers: Mapping[str, float], **facts: Any) -> None:
-        """One line of facts, with `numbers` under "values"; those go to TensorBoard as "<kind>/<name>", too."""
-        values = {name: finite_or_none(value) for name, value in numbers.items()}
-        line = json.dumps({"kind": kind, "step": step, **facts, "values": values}, default=str)
+    def __call__(self, event: Event) -> None:
+        line = _line(event)
+        if line is None:
+            return
+        values = {name: finite_or_none(value) for name, value in line.values.items()}
+        text = json.dumps(
+            {"kind": line.kind, "step": event.step, **line.facts, "values": values}, default=str
+        )
         try:
             if self._file is not None:
-                self._file.write(line + "\n")
+                self._file.write(text + "\n")
                 self._file.flush()
             if self._board is not None:
-                for name, value in numbers.items():
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+                for name, value in line.values.items():
+                    self._board.add_scalar(f"{line.kind}/{name}", value, event.step)
         except (OSError, ValueError) as error:
             self._fail(error)
 
@@ -84,8 +115,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def _cut(path: Path, step: int) -> None:
     """Remove lines after a step; they will be written again."""
-    before = read_metrics(path)
-    kept = [line for line in before if line["step"] <= step and line["kind"] != "end"]
+    kept = [line for line in read_metrics(path) if line["step"] <= step and line["kind"] != "end"]
     if path.is_file():
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 

@@ -5,31 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from merlin.errors import ConfigError, ShardError, TrainingError, UsageError, command_line
-from merlin.shards.reading.reader import Ensemble, open_shards
+from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.train.config import CHANGEABLE, DEFAULT_EPOCHS, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_file import ConfigFile, load_config
 from merlin.train.data import Classes, Selection, TrainingData, find_data_set
-from merlin.train.distributed import choose_device, num_cores
+from merlin.train.loading.columns import Columns
 from merlin.train.loading.normalise import Normaliser
+from merlin.train.models.base import Shapes, Trainee
 from merlin.train.models.consent import require_consent
+from merlin.train.models.registry import build, find, resolved, version_of
+from merlin.train.models.version import require_code
+from merlin.train.parallel.world import choose_device, num_cores
 from merlin.train.quantities import Quantities
 from merlin.train.run_directory import (
     CONFIG,
     RunDirectory,
     RunFacts,
     create_run,
+    environment_facts,
     is_run,
-    new_facts,
     new_path,
     write_config,
 )
-
-if TYPE_CHECKING:
-    from merlin.train.models.base import Shapes, Trainee
+from merlin.train.widths import MOST, obstacle
 
 _MODEL_ERRORS = (
     RuntimeError,
@@ -108,19 +112,34 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     _check_shares(file, data)
     file.raise_errors()
     threads = config.training.threads or max(1, num_cores() // num_local)
-    num_samples = {name: len(rows) for name, rows in ens.splits.items()}
-    num_parameters = sum(p.numel() for p in trainee.parameters())
-    facts = new_facts(
-        config, data_path, ens.manifest.content_digest, num_samples, selection.shapes, num_parameters, threads,
-        Quantities.of(ens, selection),
-    )  # fmt: skip
-    return Prepared(config, facts, data.normaliser, None)
+    return Prepared(config, _facts(config, data, trainee, data_path, threads), data.normaliser, None)
+
+
+def _facts(
+    config: TrainConfig, data: TrainingData, trainee: Trainee, data_path: Path, threads: int
+) -> RunFacts:
+    shapes, ens = data.shapes, data.ens
+    return RunFacts(
+        **environment_facts(),
+        seed=config.seed,
+        config_digest=config.digest,
+        data_path=str(data_path.resolve()),
+        data_digest=ens.manifest.content_digest,
+        num_samples={name: len(rows) for name, rows in ens.splits.items()},
+        inputs=shapes.inputs,
+        scalars=shapes.scalars,
+        images=shapes.images,
+        num_parameters=sum(p.numel() for p in trainee.parameters()),
+        threads=threads,
+        quantities=Quantities.of(data.selection),
+        model_version=version_of(config.model.name),
+        input_images=shapes.input_images,
+        classes=dict(shapes.classes),
+    )
 
 
 def open_data(run: RunDirectory, config: TrainConfig) -> TrainingData:
     """The data of a run that was checked."""
-    from merlin.train.loading.columns import Columns
-
     ens = open_shards(config.data)
     columns, facts = Columns(ens), run.facts()
     inputs = facts.inputs if config.fields.inputs is None else config.fields.inputs
@@ -135,8 +154,6 @@ def open_data(run: RunDirectory, config: TrainConfig) -> TrainingData:
 
 def build_trainee(config: TrainConfig, shapes: Shapes, capacity: float | None = None) -> Trainee:
     """The model of a configuration, or of another `capacity`. Raises TrainingError if it cannot be built."""
-    from merlin.train.models.registry import build
-
     options = config.model.options
     if capacity is not None and capacity != configured_capacity(config):
         options["capacity"] = capacity
@@ -150,8 +167,6 @@ def build_trainee(config: TrainConfig, shapes: Shapes, capacity: float | None = 
 
 def configured_capacity(config: TrainConfig) -> float:
     """The factor of the model's widths. Raises TrainingError for a model that has none."""
-    from merlin.train.models.registry import find
-
     capacity = find(config.model.name).capacity(config.model.options)
     if capacity is None:
         raise TrainingError(f"the model {config.model.name} has no option capacity")
@@ -160,8 +175,6 @@ def configured_capacity(config: TrainConfig) -> float:
 
 def _check_width(file: ConfigFile, config: TrainConfig, shapes: Shapes, trainee: Trainee) -> None:
     """Note what keeps the width of a model from being mutated, by building it as narrow as it may become."""
-    from merlin.train.widths import MOST, obstacle
-
     if not config.mutates_width:
         return
     try:
@@ -175,8 +188,6 @@ def _check_width(file: ConfigFile, config: TrainConfig, shapes: Shapes, trainee:
 
 def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
     """The run that has begun in the directory. Raises UsageError if it is another one."""
-    from merlin.train.models.version import require_code
-
     facts = run.facts()
     if facts.config_digest != prepared.config.digest:
         raise UsageError(
@@ -228,8 +239,6 @@ def _check_files(ens: Ensemble) -> None:
 
 
 def _resolved(config: TrainConfig, selection: Selection, data_path: Path) -> TrainConfig:
-    from merlin.train.models.registry import resolved
-
     fields = Fields(
         inputs=tuple(c.name for c in selection.inputs),
         scalars=tuple(c.name for c in selection.scalars),
@@ -261,13 +270,9 @@ def _fit(file: ConfigFile, ens: Ensemble, selection: Selection) -> Normaliser:
 
 def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None:
     """Run each phase and the metrics once, on a few samples. Raises TrainingError for what is wrong with the model."""
-    import torch
-
-    from merlin.train.data import with_channels
-
     name = config.model.name
     dataset = data.dataset(config.splits.train)
-    batch = with_channels(dataset[list(range(min(_TRIED, len(dataset))))])
+    batch = data.shapes.with_channels(dataset[list(range(min(_TRIED, len(dataset))))])
     try:
         for phase in trainee.phases:
             losses = trainee(batch, phase)

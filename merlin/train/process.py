@@ -1,4 +1,4 @@
-"""One process of a run: it finds its seat among the others, builds its trainer, and trains to the end.
+"""One process of a run: it finds its place among the others, builds its trainer, and trains to the end.
 
     python -m merlin.train.process RUN_DIRECTORY [--trainer K]
 
@@ -11,28 +11,27 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import torch
-from torch import distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 from torch.utils import deterministic
 
-from merlin.errors import MerlinError, TrainingError, UsageError
+from merlin.errors import MerlinError, TrainingError
 from merlin.train.checkpoint import Checkpoints
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
 from merlin.train.config_file import load_config
 from merlin.train.data import TrainingData
-from merlin.train.distributed import Circle, Meeting, Ranks, World, choose_device
-from merlin.train.events import Note, Observer, PipeObserver, Report, Silent, StopRequest
-from merlin.train.loop import Ending, Judge, Loop, Tournament
+from merlin.train.events import StopRequest
+from merlin.train.loop import Ending, Loop
 from merlin.train.metrics_log import MetricsLog
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World, choose_device
 from merlin.train.prepare import build_trainee, configured_capacity, open_data
+from merlin.train.progress import Judge
+from merlin.train.reports import LogFile, Note, Observer, PipeObserver, Report, Reporter, Silent
 from merlin.train.run_directory import RunDirectory, publish_best
 from merlin.train.tournament.exchange import Transport
 from merlin.train.tournament.files import FileTransport
@@ -46,114 +45,36 @@ GRACE_S = 30.0  # for a checkpoint, when the process that started this one is go
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: start it again
 
 
-@dataclass(frozen=True)
-class Seat:
-    """Which trainer this process works for, and as which of its ranks."""
-
-    trainer: int
-    ranks: Ranks
-    local_rank: int
-    circle: Circle | None = None  # of the trainers, where they are one world
-
-    @staticmethod
-    def take(meeting: Meeting, config: TrainConfig, trainer: int | None = None) -> Seat:
-        """By the rank in the world, or as a rank of the one `trainer` that this world is; sets up process groups.
-
-        Raises UsageError if the number of processes does not fit.
-        """
-        world, per_trainer = meeting.world, config.tournament.ranks_per_trainer
-        num = config.tournament.trainers if trainer is None else 1
-        if world.size != num * per_trainer:
-            raise UsageError(
-                f"{world.size} processes were started, and {num} trainers of {per_trainer} ranks need "
-                f"{num * per_trainer}: change tournament.trainers or tournament.ranks_per_trainer"
-            )
-        index, rank = divmod(world.rank, per_trainer)
-        number = index if trainer is None else trainer
-        if config.tournament.transport == "process_group" and num > 1:
-            meeting.make_group("world", world.rank, world.size)
-            groups = [dist.new_group(range(k * per_trainer, (k + 1) * per_trainer)) for k in range(num)]
-            firsts = dist.new_group(range(0, world.size, per_trainer))
-            circle = Circle(index, num, per_trainer, PrefixStore("tournament", meeting.store), firsts)
-            return Seat(number, Ranks(rank, per_trainer, groups[index]), world.local_rank, circle)
-        if per_trainer > 1:
-            meeting.make_group(f"trainer{number}", rank, per_trainer)
-        return Seat(number, Ranks(rank, per_trainer), world.local_rank)
-
-
-class LogFile:
-    """What a person reads about one trainer; passes everything on to another observer."""
-
-    def __init__(self, path: Path, further: Observer) -> None:
-        self._file: TextIO | None = None
-        self._further = further
-        self._written: tuple[object, ...] = ()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8")
-        except OSError as error:
-            further.note(Note(0, f"{path} cannot be written: {error.strerror}"))
-
-    def report(self, report: Report) -> None:
-        self._further.report(report)
-        now = (report.state, dict(report.metrics), report.round)
-        if now == self._written:
-            return
-        self._written = now
-        numbers = {**report.losses, **{f"validation {k}": v for k, v in report.metrics.items()}}
-        shown = [f"{name} {value:.5g}" for name, value in numbers.items()]
-        shown += [f"round {report.round}"] if report.round else []
-        shown += [f"{report.state}: {report.reason}"] if report.reason else []
-        pace = f"{report.samples_per_s:,.0f} samples/s"
-        self._write("  ".join([f"step {report.step:,} of {report.num_steps:,}", pace, *shown]))
-
-    def note(self, note: Note) -> None:
-        self._write(note.text)
-        self._further.note(note)
-
-    def _write(self, text: str) -> None:
-        if self._file is not None:
-            try:
-                self._file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {text}\n")
-                self._file.flush()
-            except OSError:
-                self._file = None  # a full disk; displays are told all the same
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
 def train(
-    run: RunDirectory, config: TrainConfig, seat: Seat, observer: Observer, stop: StopRequest
+    run: RunDirectory, config: TrainConfig, mesh: Mesh, observer: Observer, stop: StopRequest
 ) -> Ending:
     """Train to the end as one rank of one trainer; afterwards `best/` is up to date.
 
     Raises TrainingError, ShardError or LoaderError when it cannot go on.
     """
-    device = set_up_torch(run, config, seat)
-    if not seat.ranks.is_first:
-        with _explaining_memory(config, device), open_loop(run, config, seat, device, Silent(), stop) as loop:
+    device = set_up_torch(run, config, mesh)
+    if not mesh.ranks.is_first:
+        with _explaining_memory(config, device), open_loop(run, config, mesh, device, Silent(), stop) as loop:
             return loop.run()
-    directory = run.trainer(seat.trainer)
+    directory = run.trainer(mesh.trainer)
     with directory.locked():
-        told = LogFile(directory.log, observer)
+        log = LogFile(directory.log, observer)
         try:
-            told.report(Report(seat.trainer))
-            with _explaining_memory(config, device), open_loop(run, config, seat, device, told, stop) as loop:
+            log.report(Report(mesh.trainer))
+            with _explaining_memory(config, device), open_loop(run, config, mesh, device, log, stop) as loop:
                 ending = loop.run()
         except (MerlinError, OSError) as error:
-            told.note(Note(seat.trainer, str(error)))
+            log.note(Note(mesh.trainer, str(error)))
             raise
         finally:
-            told.close()
+            log.close()
     publish_best(run, config)
     return ending
 
 
-def set_up_torch(run: RunDirectory, config: TrainConfig, seat: Seat) -> torch.device:
+def set_up_torch(run: RunDirectory, config: TrainConfig, mesh: Mesh) -> torch.device:
     """Threads, determinism and the device of this process. Raises TrainingError if there is no such device."""
-    device = choose_device(config.training.device, seat.local_rank)
+    device = choose_device(config.training.device, mesh.local_rank)
     torch.set_num_threads(config.training.threads or run.facts().threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -169,95 +90,95 @@ def set_up_torch(run: RunDirectory, config: TrainConfig, seat: Seat) -> torch.de
 def open_loop(
     run: RunDirectory,
     config: TrainConfig,
-    seat: Seat,
+    mesh: Mesh,
     device: torch.device,
-    told: Observer,
+    observer: Observer,
     stop: StopRequest,
 ) -> Iterator[Loop]:
     """The loop of a trainer, where its newest checkpoint is."""
-    data = open_data(run, config)
-    ranks = seat.ranks
-    trainer = _trainer(config, seat, data, device)
-    validation = data.validation_loader(ranks.rank, ranks.size, device)
-    directory = run.trainer(seat.trainer)
 
     def note(text: str) -> None:
-        told.note(Note(seat.trainer, text))
+        observer.note(Note(mesh.trainer, text))
 
-    kept = config.training.keep
-    keep = kept if seat.circle is None else max(2, kept)  # all go on from the same round
-    checkpoints = Checkpoints(directory.checkpoints, keep, note)
-    tournament = _tournament(run, config, seat, data, trainer, stop, note)
-    judge = Judge.of(config, trainer.trainee.directions())
-    loop = Loop(trainer, validation, judge, checkpoints, observer=told, stop=stop, tournament=tournament)
-    try:
+    directory = run.trainer(mesh.trainer)
+    keep = (
+        config.training.keep if mesh.leaders is None else max(2, config.training.keep)
+    )  # all go on together
+    with ExitStack() as stack:
+        data = open_data(run, config)
+        trainer = _trainer(config, mesh, data, device)
+        stack.callback(trainer.close)
+        validation = data.validation_loader(mesh.data.rank, mesh.data.size, device)
+        stack.callback(validation.close)
+        tournament = _tournament(run, config, mesh, data, trainer, stop, note)
+        checkpoints = Checkpoints(directory.checkpoints, keep, note, mesh.ranks)
+        judge = Judge.of(config, trainer.trainee.directions())
+        loop = Loop(trainer, validation, judge, checkpoints, stop, tournament)
+        if tournament is not None:
+            stack.callback(lambda: tournament.close(loop.finished))
         if loop.resume():
             note(f"resumed at step {trainer.step:,} of {trainer.num_steps:,}")
         else:
             trainer.start(data.normaliser)
-        if ranks.is_first:
-            loop.log = MetricsLog(directory.path, trainer.step, note)
+        if mesh.ranks.is_first:
+            log = MetricsLog(directory.path, trainer.step, note)
+            stack.callback(log.close)
+            loop.listeners += [log, Reporter(observer, trainer.index, trainer.step, trainer.num_steps)]
         yield loop
-    finally:
-        if loop.log is not None:
-            loop.log.close()
-        if tournament is not None:
-            tournament.close(loop.finished)
-        trainer.close()
-        validation.close()
 
 
-def _trainer(config: TrainConfig, seat: Seat, data: TrainingData, device: torch.device) -> Trainer:
-    """As its weights are drawn."""
-    seed_initial_weights(config.seed, seat.trainer)
+def _trainer(config: TrainConfig, mesh: Mesh, data: TrainingData, device: torch.device) -> Trainer:
+    """The trainer before its first step, with its weights as they are drawn."""
+    seed_initial_weights(config.seed, mesh.trainer)
     trainee = build_trainee(config, data.shapes)
-    loader = data.training_loader(seat.trainer, seat.ranks.rank, seat.ranks.size, device)
+    loader = data.training_loader(mesh.trainer, mesh.data.rank, mesh.data.size, device)
     training = config.training
     num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * len(loader)
     widths = None
     if config.mutates_width:
         widths = Widths(configured_capacity(config), partial(build_trainee, config, data.shapes))
     return Trainer(
-        trainee, loader, config, num_steps=num_steps, index=seat.trainer, ranks=seat.ranks, device=device,
-        widths=widths,
-    )  # fmt: skip
+        trainee, loader, data.shapes, config, num_steps=num_steps, mesh=mesh, device=device, widths=widths
+    )
 
 
 def _tournament(
     run: RunDirectory,
     config: TrainConfig,
-    seat: Seat,
+    mesh: Mesh,
     data: TrainingData,
     trainer: Trainer,
     stop: StopRequest,
     note: Callable[[str], None],
-) -> Tournament | None:
+) -> Rounds | None:
     if not config.is_tournament:
         return None
     transport: Transport | None = None
-    if seat.circle is not None:
-        transport = GroupTransport(seat.circle, trainer.device, stop) if seat.ranks.is_first else None
-    elif seat.ranks.is_first:
+    if not mesh.ranks.is_first:
+        pass  # only the first rank of a trainer meets other trainers
+    elif mesh.leaders is not None:
+        transport = GroupTransport(mesh.leaders, trainer.device, stop)
+    else:
         wanted = config.tournament
         transport = FileTransport(
-            run.tournament, seat.trainer, wanted.trainers, patience=wanted.wait, note=note
+            run.tournament, mesh.trainer, wanted.trainers, patience=wanted.wait, note=note
         )
-    loader = data.tournament_loader(seat.trainer, seat.ranks.rank, seat.ranks.size, trainer.device)
-    return Rounds(config, trainer.trainee.directions(), loader, transport, stop=stop)
+    loader = data.tournament_loader(mesh.trainer, mesh.data.rank, mesh.data.size, trainer.device)
+    return Rounds(config, trainer.trainee.directions(), loader, transport, stop)
 
 
 @contextmanager
 def _explaining_memory(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """What to lower where memory runs out."""
+    """Raise TrainingError that says what to lower where memory runs out."""
     try:
         yield
     except (RuntimeError, MemoryError, TrainingError) as error:
         # a model that cannot be built
-        reason = error.__cause__ if isinstance(error, TrainingError) else error
-        told = str(reason)
+        cause = error.__cause__ if isinstance(error, TrainingError) else error
+        text = str(cause)
         if (
-            not isinstance(reason, MemoryError | torch.OutOfMemoryError)
-            and "can't allocate memory" not in told
+            not isinstance(cause, MemoryError | torch.OutOfMemoryError)
+            and "can't allocate memory" not in text
         ):
             raise
         training = config.training
@@ -265,7 +186,7 @@ def _explaining_memory(config: TrainConfig, device: torch.device) -> Iterator[No
         narrower = " or tournament.mutation.width" if config.mutates_width else ""
         raise TrainingError(
             f"{device} is out of memory with {per_rank} samples at once in {training.precision}: "
-            f"{told.splitlines()[0] if told else 'no more memory'}\n"
+            f"{text.splitlines()[0] if text else 'no more memory'}\n"
             f"  Raise training.accumulate (the same gradients in {2 * training.accumulate} parts or more), "
             f"lower training.batch_size, set training.precision to bf16, or make the model{narrower} smaller; "
             "the newest checkpoint is kept, and these may be changed in a new run."
@@ -284,9 +205,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     world = World.of_torchrun(os.environ) or World()
     try:
         config = load_config(run.config_path, [f"directory={run.path}"]).config
-        meeting = Meeting.join(world, run.path, os.environ)
-        ending = train(run, config, Seat.take(meeting, config, trainer), observer, stop)
-        meeting.close()
+        rendezvous = Rendezvous.join(world, run.path, os.environ)
+        mesh = Mesh.build(rendezvous, config.tournament, trainer)
+        ending = train(run, config, mesh, observer, stop)
+        rendezvous.close()
     except MerlinError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

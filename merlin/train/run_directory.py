@@ -15,19 +15,24 @@ import platform
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from merlin.base.files import replacing, write_text
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import TrainingError, WorkspaceError, command_line
 from merlin.shards.format.regular_file import read_json
 from merlin.spec.provenance import dump_data
+from merlin.train.checkpoint import best_checkpoint, read_checkpoint
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.quantities import Quantities
+from merlin.train.state_file import write_state
 from merlin.workspace.directory import lock_file
 from merlin.workspace.prepare import code_version
 
@@ -63,39 +68,18 @@ class RunFacts:
 
     @property
     def shapes(self) -> Shapes:
-        return Shapes(self.inputs, self.scalars, self.images, self.input_images, self.classes)
+        return Shapes.of(self.inputs, self.scalars, self.images, self.input_images, self.classes)
 
 
-def new_facts(
-    config: TrainConfig, data_path: Path, data_digest: str, num_samples: dict[str, int], shapes: Shapes,
-    num_parameters: int, threads: int, quantities: Quantities,
-) -> RunFacts:  # fmt: skip
-    """Facts of a run that begins now."""
-    from torch import __version__ as torch_version
-
-    from merlin.train.models.registry import version_of
-
-    return RunFacts(
-        created=datetime.now().astimezone().isoformat(timespec="seconds"),
-        code_version=code_version(),
-        torch=str(torch_version),
-        python=platform.python_version(),
-        host=socket.gethostname(),
-        seed=config.seed,
-        config_digest=config.digest,
-        data_path=str(data_path.resolve()),
-        data_digest=data_digest,
-        num_samples=num_samples,
-        inputs=shapes.inputs,
-        scalars=shapes.scalars,
-        images=dict(shapes.images),
-        num_parameters=num_parameters,
-        threads=threads,
-        quantities=quantities,
-        model_version=version_of(config.model.name),
-        input_images=dict(shapes.input_images),
-        classes=dict(shapes.classes),
-    )
+def environment_facts() -> dict[str, str]:
+    """The time, and the versions and the host of a run that begins now, as `RunFacts` has them."""
+    return {
+        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "code_version": code_version(),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "host": socket.gethostname(),
+    }
 
 
 class RunDirectory:
@@ -129,15 +113,19 @@ class RunDirectory:
 
     def facts(self) -> RunFacts:
         """Raises TrainingError if they cannot be read."""
-        data = _read_json(self.path / FACTS)
-        if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
-            raise TrainingError(f"{self.path / FACTS}: not a {FORMAT} of version {VERSION}")
+        path = self.path / FACTS
         try:
-            shapes = Shapes.from_json(data)
-            data["quantities"] = Quantities.from_json(data.get("quantities", {}))
-            return RunFacts(**{**data, **{key: getattr(shapes, key) for key in shapes.__dataclass_fields__}})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TrainingError(f"{self.path / FACTS} is damaged: {error}") from error
+            data = read_json(path)
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"{path} cannot be read: {error}") from error
+        if not isinstance(data, dict):
+            raise TrainingError(f"{path} is damaged: it holds no facts")
+        if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+            raise TrainingError(f"{path}: not a {FORMAT} of version {VERSION}")
+        try:
+            return as_kind(data, RunFacts)
+        except ValueError as error:
+            raise TrainingError(f"{path} is damaged: {error}") from error
 
 
 class TrainerDirectory:
@@ -173,9 +161,8 @@ def create_run(path: Path, config: TrainConfig, facts: RunFacts, normaliser: Nor
     """Begin a run in `path`, which may exist; it is one when `run.json` is there, which comes last."""
     write_config(path, config)
     normaliser.save(path / NORMALISE)
-    write_text(
-        path / FACTS, json.dumps({"format": FORMAT, "version": VERSION, **asdict(facts)}, indent=1) + "\n"
-    )
+    data = {"format": FORMAT, "version": VERSION, **to_plain(facts)}
+    write_text(path / FACTS, json.dumps(data, indent=1) + "\n")
     return RunDirectory(path)
 
 
@@ -199,24 +186,21 @@ def new_path(config: TrainConfig) -> Path:
 
 
 def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | None:
-    """Put the best model of all trainers into `best/`; what is known of it, None if no trainer was validated yet.
+    """Put the best model of all trainers into `best/`; returns its facts, None if no trainer was validated yet.
 
     Whoever comes last has seen all of them, so trainers may do this whenever they end. Raises CheckpointError.
     """
-    from merlin.train.checkpoint import BEST as BEST_CHECKPOINT
-    from merlin.train.checkpoint import read_checkpoint, write_state
-
     best: dict[str, Any] | None = None
     for index in run.trainers():
-        path = run.trainer(index).checkpoints / BEST_CHECKPOINT
-        if path.is_file():
+        path = best_checkpoint(run.trainer(index).checkpoints)
+        if path is not None:
             state = read_checkpoint(path)
             sign = 1 if state["judge"]["direction"] == "min" else -1
             if best is None or sign * state["progress"]["best"] < sign * best["progress"]["best"]:
                 best = {**state, "trainer_index": index}
     if best is None:
         return None
-    told = {
+    found = {
         "trainer": best["trainer_index"],
         "step": best["step"],
         **best["judge"],
@@ -232,26 +216,16 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
         "version": VERSION,
         "model": {**best["code"], "options": options},
         "shapes": facts.shapes.to_json(),
-        "quantities": facts.quantities.to_json(),
+        "quantities": to_plain(facts.quantities),
         "run": {"created": facts.created, "data_path": facts.data_path, "data_digest": facts.data_digest},
         "state_dict": {**best["trainer"]["model"], **(best["trainer"]["average"] or {})},
-        **told,
+        **found,
     }
     with replacing(run.best / "model.pt") as temporary:
         write_state(temporary, model)
     run.normaliser().save(run.best / NORMALISE)
-    write_text(run.best / BEST, json.dumps(told, indent=1) + "\n")
-    return told
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = read_json(path)
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise TrainingError(f"{path} is damaged: it holds no facts")
-    return data
+    write_text(run.best / BEST, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def resume_command(run: RunDirectory, config: TrainConfig) -> str:

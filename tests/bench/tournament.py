@@ -34,11 +34,14 @@ from merlin.base.document.findings import Findings
 from merlin.shards.importing.run import import_data
 from merlin.spec.import_schema import parse_import_schema
 from merlin.train.config_file import parse_config
-from merlin.train.distributed import Meeting, World
-from merlin.train.events import Silent, StopRequest
+from merlin.train.events import StopRequest
 from merlin.train.metrics_log import read_metrics
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
 from merlin.train.prepare import check
-from merlin.train.process import Seat, open_loop, set_up_torch
+from merlin.train.process import open_loop, set_up_torch
+from merlin.train.reports import Silent
 from merlin.train.run_directory import RunDirectory
 from merlin.train.tournament.presence import announce, presence_directory
 
@@ -148,11 +151,11 @@ def run_trainers(prepared: Any) -> list[Course]:
 
 def _train(prepared: Any, run: RunDirectory, index: int, turn: threading.Lock) -> Course:
     config = prepared.config
-    seat = Seat.take(Meeting(World()), config, index)
+    mesh = Mesh.build(Rendezvous(World()), config.tournament, index)
     run.trainer(index).path.mkdir(parents=True, exist_ok=True)
-    device = set_up_torch(run, config, seat)
+    device = set_up_torch(run, config, mesh)
     cpu_s = 0.0
-    with open_loop(run, config, seat, device, Silent(), StopRequest()) as loop:
+    with open_loop(run, config, mesh, device, Silent(), StopRequest()) as loop:
         turns = None
         if loop.tournament is not None:
             turns = Turns(loop.tournament._transport, turn)

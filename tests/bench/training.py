@@ -20,12 +20,15 @@ from merlin.base.document.findings import Findings
 from merlin.shards.importing.run import import_data
 from merlin.spec.import_schema import parse_import_schema
 from merlin.train.config_file import parse_config
-from merlin.train.distributed import Meeting, World
-from merlin.train.events import Silent, StopRequest
+from merlin.train.events import StopRequest
 from merlin.train.loop import Loop
 from merlin.train.models.base import Shapes
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
 from merlin.train.prepare import build_trainee, check
-from merlin.train.process import Seat, open_loop, set_up_torch
+from merlin.train.process import open_loop, set_up_torch
+from merlin.train.reports import Silent
 
 NUM_INPUTS, NUM_SCALARS = 5, 15
 CONFIG = """
@@ -57,10 +60,10 @@ def our_loop(folder: Path, *, width: int, depth: int, batch: int) -> Iterator[Lo
         data=folder / "data", directory=folder / "run", width=width, depth=depth, batch=batch
     )
     prepared = check(parse_config(text, "bench.yaml"))
-    seat = Seat.take(Meeting(World()), prepared.config, 0)
+    mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, 0)
     run = prepared.begin()
-    device = set_up_torch(run, prepared.config, seat)
-    with open_loop(run, prepared.config, seat, device, Silent(), StopRequest()) as loop:
+    device = set_up_torch(run, prepared.config, mesh)
+    with open_loop(run, prepared.config, mesh, device, Silent(), StopRequest()) as loop:
         yield loop
 
 
@@ -71,7 +74,7 @@ class BareLoop:
         dataset = loop.trainer.loader.dataset
         everything = dataset[list(range(len(dataset)))]
         self.x, self.y = everything["inputs"].clone(), everything["scalars"].clone()
-        shapes = Shapes(dataset.input_names, dataset.scalar_names)
+        shapes = Shapes.of(dataset.input_names, dataset.scalar_names)
         self.model = build_trainee(loop.trainer.config, shapes).layers
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
         self.batch = batch

@@ -8,11 +8,14 @@ from pathlib import Path
 import torch
 
 from merlin.train.config_file import parse_config
-from merlin.train.distributed import Meeting, World
-from merlin.train.events import Silent, StopRequest
+from merlin.train.events import StopRequest
 from merlin.train.loop import Ending
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
 from merlin.train.prepare import Prepared, check
-from merlin.train.process import Seat, train
+from merlin.train.process import train
+from merlin.train.reports import Silent
 from merlin.train.run_directory import RunDirectory
 
 YAML = """
@@ -57,9 +60,9 @@ def train_run(
     prepared: Prepared, *, run: RunDirectory | None = None, trainer: int = 0, stop=None
 ) -> tuple[RunDirectory, Ending, Recorder]:
     run = prepared.begin() if run is None else run
-    seat = Seat.take(Meeting(World()), prepared.config, trainer)
+    mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, trainer)
     recorder = Recorder()
-    return run, train(run, prepared.config, seat, recorder, stop or StopRequest()), recorder
+    return run, train(run, prepared.config, mesh, recorder, stop or StopRequest()), recorder
 
 
 def state_digest(state) -> str:

@@ -39,7 +39,7 @@ def begin(data: Path, path: Path, *words: str) -> RunDirectory:
 
 
 def final_state(run: RunDirectory, trainer: int) -> str:
-    return state_digest(read_checkpoint(run.trainer(trainer).checkpoints / "last.pt"))
+    return state_digest(read_checkpoint(run.trainer(trainer).checkpoints / "last"))
 
 
 def play(run: RunDirectory, num: int = 3, **options) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import Parameter
+
+from merlin.base.field import Field
 
 if TYPE_CHECKING:
     from merlin.train.loading.normalise import Normaliser
@@ -15,31 +18,95 @@ if TYPE_CHECKING:
 # normalised float32: "inputs" (n, d), "scalars" (n, m), images (n, C, H, W); classes (n,) as they are stored
 Batch = Mapping[str, Tensor]
 Direction = Literal["min", "max"]
+ImageShapes = Mapping[str, tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """What a batch consists of, by name and in order; an image's shape is (C, H, W)."""
+    """What a batch consists of: the name, kind, shape and layout of every field, as the loader delivers it.
 
-    inputs: tuple[str, ...]  # the columns of "inputs"; without any, a batch has no such entry
-    scalars: tuple[str, ...] = ()
-    images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # to be predicted
-    input_images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    # the values that tell a class, ascending
-    classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    Numbers among the inputs stand side by side under the key "inputs", those that are predicted under "scalars", each
+    in the order of the fields. Every other field has a key of its own, its name.
+    """
+
+    given: tuple[Field, ...]
+    predicted: tuple[Field, ...]
+    classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the values of a class, ascending
+
+    @staticmethod
+    def of(
+        inputs: Iterable[str],
+        scalars: Iterable[str] = (),
+        images: ImageShapes | None = None,
+        input_images: ImageShapes | None = None,
+        classes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> Shapes:
+        """The shapes of numbers, of images (C, H, W), and of classes with their values."""
+        return Shapes(
+            (*map(number, inputs), *_images(input_images or {})),
+            (*map(number, scalars), *_images(images or {}), *map(number, classes or {})),
+            dict(classes or {}),
+        )
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns of "inputs"; without any, a batch has no such key."""
+        return tuple(f.name for f in self.given if f.kind == "scalar")
+
+    @cached_property
+    def scalars(self) -> tuple[str, ...]:
+        """The columns of "scalars"."""
+        return tuple(f.name for f in self.predicted if f.kind == "scalar" and f.name not in self.classes)
+
+    @cached_property
+    def images(self) -> dict[str, tuple[int, int, int]]:
+        """The images that are predicted, (C, H, W)."""
+        return {f.name: image_shape(f) for f in self.predicted if f.kind == "image"}
+
+    @cached_property
+    def input_images(self) -> dict[str, tuple[int, int, int]]:
+        """The images among the inputs, (C, H, W)."""
+        return {f.name: image_shape(f) for f in self.given if f.kind == "image"}
+
+    @cached_property
+    def _without_channels(self) -> tuple[str, ...]:
+        fields = (*self.given, *self.predicted)
+        return tuple(f.name for f in fields if f.spatial_axes and f.channel_axis is None)
+
+    def with_channels(self, batch: Batch) -> dict[str, Tensor]:
+        """A loader's batch as models see it: images (n, H, W) get an axis of one channel, (n, 1, H, W)."""
+        return {**batch, **{key: batch[key].unsqueeze(1) for key in self._without_channels if key in batch}}
 
     def to_json(self) -> dict[str, Any]:
-        groups = {"inputs": list(self.inputs), "scalars": list(self.scalars), "images": dict(self.images)}
-        more = {"input_images": dict(self.input_images), "classes": dict(self.classes)}
+        groups = {"inputs": list(self.inputs), "scalars": list(self.scalars), "images": self.images}
+        more = {"input_images": self.input_images, "classes": dict(self.classes)}
         return groups | {key: values for key, values in more.items() if values}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Shapes:
-        named = {
-            key: {name: tuple(numbers) for name, numbers in data.get(key, {}).items()}
+        """The shapes that `to_json` gave, or that a run's facts hold. Raises KeyError or TypeError for other data."""
+        images, input_images, classes = (
+            {name: tuple(numbers) for name, numbers in data.get(key, {}).items()}
             for key in ("images", "input_images", "classes")
-        }
-        return Shapes(tuple(data["inputs"]), tuple(data["scalars"]), **named)
+        )
+        return Shapes.of(data["inputs"], data["scalars"], images, input_images, classes)
+
+
+def number(name: str) -> Field:
+    """A field that is one number of a sample."""
+    return Field(name=name, dtype="float32")
+
+
+def image_shape(image: Field) -> tuple[int, int, int]:
+    """(C, H, W) of an image, whatever its layout."""
+    height, width = (image.shape[axis] for axis in image.spatial_axes)
+    axis = image.channel_axis
+    return (1 if axis is None else image.shape[axis]), height, width
+
+
+def _images(shapes: ImageShapes) -> Iterable[Field]:
+    for name, shape in shapes.items():
+        yield Field(name=name, kind="image", dtype="float32", shape=tuple(shape), layout="chw")
 
 
 class Trainee(nn.Module):

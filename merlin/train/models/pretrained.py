@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from merlin.errors import CheckpointError, ShardError, UsageError, command_line
-from merlin.train.checkpoint import read_state, require_format
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.models.icf_autoencoder import CoderOptions, IcfAutoencoder
 from merlin.train.models.version import require_code
+from merlin.train.state_file import read_state, require_format
 
 if TYPE_CHECKING:
     from merlin.train.loading.scaling import Scaling

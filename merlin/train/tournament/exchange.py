@@ -1,4 +1,4 @@
-"""What a transport does: it tells who takes part in a round, offers a model to the others, and fetches one."""
+"""What a transport does: it knows who takes part in a round, offers a model to the others, and fetches one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,16 @@ T = TypeVar("T")
 Waiting: TypeAlias = Generator[None, None, T]  # yields whenever it would have to wait
 
 
+class RoundInterruptedError(Exception):
+    """A stop was asked for while a trainer waited for others; its model is as it was before the round."""
+
+
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What a trainer tells of its model before a copy is made of any."""
+class Summary:
+    """What the others see of a trainer's model before it is copied."""
 
-    scores: Scores
+    scores: dict[str, float]
     birth: int  # the round in which the model was copied, 0 for one that never was
-
-    def to_json(self) -> dict[str, Any]:
-        return {"scores": dict(self.scores), "birth": self.birth}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Standing:
-        return Standing(dict(data["scores"]), int(data["birth"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +38,23 @@ class Transport(Protocol):
     """Used by the first rank of a trainer. What waits is a generator, so that it can be left between two looks."""
 
     def participants(self, number: int) -> list[int]:
-        """Who takes part in round `number`, ascending, this trainer among them."""
+        """The trainers that take part in round `number`, ascending, this trainer among them."""
         ...
 
-    def offer(self, number: int, standing: Standing, state: State) -> None:
-        """Let the others see the standing and the model."""
+    def offer(self, number: int, summary: Summary, state: State) -> None:
+        """Let the others see the summary and the model."""
         ...
 
-    def standings(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Standing]]:
-        """Of those that came in time; of the others the newest that is known, if there is one."""
+    def summaries(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Summary]]:
+        """The summaries of those that came in time; of the others the newest that is known, if there is one."""
         ...
 
     def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[Offer | None]:
-        """The model of the one from whom this trainer takes, in `moves` as {taker: giver}; None if there is none."""
+        """The model that this trainer takes, by `moves` as {taker: giver}; None if there is none."""
         ...
 
     def saved(self, number: int, done: bool) -> Waiting[None]:
-        """Tell that a checkpoint was written after round `number`, or (not `done`) could not be."""
+        """Report that a checkpoint was written after round `number`, or (not `done`) could not be."""
         ...
 
     def agree(self, number: int) -> Waiting[int]:
@@ -67,3 +64,7 @@ class Transport(Protocol):
     def close(self, finished: bool) -> None:
         """Leave; others meet the last model of one that finished, and do not count on one that did not."""
         ...
+
+
+def scores_of(summaries: Mapping[int, Summary]) -> dict[int, Scores]:
+    return {trainer: summary.scores for trainer, summary in summaries.items()}

@@ -1,8 +1,8 @@
 """Models that travel as files: trainers are independent jobs, which come, go and die as they like.
 
-tournament/trainers/<k>.json                     who is there (`presence`)
+tournament/trainers/<k>.json                     which trainers are there (`presence`)
 tournament/offers/<k>/round_<number>.pt          the model of trainer k in a round, by torch.save
-tournament/offers/<k>/round_<number>.json        its standing; comes last, so an offer with it is complete
+tournament/offers/<k>/round_<number>.json        its summary; comes last, so an offer with it is complete
 
 Every trainer offers its model in every round and reads whom it meets, so nobody answers and nobody is blocked. An offer
 stays until all who are there have a checkpoint after its round, because a run that is resumed plays from its
@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from merlin.base.files import TEMPORARY_SUFFIX, replacing
+from merlin.base.files import TEMPORARY_SUFFIX, replacing, write_text
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import CheckpointError
 from merlin.shards.format.regular_file import read_json
-from merlin.train.checkpoint import read_state, write_state
-from merlin.train.tournament.exchange import Offer, Standing, State, Waiting
-from merlin.train.tournament.presence import Crowd, presence_directory
+from merlin.train.state_file import read_state, write_state
+from merlin.train.tournament.exchange import Offer, State, Summary, Waiting
+from merlin.train.tournament.presence import Members, presence_directory
 
 FORMAT = "merlin-offer"
 VERSION = 1
@@ -53,71 +54,71 @@ class FileTransport:
         self._patience = patience
         self._note = note
         self._given_up: dict[int, int] = {}  # whom we waited for in vain, and what it had offered
-        self._crowd = Crowd(presence_directory(directory), index, num)
-        self._crowd.enter()
+        self._members = Members(presence_directory(directory), index, num)
+        self._members.enter()
         for leftover in self._folder(index).glob(f"*{TEMPORARY_SUFFIX}"):
             leftover.unlink(missing_ok=True)
 
     def participants(self, number: int) -> list[int]:
-        return self._crowd.members(number)
+        return self._members.members(number)
 
-    def offer(self, number: int, standing: Standing, state: State) -> None:
+    def offer(self, number: int, summary: Summary, state: State) -> None:
         """Written under temporary names; where that fails the others do not wait for it, and a note says so."""
         head = {"format": FORMAT, "version": VERSION, "trainer": self._index, "round": number}
         path = self._path(self._index, number)
         try:
             with replacing(path, durable_name=False) as temporary:
                 write_state(temporary, {**head, "state": state})
-            with replacing(path.with_suffix(".json"), durable_name=False) as temporary:
-                temporary.write_text(json.dumps({**head, **standing.to_json()}) + "\n")
+            text = json.dumps({**head, **to_plain(summary)}) + "\n"
+            write_text(path.with_suffix(".json"), text, durable_name=False)
         except (OSError, CheckpointError) as error:
             self._note(f"round {number}: the model could not be offered to the others: {error}")
-        self._crowd.update(offered=number)
+        self._members.update(offered=number)
         self._forget(number)
 
-    def standings(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Standing]]:
+    def summaries(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Summary]]:
         end = time.monotonic() + limit_s
         found = {}
         for trainer in trainers:
-            which = yield from self._awaited(number, trainer, end)
-            standing = None if which is None else self._standing(trainer, which)
-            if standing is not None:
-                found[trainer] = standing
+            which = yield from self._await(number, trainer, end)
+            summary = None if which is None else self._summary(trainer, which)
+            if summary is not None:
+                found[trainer] = summary
         return found
 
     def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[Offer | None]:
         giver = moves.get(self._index)
         if giver is None:
             return None
-        which = yield from self._awaited(number, giver, time.monotonic() + limit_s)
+        which = yield from self._await(number, giver, time.monotonic() + limit_s)
         return None if which is None else self._read(giver, which)
 
     def saved(self, number: int, done: bool) -> Waiting[None]:
         if done:
-            self._crowd.update(saved=number)
+            self._members.update(saved=number)
         yield from ()
 
     def agree(self, number: int) -> Waiting[int]:
         """Nothing to agree upon: what the others offered in later rounds is still there."""
-        self._crowd.update(saved=number)
+        self._members.update(saved=number)
         yield from ()
         return number
 
     def close(self, finished: bool) -> None:
-        self._crowd.leave("finished" if finished else "stopped")
+        self._members.leave("finished" if finished else "stopped")
 
-    def _awaited(self, number: int, trainer: int, end: float) -> Waiting[int | None]:
+    def _await(self, number: int, trainer: int, end: float) -> Waiting[int | None]:
         """The round whose offer of a trainer is used: `number` if it comes before `end`, else its newest; or None."""
         while True:
             # first, since an offer is there before it is told
-            promising = self._is_promising(number, trainer)
+            expected = self._is_expected(number, trainer)
             rounds = self._rounds(trainer)
             if number in rounds:
                 return number
-            if not promising:
+            if not expected:
                 return max(rounds, default=None)
             if time.monotonic() >= end:
-                seen = self._crowd.look(trainer)
+                seen = self._members.look(trainer)
                 self._given_up[trainer] = 0 if seen is None else seen.offered
                 newest = max(rounds, default=None)
                 instead = f"its model of round {newest} counts" if rounds else "it has offered none so far"
@@ -125,12 +126,12 @@ class FileTransport:
                 return newest
             yield
 
-    def _is_promising(self, number: int, trainer: int) -> bool:
+    def _is_expected(self, number: int, trainer: int) -> bool:
         """Whether the offer of a round may be expected before long."""
-        seen = self._crowd.look(trainer)
+        seen = self._members.look(trainer)
         return (
             seen is not None
-            and self._crowd.is_here(seen)
+            and self._members.is_present(seen)
             and number - 1 - self._patience <= seen.offered < number
             and self._given_up.get(trainer, -1) != seen.offered
         )
@@ -151,19 +152,19 @@ class FileTransport:
             return None
         return Offer(trainer, number, data["state"])
 
-    def _standing(self, trainer: int, number: int) -> Standing | None:
+    def _summary(self, trainer: int, number: int) -> Summary | None:
         try:
-            return Standing.from_json(read_json(self._path(trainer, number).with_suffix(".json")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return as_kind(read_json(self._path(trainer, number).with_suffix(".json")), Summary)
+        except (OSError, ValueError) as error:
             newest = max(self._rounds(trainer), default=None)
             if newest is not None and newest > number:
-                return self._standing(trainer, newest)
-            self._note(f"round {number}: the standing of trainer {trainer} cannot be read: {error}")
+                return self._summary(trainer, newest)
+            self._note(f"round {number}: the summary of trainer {trainer} cannot be read: {error}")
             return None
 
     def _forget(self, number: int) -> None:
         """Remove own offers that nobody will ask for any more."""
-        border = min(self._crowd.least_saved(), number - 1)
+        border = min(self._members.least_saved(), number - 1)
         border = max(border, number - KEPT - math.ceil(self._patience))
         for old in self._rounds(self._index):
             if old <= border:

@@ -1,28 +1,26 @@
 """Models that travel between processes of one torch.distributed world: all trainers are there from beginning to end.
 
-Standings and who is ready are told through the world's store, which can be asked without waiting; only models are sent
-from first rank to first rank, over gloo from the CPU and over NCCL from GPUs. After a round nobody goes on before all
-have written their checkpoints, so that there is always a round from which all can go on.
+Summaries go through the world's store, which can be asked without waiting; only models are sent from first rank to
+first rank, over gloo from the CPU and over NCCL from GPUs. After a round nobody goes on before all have written their
+checkpoints, so that there is always a round from which all can go on.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import TrainingError
-from merlin.train.distributed import Circle, pack, unpack
-from merlin.train.tournament.exchange import Offer, Standing, State, Waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from merlin.train.parallel.mesh import Leaders, pack, unpack
+from merlin.train.tournament.exchange import Offer, RoundInterruptedError, State, Summary, Waiting
 
 LOST_S = 600.0  # least time in which somebody has to come
 _PIECE_BYTES = 1 << 30  # sent at once
@@ -31,31 +29,31 @@ _PIECE_BYTES = 1 << 30  # sent at once
 class GroupTransport:
     """The first ranks of all trainers; `device` is where models are sent from and received."""
 
-    def __init__(self, circle: Circle, device: torch.device, stopping: Callable[[], bool]) -> None:
-        self._circle = circle
+    def __init__(self, leaders: Leaders, device: torch.device, stopping: Callable[[], bool]) -> None:
+        self._leaders = leaders
         self._device = device
         self._stopping = stopping
         self._state: State = {}
         self._saved = 0
 
     def participants(self, number: int) -> list[int]:
-        return list(range(self._circle.size))
+        return list(range(self._leaders.size))
 
-    def offer(self, number: int, standing: Standing, state: State) -> None:
+    def offer(self, number: int, summary: Summary, state: State) -> None:
         self._state = state
-        self._tell(f"round/{number}", standing.to_json())
+        self._set(f"round/{number}", to_plain(summary))
 
-    def standings(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Standing]]:
-        told = yield from self._told(f"round/{number}", trainers, limit_s)
-        return {trainer: Standing.from_json(data) for trainer, data in told.items()}
+    def summaries(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Summary]]:
+        found = yield from self._await(f"round/{number}", trainers, limit_s)
+        return {trainer: as_kind(data, Summary) for trainer, data in found.items()}
 
     def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[Offer | None]:
         """Every taker and giver has to call it with the same moves."""
-        me = self._circle.index
+        me = self._leaders.index
         giver = moves.get(me)
         takers = [taker for taker, of in moves.items() if of == me]
         partners = sorted({*takers, *(() if giver is None else (giver,))} - {me})
-        yield from self._told(f"round/{number}", partners, limit_s)
+        yield from self._await(f"round/{number}", partners, limit_s)
         with self._explaining(f"round {number}: trainers {partners}"):
             state = self._pass_on([t for t in takers if t != me], None if giver == me else giver)
         if giver is None:
@@ -66,32 +64,32 @@ class GroupTransport:
         if number == self._saved:
             return
         self._saved = number
-        self._tell(f"saved/{number}", done)
-        yield from self._told(f"saved/{number}", range(self._circle.size), 0.0)
+        self._set(f"saved/{number}", done)
+        yield from self._await(f"saved/{number}", range(self._leaders.size), 0.0)
 
     def agree(self, number: int) -> Waiting[int]:
-        self._tell("resume", number)
-        told = yield from self._told("resume", range(self._circle.size), 0.0)
-        self._saved = min(told.values())
+        self._set("resume", number)
+        found = yield from self._await("resume", range(self._leaders.size), 0.0)
+        self._saved = min(found.values())
         return self._saved
 
     def close(self, finished: bool) -> None:
         self._state = {}
 
-    def _tell(self, what: str, value: Any) -> None:
+    def _set(self, what: str, value: Any) -> None:
         with self._explaining("the store of this run"):
-            self._circle.store.set(f"{what}/{self._circle.index}", json.dumps(value))
+            self._leaders.store.set(f"{what}/{self._leaders.index}", json.dumps(value))
 
-    def _told(self, what: str, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Any]]:
-        """What trainers told under a key. Raises TrainingError if one of them does not come."""
+    def _await(self, what: str, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Any]]:
+        """The values that trainers set under a key. Raises TrainingError if one of them does not come."""
         end = time.monotonic() + max(limit_s, LOST_S)
         found = {}
         for trainer in trainers:
             key = f"{what}/{trainer}"
             while True:
                 with self._explaining(f"trainer {trainer}, {what}"):
-                    if self._circle.store.check([key]):
-                        found[trainer] = json.loads(self._circle.store.get(key).decode())
+                    if self._leaders.store.check([key]):
+                        found[trainer] = json.loads(self._leaders.store.get(key).decode())
                         break
                 if time.monotonic() > end:
                     raise TrainingError(f"{_lost(f'trainer {trainer}, {what}')} it did not come in time")
@@ -112,9 +110,9 @@ class GroupTransport:
         return {} if giver is None else unpack(received.cpu())
 
     def _together(self, sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]]) -> None:
-        circle = self._circle
-        ops = [dist.P2POp(dist.isend, t, circle.rank_of(k), circle.group) for t, k in sent]
-        ops += [dist.P2POp(dist.irecv, t, circle.rank_of(k), circle.group) for t, k in received]
+        leaders = self._leaders
+        ops = [dist.P2POp(dist.isend, t, leaders.rank_of(k), leaders.group) for t, k in sent]
+        ops += [dist.P2POp(dist.irecv, t, leaders.rank_of(k), leaders.group) for t, k in received]
         for work in dist.batch_isend_irecv(ops) if ops else ():
             work.wait()
         if self._device.type == "cuda":
@@ -127,8 +125,6 @@ class GroupTransport:
             yield
         except (RuntimeError, OSError) as error:
             if self._stopping():
-                from merlin.train.loop import RoundInterruptedError
-
                 raise RoundInterruptedError from error
             raise TrainingError(f"{_lost(what)} {error}") from error
 

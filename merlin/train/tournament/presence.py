@@ -1,7 +1,7 @@
-"""Who takes part in a tournament through files, and who is there no more.
+"""The trainers that take part in a tournament through files, and those that are gone.
 
 Each trainer has a small record, `trainers/<k>.json`, that it replaces when it offers a model or writes a checkpoint,
-and touches every few seconds. On the same machine the operating system tells at once whether the process lives;
+and touches every few seconds. On the same machine the operating system knows at once if the process is alive;
 of another machine's a record counts that was touched lately, by the clock of the file server, which also stamps the
 reader's own record.
 """
@@ -13,13 +13,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from merlin.base.files import replacing
+from merlin.base.files import write_text
 from merlin.base.processes import boot_id, start_ticks
+from merlin.base.records import as_kind, to_plain
 from merlin.shards.format.regular_file import read_json
 
 FORMAT = "merlin-presence"
@@ -52,31 +53,31 @@ def presence_directory(tournament: Path) -> Path:
 def read_presence(path: Path) -> Presence | None:
     """None if the trainer never came, or its record cannot be read just now."""
     try:
-        data: dict[str, Any] = read_json(path)
-    except (OSError, ValueError):
+        data: Any = read_json(path)
+        if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+            return None
+        return as_kind(data, Presence)
+    except (OSError, ValueError, AttributeError):
         return None
-    if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
-        return None
-    return Presence(**data)
 
 
 def announce(directory: Path, trainers: Iterable[int]) -> None:
-    """Tell that this process is about to start these trainers, so that none plays without those that start slowly."""
+    """Report that this process is about to start these trainers, so that none plays without those that start slowly."""
     for trainer in trainers:
         path = _path(directory, trainer)
         before = read_presence(path)
         _write(path, replace(before or _here(trainer), **_identity(), state="starting"))
 
 
-def give_up(directory: Path, trainer: int) -> None:
-    """Tell that a trainer will not come, if it has not told anything itself."""
+def withdraw(directory: Path, trainer: int) -> None:
+    """Report that a trainer will not come, if it has not reported anything itself."""
     path = _path(directory, trainer)
     found = read_presence(path)
     if found is not None and found.state == "starting":
         _write(path, replace(found, state="stopped"))
 
 
-class Crowd:
+class Members:
     """The trainers of a tournament as one of them sees them; it is present itself from `enter` to `leave`."""
 
     def __init__(self, directory: Path, index: int, num: int) -> None:
@@ -96,7 +97,7 @@ class Crowd:
         self._beats.start()
 
     def update(self, **changed: Any) -> None:
-        """Tell what has changed, as offered=3; a file system that refuses it does not end the run."""
+        """Report what has changed, as offered=3; a file system that refuses it does not end the run."""
         self._mine = replace(self._mine, **changed)
         with contextlib.suppress(OSError):
             _write(self._path, self._mine)
@@ -110,8 +111,8 @@ class Crowd:
     def look(self, trainer: int) -> Presence | None:
         return read_presence(_path(self._directory, trainer))
 
-    def is_here(self, found: Presence) -> bool:
-        """Whether its process lives, as far as one can know, or has only just gone."""
+    def is_present(self, found: Presence) -> bool:
+        """True if its process lives, as far as one can know, or has only just gone."""
         if found.state == "finished":
             return False
         who = (found.trainer, found.pid, found.born)
@@ -133,23 +134,23 @@ class Crowd:
             return False
 
     def members(self, number: int) -> list[int]:
-        """Who takes part in round `number`: who is here, has finished, or has been in that round already."""
-        seen = {k: self.look(k) for k in range(self.num) if k != self.index}
+        """The trainers that take part in round `number`: are here, have finished, or have been in that round."""
         others = [
-            k
-            for k, found in seen.items()
-            if found is not None
-            and (found.state == "finished" or found.offered >= number or self.is_here(found))
+            found.trainer
+            for found in self._others()
+            if found.state == "finished" or found.offered >= number or self.is_present(found)
         ]
         return sorted([self.index, *others])
 
     def least_saved(self) -> int:
         """The earliest round that one of those who are here goes back to if it is killed now."""
-        others = [self.look(k) for k in range(self.num) if k != self.index]
-        return min(
-            (found.saved for found in others if found is not None and self.is_here(found)),
-            default=self._mine.offered,
-        )
+        present = (found.saved for found in self._others() if self.is_present(found))
+        return min(present, default=self._mine.offered)
+
+    def _others(self) -> Iterator[Presence]:
+        """The records of the other trainers that have one."""
+        seen = (self.look(trainer) for trainer in range(self.num) if trainer != self.index)
+        return (found for found in seen if found is not None)
 
     @property
     def _path(self) -> Path:
@@ -180,5 +181,5 @@ def _path(directory: Path, trainer: int) -> Path:
 
 
 def _write(path: Path, presence: Presence) -> None:
-    with replacing(path, durable_name=False) as temporary:
-        temporary.write_text(json.dumps({"format": FORMAT, "version": VERSION, **asdict(presence)}) + "\n")
+    record = {"format": FORMAT, "version": VERSION, **to_plain(presence)}
+    write_text(path, json.dumps(record) + "\n", durable_name=False)

@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from merlin.train.loop import RoundInterruptedError
 from merlin.train.metrics_log import finite_or_none
 from merlin.train.tournament.decisions import Metric, Scores, decide
-from merlin.train.tournament.exchange import Standing, State, T, Transport, Waiting
+from merlin.train.tournament.exchange import (
+    RoundInterruptedError,
+    State,
+    Summary,
+    T,
+    Transport,
+    Waiting,
+    scores_of,
+)
 from merlin.train.tournament.mutation import mutated
 from merlin.train.tournament.pairing import pairs
 from merlin.train.tournament.strategies import regularised_evolution, truncation
@@ -31,7 +38,7 @@ _SLICE_S = 5.0  # after which the other ranks are told that the first one still 
 
 
 class Rounds:
-    """The tournament of one trainer, as `loop.Tournament`; `transport` is None on all but the first rank."""
+    """The tournament of one trainer, played by all its ranks; `transport` is None on all but the first one."""
 
     def __init__(
         self,
@@ -39,8 +46,7 @@ class Rounds:
         directions: Mapping[str, Direction],
         loader: ShardLoader,
         transport: Transport | None,
-        *,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool],
     ) -> None:
         """`loader` has the samples that this trainer judges models by."""
         self._config = config.tournament
@@ -54,6 +60,11 @@ class Rounds:
         self._seconds: dict[str, float] = {}
 
     def play(self, trainer: Trainer, number: int) -> dict[str, Any]:
+        """Play round `number` (from 1), which may replace parts of the trainer's model.
+
+        Returns facts for the metrics file, as {"partner": 3, "kept": "local" | "partner", "scores": {…}}; without
+        "kept" if it met nobody. Raises RoundInterruptedError.
+        """
         self._seconds = {"exchange_s": 0.0, "wait_s": 0.0, "evaluation_s": 0.0}
         limit_s = max(LEAST_WAIT_S, self._config.wait * (time.monotonic() - self._since))
         try:
@@ -70,7 +81,7 @@ class Rounds:
         own = self._export(trainer)
         if self._transport is not None:
             with self._timed("exchange_s"):
-                self._transport.offer(number, Standing({}, self._birth), own)
+                self._transport.offer(number, Summary({}, self._birth), own)
         local = self._evaluate(trainer)
         found = self._drive(trainer, lambda transport: self._partner(transport, trainer, number, limit_s))
         facts: dict[str, Any] = {"partner": found["partner"], "scores": {"local": _jsonable(local)}}
@@ -103,7 +114,7 @@ class Rounds:
         own = self._export(trainer)
         if self._transport is not None:
             with self._timed("exchange_s"):
-                self._transport.offer(number, Standing(local, self._birth), own)
+                self._transport.offer(number, Summary(local, self._birth), own)
         found = self._drive(trainer, lambda transport: self._parent(transport, trainer, number, limit_s))
         facts: dict[str, Any] = {"partner": found["partner"], "scores": {"local": _jsonable(local)}}
         if found["state"] is None:
@@ -123,21 +134,21 @@ class Rounds:
         self, transport: Transport, trainer: Trainer, number: int, limit_s: float
     ) -> Waiting[dict[str, Any]]:
         members = transport.participants(number)
-        standings = yield from transport.standings(number, members, limit_s)
-        moves = self._moves(number, standings)
+        summaries = yield from transport.summaries(number, members, limit_s)
+        moves = self._moves(number, summaries)
         offer = yield from transport.take(number, moves, limit_s)
         if offer is None:
-            return {"partner": moves.get(trainer.index), "state": None, "met": len(standings) > 1}
-        scores = dict(standings[offer.trainer].scores)
+            return {"partner": moves.get(trainer.index), "state": None, "met": len(summaries) > 1}
+        scores = dict(summaries[offer.trainer].scores)
         return {"partner": offer.trainer, "round": offer.number, "state": offer.state, "scores": scores}
 
-    def _moves(self, number: int, standings: Mapping[int, Standing]) -> dict[int, int]:
+    def _moves(self, number: int, summaries: Mapping[int, Summary]) -> dict[int, int]:
         """Who copies whom."""
-        scores: dict[int, Scores] = {trainer: standing.scores for trainer, standing in standings.items()}
+        scores = scores_of(summaries)
         half = max(1, len(scores) // 2)
         if self._config.strategy == "truncation":
             return truncation(scores, self._metrics, min(self._config.top or half, len(scores)))
-        births = {trainer: standing.birth for trainer, standing in standings.items()}
+        births = {trainer: summary.birth for trainer, summary in summaries.items()}
         birth = regularised_evolution(
             self._seed, number, births, scores, self._metrics, self._config.sample or half
         )
@@ -159,34 +170,34 @@ class Rounds:
 
     def _drive(self, trainer: Trainer, work: Callable[[Transport], Waiting[T]]) -> T:
         """The first rank's work, to its end; what it found, on all ranks. Raises RoundInterruptedError."""
-        ranks = trainer.ranks
+        ranks = trainer.mesh.ranks
         waiting = None if self._transport is None else work(self._transport)
         while True:
-            said: dict[str, Any] = {} if waiting is None else self._some(waiting)
+            answer: dict[str, Any] = {} if waiting is None else self._some(waiting)
             if ranks.size > 1:
                 with self._timed("exchange_s"):
-                    said = ranks.from_first(said)
-            if said["state"] == "interrupted":
+                    answer = ranks.from_first(answer)
+            if answer["state"] == "interrupted":
                 raise RoundInterruptedError
-            if said["state"] == "done":
-                found: T = said["found"]
+            if answer["state"] == "done":
+                found: T = answer["found"]
                 return found
 
     def _some(self, waiting: Waiting[T]) -> dict[str, Any]:
         """As much of the work as is done within a few seconds."""
         begin, pauses, pause = time.monotonic(), 0.0, _LOOK_S[0]
-        said: dict[str, Any] = {"state": "waiting"}
+        answer: dict[str, Any] = {"state": "waiting"}
         while time.monotonic() < begin + _SLICE_S:
             try:
                 next(waiting)
             except StopIteration as done:
-                said = {"state": "done", "found": done.value}
+                answer = {"state": "done", "found": done.value}
                 break
             except RoundInterruptedError:
-                said = {"state": "interrupted"}
+                answer = {"state": "interrupted"}
                 break
             if self._stop():
-                said = {"state": "interrupted"}
+                answer = {"state": "interrupted"}
                 break
             looked = time.monotonic()
             time.sleep(pause)
@@ -195,7 +206,7 @@ class Rounds:
         self._seconds["wait_s"] = self._seconds.get("wait_s", 0.0) + pauses
         spent = time.monotonic() - begin - pauses
         self._seconds["exchange_s"] = self._seconds.get("exchange_s", 0.0) + spent
-        return said
+        return answer
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -206,9 +217,11 @@ class Rounds:
     # beside the rounds
 
     def agree(self, trainer: Trainer, number: int) -> int:
+        """The round, at most `number`, from which all go on; `number` is that of the newest checkpoint."""
         return self._drive(trainer, lambda transport: transport.agree(number))
 
     def after_save(self, number: int, saved: bool) -> None:
+        """Report that a checkpoint was written after round `number`, or could not be."""
         if self._transport is None:
             return
         waiting = self._transport.saved(number, saved)
@@ -216,6 +229,7 @@ class Rounds:
             pass
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next round depends on, for the trainer's checkpoint."""
         return {"birth": self._birth}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

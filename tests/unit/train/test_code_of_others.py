@@ -18,11 +18,11 @@ from trained import make_trained
 import merlin
 from merlin.cli.main import main
 from merlin.errors import CheckpointError, UsageError
-from merlin.train.checkpoint import read_state
 from merlin.train.models.pretrained import Pretrained
 from merlin.train.prepare import prepare
 from merlin.train.results.surrogate import load_surrogate
 from merlin.train.run_directory import RunDirectory
+from merlin.train.state_file import read_state
 
 PLANTED = """
 from pathlib import Path

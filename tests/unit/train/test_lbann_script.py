@@ -20,7 +20,6 @@ from train_run import prepare_run, train_run
 from merlin.cli.main import main
 from merlin.errors import UsageError
 from merlin.train.config_file import load_config
-from merlin.train.data import with_channels
 from merlin.train.lbann.emit import SCRIPT, emit
 from merlin.train.prepare import build_trainee, open_data
 from merlin.train.run_directory import RunDirectory, create_run
@@ -64,7 +63,7 @@ def make_trainee(config_path: Path, folder: Path):
     torch.manual_seed(3)
     trainee = build_trainee(prepared.config, opened.shapes)
     trainee.start(prepared.normaliser)
-    batch = with_channels(opened.dataset("train")[list(range(8))])
+    batch = opened.shapes.with_channels(opened.dataset("train")[list(range(8))])
     response = torch.cat([batch["scalars"], *(batch[name].flatten(1) for name in opened.shapes.images)], 1)
     return trainee, batch, {"datum": batch["inputs"], "response": response}
 

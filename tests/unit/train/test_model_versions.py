@@ -13,7 +13,7 @@ from train_run import StopAt, prepare_run, train_run
 from trained import make_trained
 
 from merlin.errors import CheckpointError
-from merlin.train.checkpoint import read_checkpoint, read_state
+from merlin.train.checkpoint import read_checkpoint
 from merlin.train.models.pretrained import Pretrained
 from merlin.train.models.registry import MODELS, find
 from merlin.train.models.regressor import Regressor
@@ -22,6 +22,7 @@ from merlin.train.results.best import load_best
 from merlin.train.results.export import model_facts
 from merlin.train.results.surrogate import load_surrogate
 from merlin.train.run_directory import RunDirectory
+from merlin.train.state_file import read_state
 from merlin.workspace.prepare import code_version
 
 
@@ -42,7 +43,7 @@ def test_every_model_of_ours_has_a_version() -> None:
 def test_all_files_with_weights_say_whose_they_are(run) -> None:
     told = {"name": "regressor", "version": Regressor.version, "merlin": code_version()}
     assert code_of("regressor") == told and code_version()
-    assert read_checkpoint(run.trainer(0).checkpoints / "last.pt")["code"] == told
+    assert read_checkpoint(run.trainer(0).checkpoints / "last")["code"] == told
     best = read_state(run.best / "model.pt")["model"]
     assert {key: best[key] for key in told} == told
     assert run.facts().model_version == Regressor.version

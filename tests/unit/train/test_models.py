@@ -13,9 +13,9 @@ from merlin.train.models.icf_surrogate import IcfSurrogate
 from merlin.train.models.outputs import Outputs
 from merlin.train.models.registry import MODELS, build, find
 
-BOTH = Shapes(("a", "b", "c"), ("x", "y"), {"side": (2, 8, 16), "top": (1, 8, 16)})
-SCALARS_ONLY = Shapes(("a", "b", "c"), ("x", "y"))
-IMAGES_ONLY = Shapes(("a", "b", "c"), (), {"side": (2, 8, 16)})
+BOTH = Shapes.of(("a", "b", "c"), ("x", "y"), {"side": (2, 8, 16), "top": (1, 8, 16)})
+SCALARS_ONLY = Shapes.of(("a", "b", "c"), ("x", "y"))
+IMAGES_ONLY = Shapes.of(("a", "b", "c"), (), {"side": (2, 8, 16)})
 SOURCE = {"run": "nowhere", "digest": "0", "coder": {"latent": 6, "capacity": 0.5}}
 
 
@@ -77,7 +77,7 @@ def test_outputs_become_a_vector_and_come_back(shapes) -> None:
 
 
 def test_errors_weigh_every_image_field_alike() -> None:
-    outputs = Outputs(Shapes(("a",), ("x",), {"large": (1, 8, 8), "small": (1, 2, 2)}))
+    outputs = Outputs(Shapes.of(("a",), ("x",), {"large": (1, 8, 8), "small": (1, 2, 2)}))
     true = {"scalars": torch.zeros(1, 1), "large": torch.zeros(1, 1, 8, 8), "small": torch.zeros(1, 1, 2, 2)}
     made = {
         "scalars": torch.full((1, 1), 3.0),
@@ -132,7 +132,7 @@ def test_widths_are_those_of_the_published_models(variant) -> None:
     def widths(module: nn.Module) -> list[int]:
         return [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)]
 
-    shapes = Shapes(tuple("abcde"), ("x", "y"), {"side": (1, 8, 8)})
+    shapes = Shapes.of(tuple("abcde"), ("x", "y"), {"side": (1, 8, 8)})
     source = {**SOURCE, "coder": {"variant": variant}}
     outer = build("icf_autoencoder", shapes, {"variant": variant})
     inner = build("icf_surrogate", shapes, {"variant": variant, "autoencoder": source})
@@ -273,8 +273,12 @@ def test_an_autoencoder_says_that_it_predicts_nothing() -> None:
 @pytest.mark.parametrize(
     ("shapes", "options", "message"),
     [
-        (Shapes(("a",), ("x",), {"one": (1, 8, 8), "two": (1, 16, 16)}), {"kind": "cnn"}, "of one size, .* 8x8, 16x16"),
-        (Shapes(("a",), ("x",), {"one": (1, 12, 8)}), {"kind": "cnn"}, "multiples of 8, not 12x8"),
+        (
+            Shapes.of(("a",), ("x",), {"one": (1, 8, 8), "two": (1, 16, 16)}),
+            {"kind": "cnn"},
+            "of one size, .* 8x8, 16x16",
+        ),
+        (Shapes.of(("a",), ("x",), {"one": (1, 12, 8)}), {"kind": "cnn"}, "multiples of 8, not 12x8"),
         (BOTH, {"kind": "cnn", "variant": "2019"}, "2019 has no convolutions"),
     ],
 )  # fmt: skip

@@ -11,12 +11,13 @@ from surrogate_data import make_surrogate_data
 from train_run import StopAt, train_run
 
 from merlin.errors import CheckpointError, MerlinError, UsageError
-from merlin.train.checkpoint import Checkpoints, read_checkpoint, read_state
+from merlin.train.checkpoint import Checkpoints, read_checkpoint
 from merlin.train.config_file import parse_config
 from merlin.train.metrics_log import read_metrics
 from merlin.train.models.registry import build
 from merlin.train.prepare import Prepared, check, prepare
 from merlin.train.run_directory import RunDirectory
+from merlin.train.state_file import read_state
 
 YAML = """
 data: {data}
@@ -63,7 +64,7 @@ def test_a_surrogate_learns_and_leaves_the_autoencoder_as_it_is(data, autoencode
     first, *_, last = validations(run)
     assert last["loss"] < 0.8 * first["loss"] and last["cycle"] < first["cycle"]
     own = read_state(autoencoder.best / "model.pt")["state_dict"]
-    taken = read_checkpoint(run.trainer(0).checkpoints / "last.pt")["trainer"]["model"]
+    taken = read_checkpoint(run.trainer(0).checkpoints / "last")["trainer"]["model"]
     coder = {name: value for name, value in own.items() if name.startswith("coder.")}
     assert coder and all(torch.equal(value, taken[name]) for name, value in coder.items())
 
@@ -74,12 +75,12 @@ def test_a_run_that_has_to_begin_anew_takes_over_the_autoencoder_again(
     again = prepare_surrogate(data, tmp_path / "run", autoencoder.path, "training.ema=0.9")
     run, _, _ = train_run(again, stop=StopAt(25))
     # as where another trainer of a process group has no checkpoint at all
-    monkeypatch.setattr(Checkpoints, "load_newest", lambda self: None)
+    monkeypatch.setattr(Checkpoints, "newest", lambda self, like: None)
     _, ending, recorder = train_run(again, run=run)
     assert ending.step == 60 and not any("resumed" in note for note in recorder.notes)
     other = prepare_surrogate(data, tmp_path / "other", autoencoder.path, "training.ema=0.9")
     unbroken, _, _ = train_run(other)
-    one, two = (read_checkpoint(r.trainer(0).checkpoints / "last.pt")["trainer"] for r in (run, unbroken))
+    one, two = (read_checkpoint(r.trainer(0).checkpoints / "last")["trainer"] for r in (run, unbroken))
     for name in ("model", "average"):
         assert all(torch.equal(one[name][key], value) for key, value in two[name].items())
 

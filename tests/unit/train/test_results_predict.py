@@ -21,10 +21,9 @@ from trained import make_trained
 
 import merlin
 from merlin.errors import CheckpointError, MerlinError, TrainingError, UsageError
+from merlin.shards.ensemble import open_shards
 from merlin.shards.format.regular_file import MAX_TEXT_BYTES
-from merlin.shards.reading.reader import open_shards
 from merlin.train.config_file import load_config
-from merlin.train.data import with_channels
 from merlin.train.prepare import open_data
 from merlin.train.results.best import load_best
 from merlin.train.results.history import read_history
@@ -64,7 +63,7 @@ def test_predictions_are_the_models_own_denormalised_in_the_layout_of_the_data_s
 ) -> None:
     data = open_data(run, load_config(run.config_path).config)
     dataset = data.dataset("test")
-    batch = with_channels(dataset[list(range(len(dataset)))])
+    batch = data.shapes.with_channels(dataset[list(range(len(dataset)))])
     with torch.no_grad():
         made = load_best(run.path).trainee.predict(batch["inputs"])
     ens = open_shards(data.ens.path)

@@ -15,19 +15,19 @@ import torch
 from train_run import state_digest
 
 from merlin.train.tournament import files, presence
-from merlin.train.tournament.exchange import Standing
+from merlin.train.tournament.exchange import Summary
 from merlin.train.tournament.files import FileTransport
 from merlin.train.tournament.presence import (
     FORMAT,
     SILENCE_S,
     VERSION,
     announce,
-    give_up,
     presence_directory,
     read_presence,
+    withdraw,
 )
 
-STANDING = Standing({"loss": 0.5}, 0)
+STANDING = Summary({"loss": 0.5}, 0)
 LONG = 1e6
 
 
@@ -105,7 +105,7 @@ def test_a_model_arrives_bit_by_bit_with_its_optimisers_state(gathering) -> None
     offer = end(other.take(4, {1: 0, 0: 1}, LONG))
     assert (offer.trainer, offer.number) == (0, 4)
     assert state_digest(offer.state) == state_digest(state(1 / 3))
-    assert end(other.standings(4, [0], LONG)) == {0: STANDING}
+    assert end(other.summaries(4, [0], LONG)) == {0: STANDING}
 
 
 def test_the_offer_of_the_very_round_is_waited_for(gathering) -> None:
@@ -151,7 +151,7 @@ def test_who_never_came_takes_no_part(gathering) -> None:
     announce(presence_directory(gathering.directory), [1, 2])  # they are being started
     assert one.participants(1) == [0, 1, 2]
     assert waits(one.take(1, {0: 1}, LONG))
-    give_up(presence_directory(gathering.directory), 1)
+    withdraw(presence_directory(gathering.directory), 1)
     assert one.participants(1) == [0, 2] and end(one.take(1, {0: 1}, LONG)) is None
 
 
@@ -207,7 +207,7 @@ def test_a_damaged_model_is_left_out_and_told(gathering, name) -> None:
     if name.endswith(".pt"):
         assert end(one.take(1, {0: 1}, LONG)) is None
     else:
-        assert end(one.standings(1, [1], LONG)) == {}
+        assert end(one.summaries(1, [1], LONG)) == {}
     assert any("trainer 1" in note for note in gathering.notes)
 
 

@@ -13,11 +13,13 @@ from surrogate_data import make_surrogate_data
 from train_run import Recorder, prepare_run, state_digest
 
 from merlin.errors import ConfigError
-from merlin.train.distributed import Meeting, World
 from merlin.train.events import StopRequest
 from merlin.train.metrics_log import read_metrics
-from merlin.train.process import Seat, open_loop, set_up_torch
-from merlin.train.tournament.exchange import Standing
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
+from merlin.train.process import open_loop, set_up_torch
+from merlin.train.tournament.exchange import Summary
 from merlin.train.tournament.mutation import mutated
 
 WORDS = ("tournament={trainers: 3, interval: 10, wait: 0}", "training.steps=100")
@@ -35,10 +37,10 @@ def loops(data, tmp_path):
 
         @contextmanager
         def opened(prepared, index, stop):
-            seat = Seat.take(Meeting(World()), prepared.config, index)
+            mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
             prepared.run.trainer(index).path.mkdir(parents=True)
-            device = set_up_torch(prepared.run, prepared.config, seat)
-            with open_loop(prepared.run, prepared.config, seat, device, Recorder(), stop) as loop:
+            device = set_up_torch(prepared.run, prepared.config, mesh)
+            with open_loop(prepared.run, prepared.config, mesh, device, Recorder(), stop) as loop:
                 yield loop
 
         def open_some(*words: str, num: int = 3, stop=None) -> list:
@@ -188,7 +190,7 @@ def test_a_stop_while_a_partner_is_waited_for_leaves_the_round_to_be_played_when
     assert state_digest(one.trainer.state_dict()) == before
     one.tournament._transport = transport
     stop.reason = ""
-    other.tournament._transport.offer(1, Standing({}, 0), other.trainer.export_state())
+    other.tournament._transport.offer(1, Summary({}, 0), other.trainer.export_state())
     other.tournament._transport.close(True)
     assert one.resume() and one.trainer.step == 10
     assert one.advance() and one.progress.round == 1

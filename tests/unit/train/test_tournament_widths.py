@@ -14,19 +14,21 @@ from surrogate_data import make_surrogate_data
 from train_run import Recorder, prepare_run, state_digest, train_run
 
 from merlin.errors import ConfigError, TrainingError, UsageError
-from merlin.train.checkpoint import read_state
 from merlin.train.config_file import parse_config
-from merlin.train.distributed import Meeting, World
 from merlin.train.events import StopRequest
 from merlin.train.lbann.emit import refuse
 from merlin.train.metrics_log import read_metrics
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
 from merlin.train.prepare import check
-from merlin.train.process import Seat, open_loop, set_up_torch
+from merlin.train.process import open_loop, set_up_torch
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.history import read_history
 from merlin.train.results.report.sections import make_sections
 from merlin.train.results.report.tables import trainers_table
 from merlin.train.results.surrogate import load_surrogate
+from merlin.train.state_file import read_state
 from merlin.train.tournament.mutation import mutated
 
 MODEL = "model={name: regressor, width: 16, depth: 2}"
@@ -48,10 +50,10 @@ def loops(data, tmp_path):
 
         @contextmanager
         def opened(prepared, index):
-            seat = Seat.take(Meeting(World()), prepared.config, index)
+            mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
             prepared.run.trainer(index).path.mkdir(parents=True)
-            device = set_up_torch(prepared.run, prepared.config, seat)
-            with open_loop(prepared.run, prepared.config, seat, device, Recorder(), StopRequest()) as loop:
+            device = set_up_torch(prepared.run, prepared.config, mesh)
+            with open_loop(prepared.run, prepared.config, mesh, device, Recorder(), StopRequest()) as loop:
                 yield loop
 
         def open_some(*words: str, num: int = 3) -> list:

@@ -15,11 +15,12 @@ from train_run import prepare_run, state_digest, train_run
 from merlin.cli.train_display import TrainLines
 from merlin.train.checkpoint import read_checkpoint
 from merlin.train.config import Schedule
-from merlin.train.distributed import World
-from merlin.train.events import Note, Report, from_line
-from merlin.train.loop import Judge
+from merlin.train.events import LossesTaken, RunEnded
 from merlin.train.metrics_log import MetricsLog, read_metrics
 from merlin.train.optim import MovingAverage, lr_factor
+from merlin.train.parallel.world import World
+from merlin.train.progress import Judge, Progress
+from merlin.train.reports import Note, Report, from_line
 from merlin.train.trainer import Trainer
 
 
@@ -116,17 +117,23 @@ def test_what_is_no_number_is_never_better() -> None:
     assert not smaller.is_better(0.95, 1.0, by=0.1)
 
 
+def losses(step: int, loss: float) -> LossesTaken:
+    return LossesTaken(
+        step=step, epoch=1.0, progress=Progress(), losses={"loss": loss}, lr={"model": 0.1}, samples_per_s=9.0
+    )
+
+
 def test_a_metrics_file_is_continued_after_the_checkpoint(tmp_path) -> None:
     notes: list[str] = []
     log = MetricsLog(tmp_path, 0, notes.append)
     for step in (10, 20, 30):
-        log.write("train", step, {"loss": 1.0 / step})
-    log.write("end", 30, {}, state="stopped")
+        log(losses(step, 1.0 / step))
+    log(RunEnded(step=30, epoch=1.0, progress=Progress(), state="stopped", reason=""))
     log.close()
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + '{"kind": "train", "st')  # killed in the midst of a line
     log = MetricsLog(tmp_path, 20, notes.append)
-    log.write("train", 30, {"loss": float("nan")})
+    log(losses(30, float("nan")))
     log.close()
     assert [(line["step"], line["values"]["loss"]) for line in read_metrics(path)] == [
         (10, 0.1),
@@ -175,7 +182,7 @@ def test_updates_are_left_out_on_the_device_as_they_are_on_the_host(data, tmp_pa
 
     monkeypatch.setattr(Trainer, "__init__", on_device)
     there, _, _ = train_run(prepare_run(data, tmp_path / "there", *words))
-    states = [read_checkpoint(run.trainer(0).checkpoints / "last.pt")["trainer"] for run in (here, there)]
+    states = [read_checkpoint(run.trainer(0).checkpoints / "last")["trainer"] for run in (here, there)]
     assert state_digest(states[0]["model"]) == state_digest(states[1]["model"])
     assert (
         states[0]["optimizers"]["model"]["state"][0]["step"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,11 +13,15 @@ from surrogate_data import make_surrogate_data
 from train_run import StopAt, prepare_run, state_digest, train_run
 
 from merlin.errors import CheckpointError, TrainingError
+from merlin.train import sharded_state
 from merlin.train.checkpoint import Checkpoints, read_checkpoint
-from merlin.train.distributed import Meeting, World
-from merlin.train.events import Silent, StopRequest
+from merlin.train.events import StopRequest
 from merlin.train.metrics_log import read_metrics
-from merlin.train.process import Seat, open_loop, set_up_torch
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
+from merlin.train.process import open_loop, set_up_torch
+from merlin.train.reports import Silent
 from merlin.train.run_directory import RunDirectory
 
 
@@ -28,7 +31,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def final_state(run: RunDirectory, trainer: int = 0) -> str:
-    return state_digest(read_checkpoint(run.trainer(trainer).checkpoints / "last.pt"))
+    return state_digest(read_checkpoint(run.trainer(trainer).checkpoints / "last"))
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
 
 
 VARIANTS = {
@@ -87,7 +96,7 @@ def test_parts_of_a_batch_give_the_gradients_of_the_whole(data, tmp_path) -> Non
     weights = [
         read_checkpoint(
             train_run(prepare_run(data, tmp_path / f"by{n}", *words, f"training.accumulate={n}"))[0]
-            .trainer(0).checkpoints / "last.pt"
+            .trainer(0).checkpoints / "last"
         )["trainer"]["model"]
         for n in (1, 4)
     ]  # fmt: skip
@@ -120,23 +129,20 @@ def test_only_the_last_checkpoints_and_the_best_are_kept(data, tmp_path) -> None
         prepare_run(data, tmp_path / "run", "training.checkpoint_every=5", "training.keep=2")
     )
     directory = run.trainer(0).checkpoints
-    assert Checkpoints(directory, 2).steps() == [35, 40]
-    assert read_checkpoint(directory / "best.pt")["step"] == ending.progress.best_step
+    best = ending.progress.best_step
+    assert Checkpoints(directory, 2).steps() == sorted({best, 35, 40})
+    assert read_checkpoint(directory / "best")["step"] == best
+    assert not list(directory.glob("*.tmp"))
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(data, tmp_path) -> None:
     prepared = prepare_run(data, tmp_path / "run")
     run, _, _ = train_run(prepared)
     before = final_state(run)
-    newest = run.trainer(0).checkpoints / "step_00000040.pt"
-    with zipfile.ZipFile(newest) as archive:
-        largest = max(archive.infolist(), key=lambda member: member.file_size)
-        value = archive.read(largest)
-    content = bytearray(newest.read_bytes())
-    content[content.index(value) + len(value) // 2] ^= 0x10
-    newest.write_bytes(content)  # last.pt and perhaps best.pt are the same file
+    newest = run.trainer(0).checkpoints / "step_00000040"
+    flip_a_bit(newest / "__0_0.distcp")  # last, and perhaps best, lead there
     run, ending, recorder = train_run(prepared, run=run)
-    assert any("step_00000040.pt is damaged" in note for note in recorder.notes)
+    assert any("step_00000040 is damaged" in note for note in recorder.notes)
     assert any("of step 30" in note for note in recorder.notes)
     assert ending.step == 40 and final_state(run) == before
 
@@ -144,7 +150,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(data, tmp_path) 
 def test_without_any_readable_checkpoint_the_run_ends_with_advice(data, tmp_path) -> None:
     prepared = prepare_run(data, tmp_path / "run")
     run, _, _ = train_run(prepared)
-    for path in run.trainer(0).checkpoints.glob("*.pt"):
+    for path in run.trainer(0).checkpoints.glob("step_*/state.pt"):
         path.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="remove them to begin anew"):
         train_run(prepared, run=run)
@@ -157,7 +163,7 @@ def test_a_loss_that_is_no_number_changes_nothing_and_ends_the_run(data, tmp_pat
         train_run(prepared)
     ids = str(raised.value).rpartition("samples of step 12: ")[2].rstrip("…").strip(" ,").split(", ")
     assert len(ids) == 20 and all(id.isdigit() for id in ids)
-    state = read_checkpoint(prepared.begin().trainer(0).checkpoints / "last.pt")
+    state = read_checkpoint(prepared.begin().trainer(0).checkpoints / "last")
     assert state["step"] == 10
     assert all(torch.isfinite(v).all() for v in state["trainer"]["model"].values())
 
@@ -168,16 +174,14 @@ def test_too_little_memory_is_explained(data, tmp_path) -> None:
 
 
 def test_a_full_disk_costs_a_checkpoint_and_says_so(data, tmp_path, monkeypatch) -> None:
-    from merlin.train import checkpoint
-
-    write, full = checkpoint.write_state, {20, 30}
+    write, full = sharded_state.write_state, {20, 30}
 
     def on_full_disk(path, state):
         if state.get("step") in full:
             write(Path("/dev/full"), state)
         write(path, state)
 
-    monkeypatch.setattr(checkpoint, "write_state", on_full_disk)
+    monkeypatch.setattr(sharded_state, "write_state", on_full_disk)
     run, ending, recorder = train_run(prepare_run(data, tmp_path / "run"))
     assert "could not be written: No space left on device; the one of step 10 stays" in " ".join(
         recorder.notes
@@ -192,9 +196,9 @@ def test_a_full_disk_costs_a_checkpoint_and_says_so(data, tmp_path, monkeypatch)
 def opened(prepared):
     """The loop of a run, at its beginning."""
     run = prepared.begin()
-    seat = Seat.take(Meeting(World()), prepared.config, 0)
-    device = set_up_torch(run, prepared.config, seat)
-    with open_loop(run, prepared.config, seat, device, Silent(), StopRequest()) as loop:
+    mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, 0)
+    device = set_up_torch(run, prepared.config, mesh)
+    with open_loop(run, prepared.config, mesh, device, Silent(), StopRequest()) as loop:
         yield loop
 
 

@@ -10,13 +10,13 @@ from torch import nn
 
 from merlin.errors import TrainingError
 from merlin.train.config_file import parse_config
-from merlin.train.distributed import Ranks
 from merlin.train.learner import Learner, merged
 from merlin.train.models.base import Shapes, Trainee
 from merlin.train.models.registry import build
+from merlin.train.parallel.mesh import Mesh
 from merlin.train.widths import fitted, fitted_moment, obstacle
 
-SHAPES = Shapes(("a", "b", "c"), ("x", "y"), {"side": (2, 8, 16), "top": (1, 8, 16)})
+SHAPES = Shapes.of(("a", "b", "c"), ("x", "y"), {"side": (2, 8, 16), "top": (1, 8, 16)})
 
 
 def source(**coder) -> dict:
@@ -58,7 +58,7 @@ def batch_of(num: int = 4) -> dict[str, torch.Tensor]:
 def learner(name: str, options: dict, capacity: float, seed: int = 0, shapes: Shapes = SHAPES) -> Learner:
     torch.manual_seed(seed)
     trainee = build(name, shapes, {**options, "capacity": capacity})
-    return Learner(trainee, CONFIG, Ranks(), torch.device("cpu"), capacity)
+    return Learner(trainee, CONFIG, Mesh(), torch.device("cpu"), capacity=capacity)
 
 
 def train(some: Learner, steps: int = 2) -> Learner:
@@ -67,7 +67,7 @@ def train(some: Learner, steps: int = 2) -> Learner:
         batch = batch_of()
         for phase in some.phases:
             phase.select()
-            phase.losses(batch)["loss"].backward()
+            some.parallel.backward(phase.name, [batch])
             phase.optimizer.step()
             phase.optimizer.zero_grad(set_to_none=True)
         some.trainee.after_step(step)
@@ -173,14 +173,13 @@ def test_a_wider_model_learns_on_where_the_narrower_one_was() -> None:
         for _ in range(steps):
             inputs = torch.rand(64, 3)
             scalars = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], 1)
-            loss = some.phases[0].losses({"inputs": inputs, "scalars": scalars})["loss"]
-            loss.backward()
+            loss, _ = some.parallel.backward("model", [{"inputs": inputs, "scalars": scalars}])
             some.phases[0].optimizer.step()
             some.phases[0].optimizer.zero_grad(set_to_none=True)
-            losses.append(float(loss.detach()))
+            losses.append(float(loss))
         return losses
 
-    options, shapes = {"width": 32, "depth": 2}, Shapes(("a", "b", "c"), ("x", "y"))
+    options, shapes = {"width": 32, "depth": 2}, Shapes.of(("a", "b", "c"), ("x", "y"))
     parent = learner("regressor", options, 1.0, shapes=shapes)
     first = learn(parent, 400)[0]
     state, keys = parent.export(parent.keys_of(["all"])), parent.keys_of(["all"])
@@ -228,7 +227,7 @@ def test_another_model_is_refused() -> None:
     one, other = (learner("regressor", {"width": 8, "depth": n}, 1.0) for n in (1, 2))
     with pytest.raises(ValueError, match="no other width"):
         fitted(torch.zeros(2, 2), torch.zeros(2, 2, 3))
-    keeps = Learner(one.trainee, CONFIG, Ranks(), torch.device("cpu"))
+    keeps = Learner(one.trainee, CONFIG, Mesh(), torch.device("cpu"))
     with pytest.raises(TrainingError, match=r"has another 'layers\.2\.weight'"):
         keeps.take(other.export(other.keys_of(["all"])), keeps.keys_of(["all"]))
 

@@ -1,0 +1,84 @@
+"""What the loop remembers over a restart: the best model, early stopping, rounds; and the metric that decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from merlin.errors import TrainingError
+
+if TYPE_CHECKING:
+    from merlin.train.config import EarlyStopping, TrainConfig
+
+Order = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The metric that decides what is best, on the validation split."""
+
+    metric: str
+    direction: Order
+
+    @staticmethod
+    def of(config: TrainConfig, directions: Mapping[str, Order]) -> Judge:
+        """The metric of early stopping, else the tournament's first, else the loss."""
+        if config.training.early_stopping is not None:
+            name = config.training.early_stopping.metric
+            return Judge(name, directions[name])
+        if config.tournament.metrics:
+            first = config.tournament.metrics[0]
+            return Judge(first.name, first.direction or directions[first.name])
+        return Judge("loss", directions["loss"])
+
+    def is_better(self, value: float, than: float | None, by: float = 0.0) -> bool:
+        """True if a value is finite, and better; anything finite is better than None."""
+        if not math.isfinite(value):
+            return False
+        if than is None:
+            return True
+        return value < than - by if self.direction == "min" else value > than + by
+
+
+@dataclass
+class Progress:
+    """What the loop remembers over a restart."""
+
+    best: float | None = None
+    best_step: int = 0
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last validation
+    validated_step: int = -1
+    reference: float | None = None  # what the next improvement is compared with
+    stale: int = 0  # validations since there was an improvement
+    round: int = 0
+    wins: int = 0  # rounds after which the trainer kept its own model
+    train_s: float = 0.0
+
+    def add_validation(
+        self, metrics: dict[str, float], step: int, judge: Judge, stopping: EarlyStopping | None
+    ) -> bool:
+        """Remember the metrics of a validation; True if the trainer has never been better.
+
+        Raises TrainingError if the metric that decides is not among them.
+        """
+        if judge.metric not in metrics:
+            known = ", ".join(metrics)
+            raise TrainingError(f"the model computes no metric '{judge.metric}'; it computes: {known}")
+        self.metrics, self.validated_step = metrics, step
+        value = metrics[judge.metric]
+        is_best = judge.is_better(value, self.best)
+        if is_best:
+            self.best, self.best_step, self.best_metrics = value, step, metrics
+        self.stale += 1
+        if judge.is_better(value, self.reference, 0.0 if stopping is None else stopping.min_delta):
+            self.reference, self.stale = value, 0
+        return is_best
+
+    def early_end(self, judge: Judge, stopping: EarlyStopping | None) -> str:
+        """Why the run ends before its last step; "" if it does not."""
+        if stopping is None or self.stale < stopping.patience:
+            return ""
+        return f"{judge.metric} has not improved in {self.stale} validations, since step {self.best_step:,}"

@@ -1,0 +1,168 @@
+"""Checkpoints on the disk: what comes back, what is refused, and those of earlier versions."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from rank_processes import read_distributed, run_on_ranks, write_distributed
+from surrogate_data import make_surrogate_data
+from train_run import StopAt, prepare_run, state_digest, train_run
+
+from merlin.errors import CheckpointError
+from merlin.train.checkpoint import Checkpoints, best_checkpoint, read_checkpoint
+from merlin.train.parallel.mesh import Ranks
+from merlin.train.sharded_state import read_sharded, write_sharded
+from merlin.train.state_file import read_state, write_state
+
+STATE = {
+    "step": 7,
+    "model": {"weight": torch.arange(6.0).reshape(2, 3).t(), "none": torch.zeros(0, 4), "count": torch.tensor(3)},
+    "optimizer": {"state": {0: {"exp_avg": torch.ones(2, dtype=torch.float16)}}, "betas": (0.9, 0.999)},
+    "random": [{"python": (3, (1, 2**63 - 1), None), "torch": torch.get_rng_state()}],
+    "nothing": None,
+}  # fmt: skip
+
+
+def save(directory: Path, **more: object) -> Checkpoints:
+    checkpoints = Checkpoints(directory, 2)
+    assert checkpoints.save({**STATE, **more}, 7)
+    return checkpoints
+
+
+def test_a_state_comes_back_as_it_was(tmp_path) -> None:
+    found = save(tmp_path).load(7)
+    assert (found.pop("format"), found.pop("version")) == ("merlin-checkpoint", 2)
+    assert state_digest(found) == state_digest(STATE)
+    assert type(found["optimizer"]["betas"]) is tuple and list(found["optimizer"]["state"]) == [0]
+
+
+def test_a_state_dict_of_torch_keeps_the_versions_of_its_modules(tmp_path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    save(tmp_path, model=model.state_dict())
+    found = read_checkpoint(tmp_path / "last")["model"]
+    assert found._metadata == model.state_dict()._metadata
+    model.load_state_dict(found)
+
+
+@pytest.mark.parametrize("name", ["state.pt", "__0_0.distcp"])
+@pytest.mark.parametrize("damage", ["a bit", "the end", "all"])
+def test_damage_is_found_in_every_file(tmp_path, name, damage) -> None:
+    checkpoints = save(tmp_path)
+    path = tmp_path / "step_00000007" / name
+    content = bytearray(path.read_bytes())
+    middle = content.index(b"exp_avg") if name == "state.pt" else len(content) // 2
+    content[middle] ^= 1
+    if damage == "all":
+        path.unlink()
+    else:
+        path.write_bytes(content if damage == "a bit" else content[:-200])
+    with pytest.raises(CheckpointError, match=r"step_00000007.* is damaged|there is no .*step_00000007"):
+        checkpoints.load(7)
+
+
+class Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self.path), "w")
+
+
+def test_a_checkpoint_that_is_a_program_is_refused_and_not_run(tmp_path) -> None:
+    checkpoints = save(tmp_path)
+    directory, made = tmp_path / "step_00000007", io.BytesIO()
+    torch.save(Bomb(tmp_path / "called"), made)
+    head = read_state(directory / "state.pt")
+    (directory / "__0_0.distcp").write_bytes(made.getvalue())
+    digest = hashlib.sha256(made.getvalue()).hexdigest()
+    parts = [(*part[:-2], 0, len(made.getvalue())) for part in head["parts"]]
+    write_state(directory / "state.pt", {**head, "files": {"__0_0.distcp": digest}, "parts": parts})
+    with pytest.raises(CheckpointError, match="nothing of it was run"):
+        checkpoints.load(7)
+    assert not (tmp_path / "called").exists()
+
+
+def test_a_checkpoint_names_no_files_outside_of_its_directory(tmp_path) -> None:
+    checkpoints = save(tmp_path)
+    path = tmp_path / "step_00000007" / "state.pt"
+    head = read_state(path)
+    (tmp_path / "step_00000007" / "__0_0.distcp").rename(tmp_path / "elsewhere")
+    outside = [(*part[:5], "../elsewhere", *part[6:]) for part in head["parts"]]
+    for files in ({"../elsewhere": head["files"]["__0_0.distcp"]}, {}):
+        write_state(path, {**head, "files": files, "parts": outside})
+        with pytest.raises(CheckpointError, match="is damaged"):
+            checkpoints.load(7)
+
+
+@contextmanager
+def files_up_to(size: int):
+    """No file of this process may become larger, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_tensors_that_cannot_be_written_cost_a_checkpoint_and_a_note(tmp_path) -> None:
+    notes: list[str] = []
+    checkpoints = Checkpoints(tmp_path, 2, notes.append)
+    assert checkpoints.save(STATE, 7)
+    with files_up_to(1 << 16):
+        assert not checkpoints.save({**STATE, "large": torch.rand(1 << 18)}, 9)
+    assert notes == ["the checkpoint of step 9 could not be written: File too large; the one of step 7 stays"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step_00000007"]
+
+
+def test_a_writer_that_was_killed_leaves_nothing_that_is_read_or_stays(tmp_path) -> None:
+    checkpoints = save(tmp_path)
+    (tmp_path / "step_00000009.tmp").mkdir()
+    write_sharded(tmp_path / "step_00000009.tmp", {"format": "merlin-checkpoint", "version": 2}, {}, Ranks())
+    assert checkpoints.steps() == [7] and checkpoints.newest()["step"] == 7
+    assert checkpoints.save(STATE, 8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step_00000007", "step_00000008"]
+
+
+def test_a_state_that_two_ranks_wrote_is_read_by_any_number_of_them(tmp_path) -> None:
+    run_on_ranks(2, write_distributed, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"state.pt", "__0_0.distcp", "__1_0.distcp"}
+    run_on_ranks(3, read_distributed, tmp_path)
+    state = read_sharded(tmp_path, "test", 1)
+    assert torch.equal(state["model"]["split"], torch.arange(21.0).reshape(7, 3))
+
+
+def as_version_1(directory: Path) -> None:
+    """Let the checkpoints of a trainer be what earlier versions wrote: files, and hard links."""
+    for path in sorted(directory.glob("step_*")):
+        write_state(directory / f"{path.name}.pt", {**read_checkpoint(path), "version": 1})
+    for name in ("last", "best"):
+        directory.joinpath(f"{name}.pt").hardlink_to(directory / f"{(directory / name).readlink()}.pt")
+        (directory / name).unlink()
+    for path in [path for path in directory.iterdir() if path.is_dir()]:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+
+
+def test_a_run_goes_on_from_checkpoints_of_version_1_bit_by_bit(tmp_path) -> None:
+    data = make_surrogate_data(tmp_path / "data")
+    unbroken, ending, _ = train_run(prepare_run(data, tmp_path / "unbroken"))
+    prepared = prepare_run(data, tmp_path / "broken")
+    run, _, _ = train_run(prepared, stop=StopAt(23))
+    directory = run.trainer(0).checkpoints
+    as_version_1(directory)
+    assert Checkpoints(directory, 3).steps() == [10, 20, 23]
+    assert read_checkpoint(best_checkpoint(directory))["step"] in (10, 20)
+    run, _, recorder = train_run(prepared, run=run)
+    assert "resumed at step 23 of 40" in recorder.notes
+    one, two = (read_checkpoint(r.trainer(0).checkpoints / "last") for r in (run, unbroken))
+    assert state_digest(one) == state_digest(two)
+    assert read_checkpoint(best_checkpoint(directory))["step"] == ending.progress.best_step
+    assert not (directory / "last.pt").exists()
