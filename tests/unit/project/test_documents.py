@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "specs").rglob("*.md")),
 ]
@@ -97,3 +98,12 @@ def test_the_table_of_benchmarks_is_what_was_measured(monkeypatch: pytest.Monkey
     shown = [line for line in text.splitlines() if line.startswith("| ")][2:]
     drawn = [line for line in report._table(list(kept.values())).splitlines() if line.startswith("| ")][2:]
     assert sorted(shown) == sorted(drawn)
+
+
+def test_what_contributors_are_pointed_to_exists() -> None:
+    """The files in the table of CONTRIBUTING.md; those with <name> in them are to be written."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    places = re.findall(r"`((?:merlin|tests|docs)/[^`]*)`", text)
+    assert len(places) > 12
+    assert [place for place in places if "<name>" not in place and not (ROOT / place).exists()] == []
+    assert [place for place in places if "<name>" in place and not (ROOT / place).parent.is_dir()] == []
