@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -21,7 +21,8 @@ import numpy as np
 
 from merlin.shards.format.segments import Ragged, Values
 from merlin.shards.writing.check import BadOutput
-from merlin.spec.expression import CONSTANTS, ELEMENTWISE, OPERATORS, Expression, indices
+from merlin.shards.writing.reductions import reduced
+from merlin.spec.expression import CONSTANTS, ELEMENTWISE, Expression, indices
 
 Array = np.ndarray[Any, Any]
 
@@ -38,24 +39,18 @@ class Result:
 
 def evaluate(expression: Expression, columns: Mapping[str, Values], num: int) -> Result:
     """Evaluate for `num` samples. Raises BadOutput where an input or a parameter is a text and has to be a number."""
-    parts = _blocks(expression, columns, num)
-    if not parts:
-        return Result(np.zeros(0), None)
-    undefined = None
-    if any(part.undefined is not None for part in parts):
-        undefined = np.concatenate([_undefined_samples(part) for part in parts])
-    data = np.concatenate([part.data for part in parts])
-    if parts[0].offsets is None:
-        return Result(data, undefined)
-    lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
-    return Result(Ragged(data, offsets), undefined)
+    value = _value(expression, columns, num)
+    data, undefined = value.data, None
+    if value.is_condition:
+        undefined = _sums(value, np.isnan(data)) > 0
+        data = data == 1
+        undefined = undefined if undefined.any() else None
+    return Result(data if value.offsets is None else Ragged(data, value.offsets), undefined)
 
 
 def is_true(expression: Expression, columns: Mapping[str, Values], num: int) -> Array:
     """(num,) bool: for which samples the condition is known to be true. Raises BadOutput as `evaluate` does."""
-    parts = [_truth(value).data for value in _blocks(expression, columns, num)]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
+    return np.asarray(_truth(_value(expression, columns, num)).data == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +58,12 @@ class _Value:
     """A value per sample, or one for all of them.
 
     `data` is (n, …), or (1, …) if it is the same for all samples, or (items, …) with `offsets` (n + 1,). It holds
-    float64 (NaN where undefined), int64, bool (False where undefined) or str objects. `undefined` is a mask of
-    bool data, None if all is known.
+    int64, str objects, or float64 with NaN where undefined; of a condition float64: 1 is true, 0 false.
     """
 
     data: Array
-    undefined: Array | None = None
     offsets: Array | None = None
+    is_condition: bool = False
 
     @property
     def ndim(self) -> int:
@@ -77,25 +71,23 @@ class _Value:
         return self.data.ndim - 1
 
 
-def _blocks(expression: Expression, columns: Mapping[str, Values], num: int) -> list[_Value]:
-    """The value, block of samples by block, so that intermediate results stay small."""
+def _value(expression: Expression, columns: Mapping[str, Values], num: int) -> _Value:
+    """Computed block of samples by block, so that intermediate results stay small."""
     used = {name: columns[name] for name in expression.names if name in columns}
     per_sample = sum(8.0 * _size(column) / max(1, num) for column in used.values())
     step = max(1, int(_BLOCK_BYTES / max(8.0, per_sample)))
-    found = []
+    parts = []
     with np.errstate(all="ignore"):
-        for lo in range(0, num, step):
+        for lo in range(0, max(1, num), step):
             hi = min(num, lo + step)
             block = {name: _cut(column, lo, hi) for name, column in used.items()}
-            found.append(_spread(_Evaluator(block, hi - lo).of(expression.root), hi - lo))
-    return found
-
-
-def _undefined_samples(value: _Value) -> Array:
-    """(n,) bool"""
-    if value.undefined is None:
-        return np.zeros(len(value.data) if value.offsets is None else len(value.offsets) - 1, dtype=bool)
-    return _counted(value, value.undefined) > 0
+            parts.append(_spread(_Evaluator(block, hi - lo).of(expression.root), hi - lo))
+    if len(parts) == 1:
+        return parts[0]
+    data = np.concatenate([part.data for part in parts])
+    lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
+    offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])) if lengths else None
+    return _Value(data, offsets, parts[0].is_condition)
 
 
 def _size(column: Values) -> int:
@@ -110,8 +102,7 @@ def _spread(value: _Value, num: int) -> _Value:
     """With an entry for each sample, also where it is the same for all."""
     if value.offsets is not None or len(value.data) == num:
         return value
-    data = np.repeat(value.data, num, axis=0)
-    return _Value(data, None if value.undefined is None else np.repeat(value.undefined, num, axis=0))
+    return replace(value, data=np.repeat(value.data, num, axis=0))
 
 
 class _Evaluator:
@@ -127,11 +118,14 @@ class _Evaluator:
                 return _constant(value)
             case ast.Name():
                 return self._name(node.id)
+            case ast.UnaryOp(op=ast.Not()):
+                return _not(_truth(self.of(node.operand)))
             case ast.UnaryOp():
-                return self._unary(node)
+                number = self._number(node.operand)
+                return replace(number, data=-number.data) if isinstance(node.op, ast.USub) else number
             case ast.BinOp():
                 a, b = self._together([self._number(node.left), self._number(node.right)])
-                return _Value(_ARITHMETIC[OPERATORS[type(node.op)]](a.data, b.data), None, a.offsets)
+                return _Value(_ARITHMETIC[type(node.op)](a.data, b.data), a.offsets)
             case ast.Compare():
                 return self._compare(node)
             case ast.BoolOp():
@@ -148,83 +142,70 @@ class _Evaluator:
         if column is None:
             return _constant(CONSTANTS[name])
         if isinstance(column, Ragged):
-            return _Value(_as_values(name, column.items), None, column.offsets - column.offsets[0])
-        return _Value(_as_values(name, column))
+            return _as_value(name, column.items, column.offsets - column.offsets[0])
+        return _as_value(name, column)
 
     def _number(self, node: ast.expr) -> _Value:
         return _number(self.of(node), node)
-
-    def _unary(self, node: ast.UnaryOp) -> _Value:
-        if isinstance(node.op, ast.Not):
-            value = _truth(self.of(node.operand))
-            data = ~value.data if value.undefined is None else ~value.data & ~value.undefined
-            return _Value(data, value.undefined, value.offsets)
-        value = self._number(node.operand)
-        return _Value(-value.data if isinstance(node.op, ast.USub) else value.data, None, value.offsets)
 
     def _compare(self, node: ast.Compare) -> _Value:
         values = [self.of(operand) for operand in (node.left, *node.comparators)]
         pairs = []
         for op, left, right in zip(node.ops, values, values[1:], strict=False):
             a, b = self._together(_comparable(left, right, node))
-            data = np.asarray(_COMPARISONS[OPERATORS[type(op)]](a.data, b.data), dtype=bool)
-            undefined = _is_nan(a.data) | _is_nan(b.data)
-            if undefined.any():
-                undefined = np.broadcast_to(undefined, data.shape)
-                pairs.append(_Value(data & ~undefined, undefined, a.offsets))
-            else:
-                pairs.append(_Value(data, None, a.offsets))
+            found = _condition(_COMPARISONS[type(op)](a.data, b.data), a.offsets)
+            for one in (a.data, b.data):
+                if one.dtype.kind == "f":
+                    found.data[np.broadcast_to(np.isnan(one), found.data.shape)] = np.nan
+            pairs.append(found)
         return reduce(_and, self._together(pairs))
 
     def _together(self, values: list[_Value]) -> list[_Value]:
         """Values whose arrays broadcast: with as many axes, and repeated for each item if one is ragged."""
         offsets = next((value.offsets for value in values if value.offsets is not None), None)
         if offsets is not None:
-            lengths = np.diff(offsets)
-            values = [self._for_items(value, lengths, offsets) for value in values]
+            values = [self._for_items(value, offsets) for value in values]
         ndim = max(value.ndim for value in values)
-        if all(value.ndim == ndim for value in values):
-            return values
-        return [
-            _Value(
-                _with_axes(value.data, ndim),
-                None if value.undefined is None else _with_axes(value.undefined, ndim),
-                value.offsets,
-            )
-            for value in values
-        ]
+        return [replace(value, data=_with_axes(value.data, ndim)) for value in values]
 
-    def _for_items(self, value: _Value, lengths: Array, offsets: Array) -> _Value:
-        if value.offsets is not None or (len(value.data) == 1 and self._num != 1):
-            return _Value(value.data, value.undefined, offsets)
-        undefined = None if value.undefined is None else np.repeat(value.undefined, lengths, axis=0)
-        return _Value(np.repeat(value.data, lengths, axis=0), undefined, offsets)
+    def _for_items(self, value: _Value, offsets: Array) -> _Value:
+        data = value.data
+        if value.offsets is None and (len(data) != 1 or self._num == 1):
+            data = np.repeat(data, np.diff(offsets), axis=0)
+        return _Value(data, offsets, value.is_condition)
 
     def _call(self, name: str, node: ast.Call) -> _Value:
         if name == "len":
             return self._len(self.of(node.args[0]), node)
-        if name in ("any", "all"):
-            return _any_or_all(_truth(self.of(node.args[0])), name == "any")
+        if name == "any":
+            return _any(_truth(self.of(node.args[0])))
+        if name == "all":
+            return _not(_any(_not(_truth(self.of(node.args[0])))))
         if name == "where":
-            chosen = self._together(
-                [
-                    _truth(self.of(node.args[0])),
-                    *(self._either(one) for one in node.args[1:]),
-                ]
-            )
-            return _where(*chosen)
+            return self._where(node)
         values = [self._number(argument) for argument in node.args]
+        if name in ELEMENTWISE:
+            found = _FUNCTIONS[name](values[0].data)
+            return (_condition if found.dtype == bool else _Value)(found, values[0].offsets)
         if len(values) == 1:
-            if name in ELEMENTWISE:
-                return _Value(_FUNCTIONS[name](values[0].data), None, values[0].offsets)
-            return _reduced(name, values[0])
+            return _Value(reduced(name, values[0].data, values[0].offsets))
         values = self._together(values)
-        return _Value(_combined(name, [value.data for value in values]), None, values[0].offsets)
+        return _Value(_combined(name, [value.data for value in values]), values[0].offsets)
 
-    def _either(self, node: ast.expr) -> _Value:
-        """A truth value as it is, anything else as a number."""
-        value = self.of(node)
-        return value if value.data.dtype == bool and value.undefined is None else _number(value, node)
+    def _where(self, node: ast.Call) -> _Value:
+        """The choice between two conditions is one, too; between others it is a number."""
+        condition = _truth(self.of(node.args[0]))
+        choices = [self.of(argument) for argument in node.args[1:]]
+        is_condition = all(choice.is_condition for choice in choices)
+        if not is_condition:
+            choices = [_number(*pair) for pair in zip(choices, node.args[1:], strict=True)]
+        condition, a, b = self._together([condition, *choices])
+        data = np.where(condition.data == 1, a.data, b.data)
+        undefined = np.isnan(condition.data)
+        if undefined.any():
+            data = data.astype(np.float64)
+            data[np.broadcast_to(undefined, data.shape)] = np.nan
+        return _Value(data, condition.offsets, is_condition)
 
     def _len(self, value: _Value, node: ast.Call) -> _Value:
         if value.offsets is not None:
@@ -238,23 +219,27 @@ class _Evaluator:
 
 
 def _constant(value: bool | float | str) -> _Value:
-    dtype = {bool: bool, int: np.int64, str: object}.get(type(value), np.float64)
-    return _Value(np.array([value], dtype=dtype))
+    if isinstance(value, bool):
+        return _condition(np.array([value]))
+    return _Value(np.array([value], dtype={int: np.int64, str: object}.get(type(value), np.float64)))
 
 
-def _as_values(name: str, data: Array) -> Array:
-    match data.dtype.kind:
-        case "b" | "O":
-            return data
-        case "U" | "S":
-            return data.astype(str).astype(object)
-        case "i":
-            return data.astype(np.int64)
-        case "u":
-            return data.astype(np.int64 if data.dtype.itemsize < 8 else np.float64)
-        case "f":
-            return data.astype(np.float64)
-    raise BadOutput(f"'{name}' holds {data.dtype.name}, which expressions cannot use")
+def _condition(mask: Array, offsets: Array | None = None) -> _Value:
+    return _Value(np.asarray(mask, dtype=np.float64), offsets, True)
+
+
+def _as_value(name: str, data: Array, offsets: Array | None = None) -> _Value:
+    kind = data.dtype.kind
+    if kind == "b":
+        return _condition(data, offsets)
+    if kind in "US":
+        data = data.astype(str).astype(object)
+    elif kind in "iuf":
+        is_float = kind == "f" or (kind == "u" and data.dtype.itemsize == 8)
+        data = data.astype(np.float64 if is_float else np.int64)
+    elif kind != "O":
+        raise BadOutput(f"'{name}' holds {data.dtype.name}, which expressions cannot use")
+    return _Value(data, offsets)
 
 
 def _number(value: _Value, node: ast.expr) -> _Value:
@@ -263,22 +248,15 @@ def _number(value: _Value, node: ast.expr) -> _Value:
     if data.dtype.kind == "O":
         what = f"'{node.id}'" if isinstance(node, ast.Name) else f"column {node.col_offset}"
         raise BadOutput(f"{what} is a text, and a number is needed")
-    if value.undefined is not None:
-        data = data.astype(np.float64)
-        data[value.undefined] = np.nan
-    elif data.dtype == bool:
+    if value.is_condition and not np.isnan(data).any():
         data = data.astype(np.int64)
-    return _Value(data, None, value.offsets)
+    return _Value(data, value.offsets)
 
 
 def _truth(value: _Value) -> _Value:
-    if value.data.dtype != bool:
+    if not value.is_condition:
         raise BadOutput("a condition is needed, and this is none; compare it with something")
     return value
-
-
-def _is_nan(data: Array) -> Array:
-    return np.isnan(data) if data.dtype.kind == "f" else np.zeros(1, dtype=bool).reshape((1,) * data.ndim)
 
 
 def _comparable(a: _Value, b: _Value, node: ast.Compare) -> list[_Value]:
@@ -299,69 +277,33 @@ def _with_axes(data: Array, ndim: int) -> Array:
 def _indexed(value: _Value, items: tuple[int | slice, ...]) -> _Value:
     if value.offsets is not None:  # the first index is ":", as the items of samples have no common index
         items = items[1:]
-    keep = (slice(None), *items)
-    undefined = None if value.undefined is None else value.undefined[keep]
-    return _Value(value.data[keep], undefined, value.offsets)
+    return replace(value, data=value.data[(slice(None), *items)])
 
 
 # ------------------------------------------------------------------------- logic
 
 
+def _not(a: _Value) -> _Value:
+    return replace(a, data=1 - a.data)
+
+
 def _and(a: _Value, b: _Value) -> _Value:
-    true = a.data & b.data
-    if a.undefined is None and b.undefined is None:
-        return _Value(true, None, a.offsets)
-    return _Value(true, ~(true | _is_false(a) | _is_false(b)), a.offsets)
+    return replace(a, data=np.where((a.data == 0) | (b.data == 0), 0.0, np.minimum(a.data, b.data)))
 
 
 def _or(a: _Value, b: _Value) -> _Value:
-    true = a.data | b.data
-    if a.undefined is None and b.undefined is None:
-        return _Value(true, None, a.offsets)
-    return _Value(true, ~(true | (_is_false(a) & _is_false(b))), a.offsets)
+    return replace(a, data=np.where((a.data == 1) | (b.data == 1), 1.0, np.maximum(a.data, b.data)))
 
 
-def _is_false(value: _Value) -> Array:
-    return ~value.data if value.undefined is None else ~(value.data | value.undefined)
-
-
-def _any_or_all(value: _Value, is_any: bool) -> _Value:
+def _any(value: _Value) -> _Value:
     """Over all of a sample's values; undefined if what is undefined could decide."""
-    true = _counted(value, value.data)
-    undefined = np.zeros_like(true) if value.undefined is None else _counted(value, value.undefined)
-    false = _counted(value, _is_false(value))
-    if is_any:
-        return _with_mask(true > 0, (undefined > 0) & (true == 0))
-    return _with_mask((undefined == 0) & (false == 0), (undefined > 0) & (false == 0))
+    unknown = np.where(_sums(value, np.isnan(value.data)) > 0, np.nan, 0.0)
+    return _Value(np.where(_sums(value, value.data == 1) > 0, 1.0, unknown), is_condition=True)
 
 
-def _with_mask(data: Array, undefined: Array) -> _Value:
-    return _Value(data, undefined if undefined.any() else None)
-
-
-def _counted(value: _Value, marks: Array) -> Array:
-    """How many of each sample's values are marked."""
-    flat = _flat(marks).sum(axis=1, dtype=np.int64)
-    if value.offsets is None:
-        return np.asarray(flat)
-    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(flat)])
-    return np.asarray(np.diff(sums[value.offsets]))
-
-
-def _flat(data: Array) -> Array:
-    """(n, everything else); `reshape` alone cannot tell how much that is of no samples."""
-    return data.reshape(len(data), int(np.prod(data.shape[1:], dtype=np.int64)))
-
-
-def _where(condition: _Value, a: _Value, b: _Value) -> _Value:
-    if a.data.dtype != b.data.dtype or condition.undefined is not None:
-        kinds = {a.data.dtype.kind, b.data.dtype.kind}
-        dtype = np.float64 if "f" in kinds or condition.undefined is not None else np.int64
-        a, b = _Value(a.data.astype(dtype)), _Value(b.data.astype(dtype))
-    data = np.where(condition.data, a.data, b.data)
-    if condition.undefined is not None:
-        data[np.broadcast_to(condition.undefined, data.shape)] = np.nan
-    return _Value(data, None, condition.offsets)
+def _sums(value: _Value, marks: Array) -> Array:
+    """(n,) how many of each sample's values are marked."""
+    return reduced("sum", marks.astype(np.int64), value.offsets)
 
 
 # -------------------------------------------------------------------- arithmetic
@@ -376,22 +318,22 @@ def _floats(function: Callable[..., Any]) -> Callable[..., Array]:
     return apply
 
 
-_ARITHMETIC: dict[str, Callable[..., Array]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": _floats(np.divide),
-    "//": _floats(np.floor_divide),
-    "%": _floats(np.remainder),
-    "**": _floats(np.power),
+_ARITHMETIC: dict[type[ast.AST], Callable[..., Array]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: _floats(np.divide),
+    ast.FloorDiv: _floats(np.floor_divide),
+    ast.Mod: _floats(np.remainder),
+    ast.Pow: _floats(np.power),
 }
-_COMPARISONS: dict[str, Callable[..., Any]] = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
+_COMPARISONS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
 }
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     name: np.abs if name == "abs" else np.sign if name == "sign" else _floats(getattr(np, name))
@@ -410,52 +352,3 @@ def _combined(name: str, arrays: list[Array]) -> Array:
     if name == "clip":
         return np.minimum(np.maximum(arrays[0], arrays[1]), arrays[2])
     return reduce(_PAIRS[name], arrays)
-
-
-def _reduced(name: str, value: _Value) -> _Value:
-    if value.offsets is None:
-        flat = _flat(np.ascontiguousarray(value.data))
-        if flat.shape[1]:
-            return _Value(_REDUCE[name](flat))
-        return _Value(np.full(len(flat), 0.0 if name == "sum" else np.nan))
-    per_item = int(np.prod(value.data.shape[1:], dtype=np.int64))
-    return _Value(
-        _reduced_items(name, np.ascontiguousarray(value.data).reshape(-1), value.offsets * per_item)
-    )
-
-
-_REDUCE: dict[str, Callable[[Array], Array]] = {
-    "sum": lambda flat: flat.sum(axis=1),
-    "mean": lambda flat: flat.astype(np.float64, copy=False).sum(axis=1) / flat.shape[1],
-    "std": lambda flat: flat.astype(np.float64, copy=False).std(axis=1),
-    "min": lambda flat: flat.min(axis=1),
-    "max": lambda flat: flat.max(axis=1),
-}
-
-
-def _reduced_items(name: str, flat: Array, offsets: Array) -> Array:
-    """One number per sample; of no items the sum is 0, and everything else is undefined."""
-    lengths = np.diff(offsets)
-    some = lengths > 0
-    starts = offsets[:-1][some]
-    if name in ("min", "max"):
-        found = np.full(len(lengths), np.nan) if flat.dtype.kind == "f" or not some.all() else None
-        reduced = getattr(np, f"{name}imum").reduceat(flat, starts) if len(starts) else flat[:0]
-        if found is None:
-            return np.asarray(reduced)
-        found[some] = reduced
-        return found
-    if name == "sum":
-        total = np.zeros(len(lengths), flat.dtype)
-        total[some] = np.add.reduceat(flat, starts) if len(starts) else 0
-        return total
-    wide = flat.astype(np.float64, copy=False)
-    mean = np.full(len(lengths), np.nan)
-    mean[some] = (np.add.reduceat(wide, starts) if len(starts) else wide[:0]) / lengths[some]
-    if name == "mean":
-        return mean
-    deviations = wide - np.repeat(mean, lengths)
-    spread = np.full(len(lengths), np.nan)
-    squares = np.add.reduceat(deviations * deviations, starts) if len(starts) else wide[:0]
-    spread[some] = np.sqrt(squares / lengths[some])
-    return spread
