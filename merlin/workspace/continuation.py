@@ -12,11 +12,10 @@ from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic, SamplesError, UsageError
 from merlin.workspace.new_samples import first_difference, kinds, write_rows
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.samples import FORMATS, open_samples
+from merlin.workspace.samples import FORMATS
 from merlin.workspace.samples_table import SamplesTable, rows_of
 from merlin.workspace.sampling import check_continuation, write_samples
 from merlin.workspace.spec_samples import (
-    checked_samples,
     design_of,
     located_samples,
     run_generate,
@@ -60,7 +59,7 @@ class Continuation:
         if self.options.samples_file is not None or generate is None:
             return self._look_at_file()
         exists = self._exists()
-        if exists and (self.only_new or self._open().num > self.old.num):
+        if exists and (self.only_new or self._num_in_file() > self.old.num):
             return self._look_at_file()
         if generate.method is not None:
             return self._look_at_design()
@@ -74,16 +73,15 @@ class Continuation:
 
     def write(self, info: Path, say: Callable[[str], None]) -> Path | None:
         """Write the new samples alone to a file in merlin_info; None if there are none after all."""
-        target = self._target(info)
         generate = self.samples.generate
-        if self._found is None and generate is not None and generate.method is not None:
+        if self._found is None and generate is not None:
             say("generating samples")
-            labels = self.samples.column_labels
-            write_samples(target, design_of(self.spec, self.samples), labels, self.old.num)
-            return target
-        if self._found is None and generate is not None and generate.cmd is not None:
-            say("generating samples")
-            run_generate(self.spec, substitute(generate.cmd, self.variables), self.path, info)
+            if generate.method is not None:
+                target = self._target(info)
+                design = design_of(self.spec, self.samples)
+                write_samples(target, design, self.samples.column_labels, self.old.num)
+                return target
+            run_generate(self.spec, substitute(generate.cmd or "", self.variables), self.path, info)
             self._look_at_file()
         if self._found is None:
             return None
@@ -92,46 +90,38 @@ class Continuation:
         return target
 
     def _target(self, info: Path) -> Path:
-        name = (
-            self.path.name
-            if self.path.suffix.lower() in FORMATS and "*" not in self.path.name
-            else "samples.npy"
-        )
+        is_file_name = self.path.suffix.lower() in FORMATS and "*" not in self.path.name
+        name = Path(self.path.name if is_file_name else "samples.npy")
         if self.path.parent == info and not self.path.exists():
             return info / name
-        keeps_text = self.path.suffix.lower() in DIALECTS
-        return info / f"new_{name if keeps_text else Path(name).with_suffix('.npy').name}"
+        return info / f"new_{name if self.path.suffix.lower() in DIALECTS else name.with_suffix('.npy')}"
 
     # ------------------------------------------------------------------ files
 
     def _exists(self) -> bool:
         return self.path.exists() or bool(glob.glob(str(self.path)))  # noqa: PTH207 - the pattern may be absolute
 
-    def _open(self) -> SamplesTable:
-        labels = self.samples.column_labels
-        return located_samples(self.spec, self.options, lambda: open_samples(self.path, labels))
+    def _num_in_file(self) -> int:
+        return located_samples(self.spec, self.options, self.path, check=False).num
 
     def _look_at_file(self) -> int:
         """Find the new rows of the file; 0 if it has the old ones alone."""
-        labels = self.samples.column_labels
-        table = located_samples(self.spec, self.options, lambda: checked_samples(self.path, labels))
+        table = located_samples(self.spec, self.options, self.path, check=True)
         self._check_kinds(table)
         if self.only_new:
             self._refuse_old_rows(table)
             self._found = table
             return table.num
         num = self.old.num
+        hint = "the file has to begin with the samples of the study; if it has new ones alone, add --new-rows"
         if table.num < num:
-            raise self._error(
-                f"{table.num:,} samples, and the study has {num:,}",
-                "the file has to begin with the samples of the study; if it has new ones alone, add --new-rows",
-            )
+            raise self._error(f"{table.num:,} samples, and the study has {num:,}", hint)
         row = first_difference(self.old, table, num)
         if row is not None:
             raise self._error(
                 f"row {row} is not sample {row} of the study: {self._shown(table, row)} in the file, "
                 f"{self._shown(self.old, row)} in the study",
-                "the file has to begin with the samples of the study; if it has new ones alone, add --new-rows",
+                hint,
             )
         if table.num > num:
             self._found = rows_of(table, num, table.num)

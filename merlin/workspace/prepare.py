@@ -38,7 +38,6 @@ from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import SamplesTable
 from merlin.workspace.sampling import write_samples
 from merlin.workspace.spec_samples import (
-    checked_samples,
     design_of,
     expected_samples,
     is_made,
@@ -241,7 +240,7 @@ def _make_samples(
             write_samples(path, design_of(spec, samples), samples.column_labels)
             # finite by construction, and reading them back would take longer than making them
             return open_samples(path, samples.column_labels), stored_path(path, info.parent)
-    table = located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
+    table = located_samples(spec, options, path, check=True)
     return table, stored_path(path, info.parent)
 
 
@@ -255,7 +254,7 @@ def _check_given_samples(spec: Spec, options: StudyOptions) -> bool:
     path = samples_path(samples, options, variables)
     if is_made(samples, options, path):
         return False
-    table = located_samples(spec, options, lambda: checked_samples(path, samples.column_labels))
+    table = located_samples(spec, options, path, check=True)
     if not table.known_numeric:
         refuse_unsafe_text(spec, options, plan_only(spec, options), table)
     return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,10 +51,22 @@ def stored_path(path: Path, workspace: Path) -> str:
     return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
 
 
-def located_samples(spec: Spec, options: StudyOptions, opening: Callable[[], SamplesTable]) -> SamplesTable:
-    """Point what is wrong with a file as a whole to the line of the spec that names it."""
+def located_samples(spec: Spec, options: StudyOptions, path: Path, *, check: bool) -> SamplesTable:
+    """The spec's samples in a file; with `check` after a look at every row.
+
+    Raises SamplesError; what is wrong with the file itself points to the line of the spec that names it.
+    """
+    samples = spec.document.merlin.samples
+    assert samples is not None
+    with _placed_in(spec, options):
+        return (checked_samples if check else open_samples)(path, samples.column_labels)
+
+
+@contextmanager
+def _placed_in(spec: Spec, options: StudyOptions) -> Iterator[None]:
+    """Let findings about a file point to the line of the spec that names it, if it is the spec that does."""
     try:
-        return opening()
+        yield
     except SamplesError as error:
         if options.samples_file is not None:
             raise
@@ -83,13 +96,9 @@ def _where_to_look(file: Path, spec_file: Path) -> str:
 
 def refuse_unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, table: SamplesTable) -> None:
     """SamplesError if a script of the plan would have text of the samples in it that a shell acts on."""
-
-    def look() -> SamplesTable:
+    with _placed_in(spec, options):
         if found := unsafe_values(plan, table, MAX_DIAGNOSTICS):
             raise SamplesError(found)
-        return table
-
-    located_samples(spec, options, look)
 
 
 def unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, path: Path) -> list[Diagnostic]:
@@ -107,7 +116,7 @@ def unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, path: Path) -> li
 def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
     """The number of samples, None if only a command could tell."""
     if not is_made(samples, options, path):
-        return located_samples(spec, options, lambda: open_samples(path, samples.column_labels)).num
+        return located_samples(spec, options, path, check=False).num
     if samples.generate is None or samples.generate.cmd is not None:
         return None
     return design_of(spec, samples).num_samples
@@ -153,12 +162,12 @@ def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
         done = subprocess.run(
             ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
         )
-    if done.returncode == 0 and (path.exists() or "*" in path.name):
-        return
     if done.returncode != 0:
         message = f"generate.cmd failed with exit code {done.returncode}"
-    else:
+    elif not path.exists() and "*" not in path.name:
         message = f"generate.cmd ended well, but did not make {path}"
+    else:
+        return
     tail = (info / "cmd.err").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
     indented = "\n".join(f"    {line}" for line in tail.splitlines())
     message += f"; the end of {info / 'cmd.err'}:\n{indented}" if tail else f"; {info / 'cmd.err'} is empty"
