@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,7 @@ State = Literal["new", "running", "finished", "stopped", "failed"]
 RATE_WINDOW_S = 60.0
 EXECUTOR = "celery"  # in the event of a run that was published
 CANCELLED = "cancelled"  # the stop reason of a run that `merlin cancel` ended
+_SUMMED = ("planned", "ok", "failed", "skipped", "missing", "on_failed_input")
 KILLED = "killed"  # the stop reason of a run that left no word
 
 
@@ -91,32 +92,22 @@ def take_snapshot(workspace: Workspace, *, now: float | None = None) -> Snapshot
 def snapshot_of(
     workspace: Workspace, state: Replay, live: bool, now: float, *, workers: LiveWorkers | None = None
 ) -> Snapshot:
-    """The snapshot of a replay; `live` says whether a run holds the workspace or workers have the study."""
-    plan = workspace.plan
-    events = state.events()
-    starts = [e for e in events if e.kind == "run_started"]
-    run_started = starts[-1].time if starts else None
-    if workers is not None:
-        num_workers, seen = workers.num_slots, workers.running
-    else:
-        num_workers = int(starts[-1].data.get("workers", 0)) if live and starts else 0
-        seen = _last_seen(state) if live else {}
+    """The snapshot of a replay; `live` says that a run holds the workspace or workers have the study."""
+    plan, events = workspace.plan, state.events()
     facts = _Facts(
         state=state,
         counts=state.counts(),
         on_failed_input=num_on_failed_input(plan, state),
-        run_started=run_started,
+        starts=[event for event in events if event.kind == "run_started"],
         now=now if live else None,
-        num_workers=num_workers,
-        seen=seen,
+        workers=workers or _local_workers(state, live),
     )
     by_step: dict[str, list[StepInstance]] = {}
     for instance in plan.instances:
         by_step.setdefault(instance.step, []).append(instance)
     steps = tuple(_step_status(step, instances, facts) for step, instances in by_step.items())
-    rate = _pace(state.entries(), facts).rate
-    totals = _totals(steps, len(plan.instances), rate, num_workers)
-    started = starts[0].time if starts else totals.started
+    totals = _totals(steps, len(plan.instances), facts)
+    started = facts.starts[0].time if facts.starts else totals.started
     ended = max([e.time or 0.0 for e in events] + [totals.ended or 0.0], default=0.0) or None
     last = now if live else ended
     return Snapshot(
@@ -126,7 +117,7 @@ def snapshot_of(
         stop_reason="" if live or not totals.missing else _stop_reason(events),
         steps=steps,
         totals=totals,
-        num_workers=num_workers,
+        num_workers=facts.workers.num_slots,
         started=started,
         ended=ended,
         elapsed_s=max(0.0, last - started) if last is not None and started is not None else 0.0,
@@ -144,10 +135,18 @@ class _Facts:
     state: Replay
     counts: Mapping[str, Counts]
     on_failed_input: Mapping[str, int]  # step instance -> tasks
-    run_started: float | None
+    starts: list[EventRecord]  # of the runs
     now: float | None  # None: no run is alive
-    num_workers: int
-    seen: Mapping[str, int]  # step instance -> workers
+    workers: LiveWorkers
+
+
+def _local_workers(state: Replay, live: bool) -> LiveWorkers:
+    """The workers of a run on one machine: how many there are, and at what they were last seen."""
+    if not live:
+        return LiveWorkers(num_slots=0, running={})
+    starts = [event for event in state.events() if event.kind == "run_started"]
+    num = int(starts[-1].data.get("workers", 0)) if starts else 0
+    return LiveWorkers(num_slots=num, running=_last_seen(state))
 
 
 def _step_status(step: str, instances: list[StepInstance], facts: _Facts) -> StepStatus:
@@ -160,8 +159,8 @@ def _step_status(step: str, instances: list[StepInstance], facts: _Facts) -> Ste
     missing = planned - ok - failed - skipped
     cost = pace.busy_s / pace.num_ended if pace.num_ended else None
     eta_s = None
-    if facts.now is not None and facts.num_workers and (cost is not None or not missing):
-        eta_s = missing * (cost or 0.0) / facts.num_workers
+    if facts.now is not None and facts.workers.num_slots and (cost is not None or not missing):
+        eta_s = missing * (cost or 0.0) / facts.workers.num_slots
     return StepStatus(
         step=step,
         queue=instances[0].queue,
@@ -172,12 +171,29 @@ def _step_status(step: str, instances: list[StepInstance], facts: _Facts) -> Ste
         skipped=skipped,
         missing=missing,
         on_failed_input=sum(facts.on_failed_input.get(i.id, 0) for i in instances),
-        running=min(missing, sum(facts.seen.get(i.id, 0) for i in instances)),
+        running=min(missing, sum(facts.workers.running.get(i.id, 0) for i in instances)),
         rate=pace.rate,
         busy_s=pace.busy_s,
         started=pace.started,
         ended=pace.ended,
         eta_s=eta_s,
+    )
+
+
+def _totals(steps: tuple[StepStatus, ...], num_instances: int, facts: _Facts) -> StepStatus:
+    sums = {name: sum(getattr(step, name) for step in steps) for name in _SUMMED}
+    etas = [step.eta_s for step in steps if step.eta_s is not None]
+    return StepStatus(
+        step="",
+        queue="",
+        instances=num_instances,
+        **sums,
+        running=min(sums["missing"], facts.workers.num_slots),
+        rate=_pace(facts.state.entries(), facts).rate,
+        busy_s=sum(step.busy_s for step in steps),
+        started=min((step.started for step in steps if step.started is not None), default=None),
+        ended=max((step.ended for step in steps if step.ended is not None), default=None),
+        eta_s=sum(etas) if etas and any(step.busy_s for step in steps) else None,
     )
 
 
@@ -206,7 +222,8 @@ def _pace(entries: list[Entry], facts: _Facts) -> _Pace:
     pace.busy_s = sum(ended - started for ended, started, _ in ran)
     pace.num_ended = sum(num for _, _, num in ran)
     until = pace.ended if facts.now is None else facts.now
-    since = max(until - RATE_WINDOW_S, facts.run_started or 0.0)
+    run_started = facts.starts[-1].time if facts.starts else None
+    since = max(until - RATE_WINDOW_S, run_started or 0.0)
     recent = [(started, num) for ended, started, num in ran if ended >= since]
     if recent:
         since = max(since, min(started for started, _ in recent))
@@ -231,37 +248,6 @@ def _last_seen(state: Replay) -> dict[str, int]:
     return seen
 
 
-def _totals(
-    steps: tuple[StepStatus, ...], num_instances: int, rate: float | None, num_workers: int
-) -> StepStatus:
-    def total(name: str) -> int:
-        return sum(getattr(s, name) for s in steps)
-
-    etas = [s.eta_s for s in steps if s.eta_s is not None]
-    missing = total("missing")
-    return StepStatus(
-        step="",
-        queue="",
-        instances=num_instances,
-        planned=total("planned"),
-        ok=total("ok"),
-        failed=total("failed"),
-        skipped=total("skipped"),
-        missing=missing,
-        on_failed_input=total("on_failed_input"),
-        running=min(missing, num_workers),
-        rate=rate,
-        busy_s=sum(s.busy_s for s in steps),
-        started=_least(s.started for s in steps),
-        ended=max((s.ended for s in steps if s.ended is not None), default=None),
-        eta_s=sum(etas) if etas and any(s.busy_s for s in steps) else None,
-    )
-
-
-def _least(times: Iterable[float | None]) -> float | None:
-    return min((t for t in times if t is not None), default=None)
-
-
 def _state(totals: StepStatus, live: bool, events: list[EventRecord]) -> State:
     if live:
         return "running"
@@ -273,26 +259,31 @@ def _state(totals: StepStatus, live: bool, events: list[EventRecord]) -> State:
 
 
 def is_published(state: Replay) -> bool:
-    """Whether the last run was handed to workers on other machines, and has not ended as far as they told."""
-    runs = [e for e in state.events() if e.kind.startswith("run_")]
+    """True if the last run was handed to workers on other machines, and has not ended as far as they reported."""
+    runs = _runs(state.events())
     return bool(runs) and runs[-1].kind == "run_started" and runs[-1].data.get("executor") == EXECUTOR
 
 
 def end_of_run(state: Replay) -> str | None:
     """Why the last run ended before its end, as it said itself; None if it did not."""
-    runs = [e for e in state.events() if e.kind.startswith("run_")]
+    runs = _runs(state.events())
     return str(runs[-1].data.get("reason", "")) if runs and runs[-1].kind == "run_stopped" else None
 
 
 def was_published(state: Replay) -> bool:
-    """Whether the last run was handed to workers on other machines, even if it has ended."""
+    """True if the last run was handed to workers on other machines, even if it has ended."""
     starts = [e for e in state.events() if e.kind == "run_started"]
     return bool(starts) and starts[-1].data.get("executor") == EXECUTOR
 
 
 def _stop_reason(events: list[EventRecord]) -> str:
     """What the last run said when it ended."""
-    runs = [e for e in events if e.kind.startswith("run_")]
+    runs = _runs(events)
     if not runs:
         return ""
     return KILLED if runs[-1].kind == "run_started" else str(runs[-1].data.get("reason", ""))
+
+
+def _runs(events: list[EventRecord]) -> list[EventRecord]:
+    """The events that say how runs began and ended."""
+    return [event for event in events if event.kind.startswith("run_")]

@@ -23,31 +23,54 @@ from merlin.workspace.directory import Workspace, shown_together
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-VIEWS = ("tasks", "instances", "samples", "failures", "records", "events")
+VIEWS = (
+    "instances",
+    "samples",
+    "tasks",
+    "failures",
+    "records",
+    "events",
+)  # in the order in which they are made
 
 TASK_COLUMNS = (
     "instance", "step", "label", "task", "sample_id", "outcome", "exit_code", "seconds", "started", "host",
     "worker", "attempt", "tries", "queue", "extension",
 )  # fmt: skip
 
-INSTANCE_COLUMNS = (
-    "instance", "step", "kind", "label", "queue", "planned", "ok", "failed", "skipped", "missing", "extension",
-)  # fmt: skip
-
+# columns and kinds of their values: NumPy's, and `object` for texts
+_INSTANCE_KINDS: dict[str, type] = {
+    **dict.fromkeys(("instance", "step", "kind", "label", "queue"), object),
+    **dict.fromkeys(("planned", "ok", "failed", "skipped", "missing"), np.int64),
+    "extension": np.int32,
+}
+_RECORD_KINDS: dict[str, type] = {
+    "instance": object, "lo": np.int64, "hi": np.int64, "attempt": np.int32, "kind": object, "_t": np.float64,
+    "seconds": np.float32, "ok": np.int64, "failed": np.int64, "skipped": np.int64, "interrupted": np.int64,
+    "worker": object, "host": object, "pid": np.int64, "session": object, "segment": object,
+    "extension": np.int32,
+}  # fmt: skip
+_FAILURE_KINDS: dict[str, type] = {
+    "instance": object, "step": object, "task": np.int64, "_s": np.int64, "exit_class": object,
+    "cause": object, "signature": object, "exit_code": np.int16, "host": object, "worker": object,
+    "attempt": np.int32, "tail": object, "extension": np.int32,
+}  # fmt: skip
+_EVENT_KINDS: dict[str, type] = {
+    "_t": np.float64, "kind": object, "worker": object, "host": object, "data": object, "extension": np.int32,
+}  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """The result of a query."""
+class Answer:
+    """The answer to a query."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]  # Python values; times are naive datetimes in UTC
     note: str = ""  # what the views lack
 
 
-def query(workspace: Workspace, sql: str) -> Table:
+def query(workspace: Workspace, sql: str) -> Answer:
     """Answer one query; it can neither write nor read files.
 
     Where the samples cannot be read, the views lack their columns.
@@ -72,7 +95,7 @@ def query(workspace: Workspace, sql: str) -> Table:
         try:
             connection.execute(sql)
             columns = tuple(str(column[0]) for column in connection.description or ())
-            return Table(columns=columns, rows=connection.fetchall(), note=views.note)
+            return Answer(columns=columns, rows=connection.fetchall(), note=views.note)
         except duckdb.Error as e:
             why = f"\n{views.note}" if views.note else ""
             raise UsageError(f"the query cannot be answered: {e}{why}") from e
@@ -85,10 +108,6 @@ class _Instance:
     spec: StepInstance
     study: Workspace
     state: Replay
-
-    @property
-    def extension(self) -> int:
-        return self.study.plan.extension
 
 
 class _Views:
@@ -109,69 +128,51 @@ class _Views:
         self.note = ""  # what the views lack
 
     def make(self, sql: str) -> None:
-        words = set(re.findall(r"\w+", sql.lower()))
-        wanted = [view for view in VIEWS if view in words] or list(VIEWS)
-        self._make_instances()
-        if "samples" in wanted or "tasks" in wanted:
-            self._make_samples()
-        if "tasks" in wanted:
-            self._make_tasks()
-        if "records" in wanted:
-            self._make_records()
-        if "failures" in wanted:
-            self._make_failures()
-        if "events" in wanted:
-            self._make_events()
+        wanted = set(VIEWS) & set(re.findall(r"\w+", sql.lower())) or set(VIEWS)
+        wanted |= {"instances"} | ({"samples"} if "tasks" in wanted else set())
+        for view in VIEWS:
+            if view in wanted:
+                getattr(self, f"_make_{view}")()
 
     def _register(self, name: str, columns: Mapping[str, Array]) -> None:
         contiguous = {label: np.ascontiguousarray(values) for label, values in columns.items()}
         self._arrays.append(contiguous)
         self._connection.register(name, contiguous)
 
-    def _table(self, name: str, schema: str, rows: Sequence[Sequence[object]]) -> None:
-        """A small table from Python values."""
-        self._connection.execute(f"CREATE TABLE {name} ({schema})")
-        if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            self._connection.executemany(f"INSERT INTO {name} VALUES ({marks})", [list(row) for row in rows])
-
-    # views
-
-    def _params(self) -> list[str]:
-        return sorted({name for instance in self._instances for name in instance.spec.params})
+    def _register_rows(self, name: str, kinds: Mapping[str, type], rows: Iterable[Sequence[Any]]) -> None:
+        """A table of Python values; `kinds` are NumPy's, and `object` for texts."""
+        listed = list(rows)
+        columns = zip(*listed, strict=True) if listed else ((),) * len(kinds)
+        pairs = zip(kinds.items(), columns, strict=True)
+        self._register(name, {label: _array(values, kind) for (label, kind), values in pairs})
 
     def _make_instances(self) -> None:
-        params = self._params()
-        self._param_names = _free_names(params, {*INSTANCE_COLUMNS, *TASK_COLUMNS}, "param_")
+        params = sorted({name for instance in self._instances for name in instance.spec.params})
+        self._param_names = _free_names(params, {*_INSTANCE_KINDS, *TASK_COLUMNS}, "param_")
         counts = {id(state): state.counts() for _, state in self._studies}
-        rows = [
-            (
-                i, each.spec.id, each.spec.step, str(each.spec.kind), each.spec.label, each.spec.queue,
-                each.spec.num_tasks, *_ended(counts[id(each.state)][each.spec.id], each.spec.num_tasks),
-                each.extension,
-            )
-            for i, each in enumerate(self._instances)
-        ]  # fmt: skip
-        self._table(
+        self._register_rows(
             "_instances",
-            "_i INTEGER, instance VARCHAR, step VARCHAR, kind VARCHAR, label VARCHAR, queue VARCHAR, "
-            "planned BIGINT, ok BIGINT, failed BIGINT, skipped BIGINT, missing BIGINT, extension INTEGER",
-            rows,
-        )
+            {"_i": np.int32, **_INSTANCE_KINDS},
+            (
+                (
+                    i, each.spec.id, each.spec.step, str(each.spec.kind), each.spec.label, each.spec.queue,
+                    each.spec.num_tasks, *_ended(counts[id(each.state)][each.spec.id], each.spec.num_tasks),
+                    each.study.plan.extension,
+                )
+                for i, each in enumerate(self._instances)
+            ),
+        )  # fmt: skip
         given = [instance.spec.params for instance in self._instances]
         types = [_sql_type(values[p] for values in given if p in values) for p in params]
         schema = "".join(f", _p{k} {sql_type}" for k, sql_type in enumerate(types))
-        self._table(
-            "_params",
-            f"_i INTEGER{schema}",
-            [
-                (i, *(_as_sql(values.get(p), t) for p, t in zip(params, types, strict=True)))
-                for i, values in enumerate(given)
-            ],
-        )
+        self._connection.execute(f"CREATE TABLE _params (_i INTEGER{schema})")
+        insert = f"INSERT INTO _params VALUES ({', '.join('?' * (1 + len(params)))})"
+        for i, values in enumerate(given):
+            row = [_as_sql(values.get(p), t) for p, t in zip(params, types, strict=True)]
+            self._connection.execute(insert, [i, *row])
         self._view(
             "instances",
-            f"SELECT {', '.join(INSTANCE_COLUMNS)}"
+            f"SELECT {', '.join(_INSTANCE_KINDS)}"
             f"{_aliases('_p', self._param_names)} FROM _instances JOIN _params USING (_i) ORDER BY _i",
         )
 
@@ -202,9 +203,9 @@ class _Views:
         parts = [task_columns(each.state, each.spec.id, each.spec.num_tasks) for each in self._instances]
         outcomes = [(int(o), o.name.lower()) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)]
         missing = [(int(Outcome.INTERRUPTED), "missing"), (NO_OUTCOME, "missing")]
-        self._table("_outcomes", "_o UTINYINT, outcome VARCHAR", outcomes + missing)
+        self._register_rows("_outcomes", {"_o": np.uint8, "outcome": object}, outcomes + missing)
         writers, indices = _merge_writers(parts)
-        self._table("_writers", "_w INTEGER, worker VARCHAR, host VARCHAR", writers)
+        self._register_rows("_writers", {"_w": np.int32, "worker": object, "host": object}, writers)
         self._register(
             "_tasks",
             {
@@ -233,65 +234,40 @@ class _Views:
         )
 
     def _make_records(self) -> None:
-        found = [(study, entry) for study, state in self._studies for entry in state.entries()]
-        entries = [entry for _, entry in found]
-        headers = [e.header for e in entries]
-        writers = [e.writer for e in entries]
         kinds = {int(kind): kind.name.lower() for kind in Kind}
-        columns: dict[str, Array] = {
-            "instance": _texts(h.instance for h in headers),
-            "lo": np.array([h.lo for h in headers], np.int64),
-            "hi": np.array([h.hi for h in headers], np.int64),
-            "attempt": np.array([h.attempt for h in headers], np.int32),
-            "kind": _texts(kinds[h.kind] for h in headers),
-            "_t": np.array([h.started for h in headers], np.float64),
-            "seconds": np.array([h.elapsed_s for h in headers], np.float32),
-        }
-        for i, name in enumerate(("ok", "failed", "skipped", "interrupted")):
-            columns[name] = np.array([h.counts[i] for h in headers], np.int64)
-        columns["worker"] = _texts(w.worker for w in writers)
-        columns["host"] = _texts(w.host for w in writers)
-        columns["pid"] = np.array([w.pid for w in writers], np.int64)
-        columns["session"] = _texts(w.session for w in writers)
-        columns["segment"] = _texts(e.segment.path.name for e in entries)
-        columns["extension"] = np.array([study.plan.extension for study, _ in found], np.int32)
-        self._register("_records", columns)
+        rows = []
+        for study, state in self._studies:
+            for entry in state.entries():
+                h, w = entry.header, entry.writer
+                what = (h.instance, h.lo, h.hi, h.attempt, kinds[h.kind], h.started, h.elapsed_s)
+                who = (w.worker, w.host, w.pid, w.session, entry.segment.path.name)
+                rows.append((*what, *h.counts[:4], *who, study.plan.extension))
+        self._register_rows("_records", _RECORD_KINDS, rows)
         self._view("records", f"SELECT * EXCLUDE (_t), {_timestamp('_t')} AS started FROM _records")
 
     def _make_failures(self) -> None:
-        steps = {instance.spec.id: instance.spec.step for instance in self._instances}
-        pairs = [(study, failed) for study, state in self._studies for failed in state.failures()]
-        found = [failed for _, failed in pairs]
-        tasks = [f.failure.task for f in found]
-        ids = [study.sample_id(study.instance(f.instance), f.failure.task) for study, f in pairs]
-        self._register(
-            "_failures",
-            {
-                "instance": _texts(f.instance for f in found),
-                "step": _texts(steps[f.instance] for f in found),
-                "task": np.array(tasks, np.int64),
-                "_s": np.array([-1 if number is None else number for number in ids], np.int64),
-                "exit_class": _texts(exit_class(f.failure.cause, f.failure.exit_code) for f in found),
-                "cause": _texts(f.failure.cause for f in found),
-                "signature": _texts(f.failure.signature for f in found),
-                "exit_code": np.array([f.failure.exit_code for f in found], np.int16),
-                "host": _texts(f.host for f in found),
-                "worker": _texts(f.worker for f in found),
-                "attempt": np.array([f.attempt for f in found], np.int32),
-                "tail": _texts(f.failure.tail for f in found),
-                "extension": np.array([study.plan.extension for study, _ in pairs], np.int32),
-            },
-        )
+        rows = []
+        for study, state in self._studies:
+            for f in state.failures():
+                failure, instance = f.failure, study.instance(f.instance)
+                sample_id = study.sample_id(instance, failure.task)
+                rows.append(
+                    (
+                        f.instance, instance.step, failure.task, -1 if sample_id is None else sample_id,
+                        exit_class(failure.cause, failure.exit_code), failure.cause, failure.signature,
+                        failure.exit_code, f.host, f.worker, f.attempt, failure.tail, study.plan.extension,
+                    )
+                )  # fmt: skip
+        self._register_rows("_failures", _FAILURE_KINDS, rows)
         self._view("failures", "SELECT * EXCLUDE (_s), nullif(_s, -1) AS sample_id FROM _failures")
 
     def _make_events(self) -> None:
-        rows = [
+        rows = (
             (e.time, e.kind, e.worker, e.host, json.dumps(e.data), study.plan.extension)
             for study, state in self._studies
             for e in state.events()
-        ]
-        schema = "_t DOUBLE, kind VARCHAR, worker VARCHAR, host VARCHAR, data VARCHAR, extension INTEGER"
-        self._table("_events", schema, rows)
+        )
+        self._register_rows("_events", _EVENT_KINDS, rows)
         columns = "kind, worker, host, data, extension"
         self._view("events", f"SELECT {_timestamp('_t')} AS time, {columns} FROM _events")
 
@@ -332,11 +308,11 @@ def _plain(values: Array) -> Array:
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def _texts(values: Iterable[str]) -> Array:
-    listed = list(values)
-    out = np.empty(len(listed), object)
-    out[:] = listed
-    return out if listed else np.array([], "U1")
+def _array(values: Sequence[Any], kind: type) -> Array:
+    """Values as DuckDB reads them; texts one by one, so that NumPy does not make them equally long."""
+    if kind is not object:
+        return np.array(values, kind)
+    return np.fromiter(values, object, len(values)) if values else np.array([], "U1")
 
 
 def _free_names(names: list[str], taken: set[str], prefix: str) -> list[str]:
