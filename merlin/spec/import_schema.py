@@ -9,28 +9,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, PlainValidator, PrivateAttr, WithJsonSchema
+from pydantic import AliasChoices, BeforeValidator, Field, PrivateAttr
 
-from merlin.base.document.field_types import Block, Count, Flag, Name, Number, Positive, Text, TextList
+from merlin.base.document.field_types import (
+    Block,
+    Count,
+    Flag,
+    Name,
+    Number,
+    Positive,
+    Shape,
+    Text,
+    TextList,
+    optional,
+)
 from merlin.base.document.findings import NOWHERE, Findings, Place, Source, allowed
-from merlin.base.document.scalars import Problem, shown, to_int
 from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
 from merlin.base.kinds import DTYPES, ROLES
 from merlin.errors import SpecError
 from merlin.spec.data_set_blocks import Codec, CodecOrDefault, FieldKind
-
-
-def _as_shape(value: Any) -> tuple[int | None, ...]:
-    """Sizes of a sample's axes; "*" or null as the first one: any number."""
-    if not isinstance(value, list | tuple):
-        raise Problem(
-            f"{shown(value)} is no shape", 'write the sizes of the axes, e.g. [64, 64, 4] or ["*", 3]'
-        )
-    sizes = tuple(None if item in ("*", None) else to_int(item, 1) for item in value)
-    if None in sizes[1:]:
-        raise Problem("only the first axis may be of any length", 'e.g. ["*", 3]')
-    return sizes
 
 
 def _as_columns(value: Any) -> Any:
@@ -53,44 +51,30 @@ def _or_empty(value: Any) -> Any:
     return {name: item or {} for name, item in value.items()} if isinstance(value, Mapping) else value
 
 
-Shape = Annotated[
-    tuple[int | None, ...],
-    PlainValidator(_as_shape),
-    WithJsonSchema({"type": "array", "items": {"type": ["integer", "string", "null"]}}),
-]
-
-
 class ImportColumn(Block):
     """Where an input, a parameter or the sample ids come from."""
 
-    key: Text | None = Field(
-        default=None,
+    key: Text | None = optional(
+        "Column of CSV or Parquet, member of .npz, data set of HDF5; default: its name.",
         validation_alias=AliasChoices("key", "path", "column"),
-        description="Column of CSV or Parquet, member of .npz, data set of HDF5; default: its name.",
     )
-    file: Text | None = Field(default=None, description="Glob for the names of the files that have it.")
+    file: Text | None = optional("Glob for the names of the files that have it.")
 
 
 class ImportField(ImportColumn):
     """One field of the data set."""
 
-    kind: FieldKind | None = Field(
-        default=None, description="What one sample of it is; default: by its shape."
-    )
-    dtype: Text = Field(default="", description="NumPy type; default: as in the file.")
-    shape: Shape | None = Field(default=None, description='Of one sample; "*" first: any number of items.')
-    offsets: Text | None = Field(
-        default=None, description="Ragged: where each sample's items begin; n + 1 numbers."
-    )
-    finite: Flag = Field(
-        default=True, description="NaN or infinity is a bad value; default: as the file says, else true."
-    )
-    units: Text = Field(default="", description="Units, kept as an attribute.")
-    description: Text = Field(default="", description="Kept as an attribute.")
-    compression: CodecOrDefault = Field(default="", description="Default: the schema's.")
-    axes: TextList = Field(default=(), description="Names of the sample's axes.")
-    layout: Text = Field(default="", description="Of an image or a volume: hwc, chw, dhwc, …")
-    channels: TextList = Field(default=(), description="Names of the channels.")
+    kind: FieldKind | None = optional("What one sample of it is; default: by its shape.")
+    dtype: Text = optional("NumPy type; default: as in the file.", "")
+    shape: Shape | None = optional('Of one sample; "*" first: any number of items.')
+    offsets: Text | None = optional("Ragged: where each sample's items begin; n + 1 numbers.")
+    finite: Flag = optional("NaN or infinity is a bad value; default: as the file says, else true.", True)
+    units: Text = optional("Units, kept as an attribute.", "")
+    description: Text = optional("Kept as an attribute.", "")
+    compression: CodecOrDefault = optional("Default: the schema's.", "")
+    axes: TextList = optional("Names of the sample's axes.", ())
+    layout: Text = optional("Of an image or a volume: hwc, chw, dhwc, …", "")
+    channels: TextList = optional("Names of the channels.", ())
     members: dict[str, ImportField] = Field(
         default_factory=dict, description=f"Of a graph: {', '.join(ROLES)}."
     )
@@ -98,6 +82,7 @@ class ImportField(ImportColumn):
 
 Columns = Annotated[dict[str, ImportColumn], BeforeValidator(_as_columns)]
 Fields = Annotated[dict[str, ImportField], BeforeValidator(_or_empty)]
+OneColumn = Annotated[ImportColumn, BeforeValidator(_as_column)]
 
 
 class ImportSchema(Block):
@@ -105,38 +90,33 @@ class ImportSchema(Block):
 
     document_name: ClassVar[str] = "the schema"
 
-    name: Name = Field(
-        default="imported", description="Name of the study that the data set will say it is of."
-    )
-    description: Text = Field(default="", description="Kept in the manifest.")
+    name: Name = optional("Name of the study that the data set will say it is of.", "imported")
+    description: Text = optional("Kept in the manifest.", "")
     inputs: Columns = Field(default_factory=dict, description="What went into a sample: numbers or text.")
     parameters: Columns = Field(
         default_factory=dict, description="As inputs; what whole runs have in common."
     )
     fields: Fields = Field(description="What came out of a sample, by name.")
-    sample_id: Annotated[ImportColumn, BeforeValidator(_as_column)] | None = Field(
-        default=None, description="Whole numbers that ascend; gaps are missing samples. Default: 0, 1, 2, …"
+    sample_id: OneColumn | None = optional(
+        "Whole numbers that ascend; gaps are missing samples. Default: 0, 1, 2, …"
     )
-    row: Annotated[ImportColumn, BeforeValidator(_as_column)] | None = Field(
-        default=None,
-        description="Whole numbers that ascend, where ids begin again: the sample's row. Default: by sample_id.",
+    row: OneColumn | None = optional(
+        "Whole numbers that ascend, where ids begin again: the sample's row. Default: by sample_id."
     )
-    samples: Literal["rows", "groups"] = Field(
-        default="rows", description="HDF5: samples are rows of data sets, or each is a group of its own."
+    samples: Literal["rows", "groups"] = optional(
+        "HDF5: samples are rows of data sets, or each is a group of its own.", "rows"
     )
-    success: Text | None = Field(
-        default=None, description="With groups: data set that is 0 for a failed sample, which is left out."
+    success: Text | None = optional("With groups: data set that is 0 for a failed sample, which is left out.")
+    bad_values: Literal["refuse", "drop"] = optional(
+        "A value that does not fit ends the import, or its sample is left out.", "refuse"
     )
-    bad_values: Literal["refuse", "drop"] = Field(
-        default="refuse", description="A value that does not fit ends the import, or its sample is left out."
-    )
-    samples_per_shard: Positive = Field(default=1000, description="Rows of one shard file.")
-    compression: Codec = Field(default="none", description="Of all fields.")
+    samples_per_shard: Positive = optional("Rows of one shard file.", 1000)
+    compression: Codec = optional("Of all fields.", "none")
     splits: dict[str, Number] = Field(
         default_factory=lambda: {"train": 0.8, "validation": 0.1, "test": 0.1},
         description="Fractions of the samples.",
     )
-    seed: Count = Field(default=0, description="Seed of the split.")
+    seed: Count = optional("Seed of the split.", 0)
 
     _tree: Entry = PrivateAttr(default=MISSING)  # what was written, for the places of mistakes
     _file: str = PrivateAttr(default="schema")
@@ -181,26 +161,22 @@ def parse_import_schema(text: str, findings: Findings) -> ImportSchema:
 
 def _check(tree: Entry, findings: Findings) -> None:
     """What needs more than one value."""
-    fields = tree.get("fields")
+    fields, splits = tree.get("fields"), tree.get("splits")
     if isinstance(fields.content, dict) and not fields.content:
         findings.error(fields.key_place, "the schema has no fields", code="empty")
     for name, entry in fields.mapping.items():
         _check_field(name, entry, findings)
     for group in ("inputs", "parameters"):
         entry = tree.get(group)
-        names = entry.mapping or {item.text: item for item in entry.items}
-        for name, item in names.items():
+        for name, item in (entry.mapping or {item.text: item for item in entry.items}).items():
             _check_name(name, item, f"{group}.", findings)
-    total = [item for item in tree.get("splits").mapping.values() if item.text]
     try:
-        fraction = sum(float(item.text) for item in total)
+        fraction = sum(float(item.text) for item in splits.mapping.values() if item.text)
     except ValueError:
-        return
+        return  # the model says so
     if fraction > 1 + 1e-9:
-        findings.error(
-            tree.get("splits").place, f"the fractions of splits sum to {fraction:g}", code="splits",
-            hint="they may sum to 1 at most",
-        )  # fmt: skip
+        message, hint = f"the fractions of splits sum to {fraction:g}", "they may sum to 1 at most"
+        findings.error(splits.place, message, code="splits", hint=hint)
 
 
 def _check_name(name: str, entry: Entry, prefix: str, findings: Findings) -> None:
@@ -210,38 +186,26 @@ def _check_name(name: str, entry: Entry, prefix: str, findings: Findings) -> Non
 
 def _check_field(name: str, entry: Entry, findings: Findings) -> None:
     _check_name(name, entry, "fields.", findings)
-    dtype = entry.get("dtype")
+    dtype, layout = entry.get("dtype"), entry.get("layout")
     if dtype.text and dtype.text not in DTYPES:
+        message = f"fields.{name}: {dtype.text!r} is no type of a field"
         hint = allowed(dtype.text, DTYPES, "types")
-        findings.error(
-            dtype.place, f"fields.{name}: {dtype.text!r} is no type of a field", text=dtype.text, hint=hint,
-            code="dtype",
-        )  # fmt: skip
-    members = entry.get("members")
-    is_graph = entry.get("kind").text == "graph"
-    if is_graph != bool(members.mapping):
-        what = "a graph needs members" if is_graph else "only a graph has members"
-        findings.error(
-            _place(entry), f"fields.{name}: {what}", hint=f"members: {', '.join(ROLES)}", code="graph"
-        )
-    for role, member in members.mapping.items():
+        findings.error(dtype.place, message, text=dtype.text, hint=hint, code="dtype")
+    members = entry.get("members").mapping
+    if (entry.get("kind").text == "graph") != bool(members):
+        message = f"fields.{name}: {'only a graph has members' if members else 'a graph needs members'}"
+        findings.error(_place(entry), message, hint=f"members: {', '.join(ROLES)}", code="graph")
+    for role, member in members.items():
         if role not in ROLES:
+            message = f"fields.{name}: {role!r} is no part of a graph"
             hint = allowed(role, ROLES, "members")
-            findings.error(
-                member.key_place, f"fields.{name}: {role!r} is no part of a graph", hint=hint, code="graph"
-            )
+            findings.error(member.key_place, message, hint=hint, code="graph")
         _check_field(role, member, findings)
-    _check_layout(name, entry, findings)
-
-
-def _check_layout(name: str, entry: Entry, findings: Findings) -> None:
-    layout = entry.get("layout")
-    if not layout.text:
-        return
     letters = set(layout.text)
-    if len(letters) != len(layout.text) or not {"h", "w"} <= letters <= set("hwdc"):
+    if letters and (len(letters) != len(layout.text) or not {"h", "w"} <= letters <= set("hwdc")):
+        message = f"fields.{name}: {layout.text!r} is no layout"
         hint = "h and w, d for depth, c for channels, each once: hwc, chw, dhwc, …"
-        findings.error(layout.place, f"fields.{name}: {layout.text!r} is no layout", hint=hint, code="layout")
+        findings.error(layout.place, message, hint=hint, code="layout")
 
 
 def _place(entry: Entry) -> Place:
