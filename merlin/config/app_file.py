@@ -42,6 +42,13 @@ KIND_OF_NAME: Mapping[str, Kind] = {
     "amqps": "amqps",
     "amqp": "amqp",
 }
+BLOCK_OF_KIND: Mapping[Kind, type[ServerBlock]] = {
+    "redis": RedisBlock,
+    "rediss": RedisBlock,
+    "redis+socket": SocketBlock,
+    "amqp": RabbitBlock,
+    "amqps": RabbitBlock,
+}
 OTHER_BACKENDS = ("none", "sqlite", "mysql")  # upstream's results went there; ours are in the ledger
 _TLS_KEYS = ("cert_reqs", "ca_certs", "certfile", "keyfile", "check_hostname")
 _SERVER_KEYS = (
@@ -249,10 +256,9 @@ class _Reader:
             given = {key: item for key, item in given.items() if key not in _TLS_KEYS}
         tree = replace(self._tree, content={block: replace(entry, content=given)})
         data = to_data(tree.get(block))
-        model = {"redis+socket": SocketBlock, "redis": RedisBlock, "rediss": RedisBlock}.get(
-            kind, RabbitBlock
+        found = validate_as(
+            BLOCK_OF_KIND[kind], data, tree, self._findings, within=(block,), context=self._around
         )
-        found = validate_as(model, data, tree, self._findings, within=(block,), context=self._around)
         for key, message, hint in self._around.warnings:
             self._warning(block, key, message, hint, "open-secret")
         self._around.warnings.clear()

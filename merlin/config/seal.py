@@ -10,8 +10,9 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
+from merlin.base.records import parsed
 from merlin.errors import ForgedMessageError
 
 MAX_BODY_BYTES = 256 * 1024  # messages carry ids; anything near this is not ours
@@ -46,8 +47,8 @@ def unseal(envelope: object, key: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> 
             "a message whose seal does not fit: it was forged, altered, or uses another key"
         )
     try:
-        body = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+        body = parsed(text)
+    except ValueError:
         raise ForgedMessageError("a sealed message that is not JSON") from None
     if not isinstance(body, dict):
         raise ForgedMessageError("a sealed message that is not a JSON object")
@@ -56,7 +57,3 @@ def unseal(envelope: object, key: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> 
 
 def _mac(text: bytes, key: bytes) -> str:
     return hmac.new(key, text, hashlib.sha256).hexdigest()
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)

@@ -33,6 +33,11 @@ class Surroundings:
     warnings: list[tuple[str, str, str]] = field(default_factory=list)  # key, message, hint
 
 
+def _around(info: ValidationInfo) -> Surroundings:
+    assert isinstance(info.context, Surroundings)
+    return info.context
+
+
 def word(value: Any) -> str:
     """A single value as text. Raises Problem for a placeholder of the template."""
     if not is_scalar(value):
@@ -56,7 +61,7 @@ def _socket_path(text: str) -> str:
 
 
 def _existing_file(text: str, info: ValidationInfo) -> str:
-    around: Surroundings = info.context
+    around = _around(info)
     path = absolute(text, around.env, around.path.parent)
     candidates = [path, *([around.certs / path.name] if around.certs else [])]
     for candidate in candidates:
@@ -71,7 +76,7 @@ def _password(value: Any, info: ValidationInfo) -> Secret:
 
     Upstream takes any value for the password where there is no such file.
     """
-    text, around = word(value), info.context
+    text, around = word(value), _around(info)
     folders = [merlin_home(around.env), around.path.parent, *([around.certs] if around.certs else [])]
     for path in (absolute(text, around.env), *(folder / text for folder in folders)):
         if _exists(path):

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from merlin.base.records import as_kind, parsed
 from merlin.config.places import merlin_home
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError
@@ -17,6 +19,14 @@ from merlin.errors import ConfigError
 FORMAT = 1
 MAX_SPECS = 100
 MAX_FOLDERS = 10  # of one spec
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """The file."""
+
+    format: int
+    places: dict[str, list[str]]  # spec -> directories, the last one first
 
 
 def remember(spec: Path, folder: Path, env: Mapping[str, str]) -> None:
@@ -46,8 +56,7 @@ def _key(spec: Path) -> str:
 def _read(env: Mapping[str, str]) -> dict[str, list[str]]:
     """What is noted; nothing, if the file is damaged or of another version."""
     try:
-        data = json.loads(_file(env).read_text(encoding="utf-8"))
-        places = data["places"] if data["format"] == FORMAT else {}
-        return {str(spec): [str(folder) for folder in folders] for spec, folders in places.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        data = as_kind(parsed(_file(env).read_bytes()), _Noted)
+    except (OSError, ValueError):
         return {}
+    return data.places if data.format == FORMAT else {}

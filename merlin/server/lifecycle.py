@@ -260,10 +260,10 @@ def _wait_until_ready(
 ) -> None:
     deadline = time.monotonic() + wait_s
     while True:
-        told = info(endpoint)
-        if told is not None and not told.get("loading"):
+        said = info(endpoint)
+        if said is not None and not said.get("loading"):
             return
-        if record is not None and not is_alive(record) and told is None:
+        if record is not None and not is_alive(record) and said is None:
             raise ExecutionError(
                 f"Redis ended while it started; {folder.log_file} says:\n{_tail(folder.log_file, log_start)}"
             )

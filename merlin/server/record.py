@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from merlin.base.processes import boot_id, start_ticks
+from merlin.base.records import as_kind, parsed
 from merlin.config.private_file import write_private
 
 FORMAT = 1
@@ -42,21 +43,13 @@ def record_process(pid: int, *, engine: str, program: str = "") -> Record:
     ticks = start_ticks(pid)
     if ticks is None:
         raise ProcessLookupError(pid)
-    return Record(
-        host=socket.gethostname(), boot=boot_id(), pid=pid, start_ticks=ticks, engine=engine, program=program
-    )
+    host, boot = socket.gethostname(), boot_id()
+    return Record(host=host, boot=boot, pid=pid, start_ticks=ticks, engine=engine, program=program)
 
 
 def record_container(name: str, *, engine: str, program: str) -> Record:
-    return Record(
-        host=socket.gethostname(),
-        boot=boot_id(),
-        pid=0,
-        start_ticks=0,
-        engine=engine,
-        container=name,
-        program=program,
-    )
+    host, boot = socket.gethostname(), boot_id()
+    return Record(host=host, boot=boot, pid=0, start_ticks=0, engine=engine, container=name, program=program)
 
 
 def write_record(record: Record, path: Path) -> None:
@@ -66,10 +59,8 @@ def write_record(record: Record, path: Path) -> None:
 def read_record(path: Path) -> Record | None:
     """The record; None if there is none or it cannot be understood."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data.pop("format") != FORMAT:
-            return None
-        return Record(**data)
+        data = parsed(path.read_bytes())
+        return as_kind(data, Record) if data.pop("format") == FORMAT else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -114,12 +105,7 @@ def _wait(record: Record, wait_s: float) -> None:
 def terminate(record: Record, wait_s: float) -> bool:
     """SIGTERM (or the engine's stop), then SIGKILL; False if it still runs after that."""
     if record.container:
-        subprocess.run(
-            [record.program, "stop", record.container],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-        )
+        _ask_engine(record, "stop", record.container, timeout_s=60)
         return wait_until_gone(record, wait_s)
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not is_alive(record):  # never signal a number that somebody else has by now
@@ -133,14 +119,14 @@ def terminate(record: Record, wait_s: float) -> bool:
 
 
 def _container_runs(record: Record) -> bool:
+    words = ("container", "inspect", "--format", "{{.State.Running}}", record.container)
     try:
-        done = subprocess.run(
-            [record.program, "container", "inspect", "--format", "{{.State.Running}}", record.container],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
+        done = _ask_engine(record, *words, timeout_s=20)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and done.stdout.strip() == "true"
+
+
+def _ask_engine(record: Record, *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    argv = [record.program, *words]
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s)

@@ -14,7 +14,7 @@ State = Literal["missing", "stopped", "loading", "running", "hanging", "elsewher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What `merlin server status` tells."""
+    """What `merlin server status` shows."""
 
     state: State
     folder: str
@@ -37,44 +37,42 @@ def status(folder: Folder) -> Status:
     settings = folder.settings()
     record = read_record(folder.record_file)
     endpoint = folder.running_endpoint(settings) if settings.port else None
-    told = info(endpoint) if endpoint else None
-    state, detail = _state(record, told)
-    up = told is not None
+    said = info(endpoint) if endpoint else None
+    state, detail = _state(record, said)
+    started = record if state != "stopped" else None
     return Status(
         state=state,
         folder=str(folder.path),
         address=endpoint.address if endpoint else "",
-        machine=record.host if record and state != "stopped" else "",
-        pid=_pid(record, told),
-        engine=record.engine if record and state != "stopped" else settings.engine,
-        program=record.program if record and state != "stopped" else "",
-        version=str(told["redis_version"]) if told else "",
-        uptime_s=int(told["uptime_in_seconds"]) if told else None,
-        used_memory_bytes=int(told.get("used_memory", 0)) if told and up else None,
-        num_clients=int(told.get("connected_clients", 0)) if told and up else None,
+        machine=started.host if started else "",
+        pid=_pid(record, said),
+        engine=started.engine if started else settings.engine,
+        program=started.program if started else "",
+        version=str(said["redis_version"]) if said else "",
+        uptime_s=int(said["uptime_in_seconds"]) if said else None,
+        used_memory_bytes=int(said.get("used_memory", 0)) if said else None,
+        num_clients=int(said.get("connected_clients", 0)) if said else None,
         detail=detail,
     )
 
 
-def _state(record: Record | None, told: dict[str, Any] | None) -> tuple[State, str]:
-    if told is not None:
-        if told.get("loading"):
+def _state(record: Record | None, said: dict[str, Any] | None) -> tuple[State, str]:
+    if said is not None:
+        if said.get("loading"):
             return "loading", "it reads its data back and will answer in a moment"
         return "running", ""
     if record is None:
         return "stopped", "start it: merlin server start"
     if not is_here(record):
-        return (
-            "elsewhere",
-            f"it was started on {record.host} and does not answer; look there: merlin server status",
-        )
+        what = f"it was started on {record.host} and does not answer"
+        return "elsewhere", f"{what}; look there: merlin server status"
     if is_alive(record):
         return "hanging", f"process {record.pid or record.container} runs and does not answer"
     return "stopped", "it ended by itself, or the machine was restarted; start it: merlin server start"
 
 
-def _pid(record: Record | None, told: dict[str, Any] | None) -> int | None:
+def _pid(record: Record | None, said: dict[str, Any] | None) -> int | None:
     """The process on its machine; a container counts its own."""
-    if record is not None and (record.container or not told):
+    if record is not None and (record.container or not said):
         return record.pid if record.pid and is_alive(record) else None
-    return int(told["process_id"]) if told else None
+    return int(said["process_id"]) if said else None
