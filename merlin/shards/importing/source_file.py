@@ -31,6 +31,8 @@ class Facts:
 class SourceFile(ABC):
     """One file. Reading is fastest forward, sample by sample, as an import does it."""
 
+    has_text_cells = False  # its numbers are read from text, as whatever they are taken for
+
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -25,6 +25,8 @@ _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 class TableFile(SourceFile):
     """A column is found by its title, or its number from 0; a pattern such as ``p*`` makes a series of several."""
 
+    has_text_cells = True
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         delimiter = "," if path.suffix.lower() == ".csv" else "\t"

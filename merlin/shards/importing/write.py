@@ -6,7 +6,7 @@ import datetime
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,29 +49,19 @@ class ImportedRows:
 
     def read(self, path: str, lo: int, hi: int, out: Array) -> None:
         """Put rows number [lo, hi) of a column into `out`. Raises ShardError for a value that does not fit."""
+        for values in self._blocks(path, lo, hi):
+            out[: len(values)] = values
+            out = out[len(values) :]
+
+    def _blocks(self, path: str, lo: int, hi: int) -> Iterator[Values]:
+        """The values of rows number [lo, hi), some at a time."""
         stream = self._streams[path]
         for a, b in to_ranges(self._positions[lo:hi]):
             for start, end in stream.blocks(a, b):
-                values = self._values(stream, start, end)
-                assert not isinstance(values, Ragged)
-                out[: end - start] = values
-                out = out[end - start :]
-
-    def _values(self, stream: Stream, lo: int, hi: int) -> Values:
-        values = stream.read(lo, hi)
-        problems = {} if self._checked else stream.problems(lo, hi, values)
-        if problems:
-            position, why = min(problems.items())
-            more = (
-                f" (and in {len(problems) - 1} more samples of the next {hi - lo})"
-                if len(problems) > 1
-                else ""
-            )
-            keep = "keep it with finite: false in a schema, " if "finite value" in why else ""
-            raise ShardError(
-                f"{stream.place(position)}: {why}{more}; mend it, {keep}or leave such samples out with bad_values: drop"
-            )
-        return values
+                values = stream.read(start, end)
+                if not self._checked:
+                    _refuse_bad_values(stream, start, end, values)
+                yield values
 
     def offsets(self, path: str) -> Array:
         """(n + 1,) where each row's items begin."""
@@ -86,15 +76,25 @@ class ImportedRows:
         offsets = self.offsets(path)
         first = int(np.searchsorted(offsets, lo, side="right")) - 1
         last = int(np.searchsorted(offsets, hi, side="left"))
-        for a, b in to_ranges(self._positions[first:last]):
-            for start, end in self._streams[path].blocks(a, b):
-                values = self._values(self._streams[path], start, end)
-                assert isinstance(values, Ragged)
-                begin = int(offsets[first])
-                mine = values.items[max(0, lo - begin) : max(0, hi - begin)]
-                out[: len(mine)] = mine
-                out = out[len(mine) :]
-                first += end - start
+        begin = int(offsets[first])
+        for values in self._blocks(path, first, last):
+            assert isinstance(values, Ragged)
+            items = values.items[max(0, lo - begin) : max(0, hi - begin)]
+            out[: len(items)] = items
+            out = out[len(items) :]
+            begin += len(values.items)
+
+
+def _refuse_bad_values(stream: Stream, lo: int, hi: int, values: Values) -> None:
+    problems = stream.problems(lo, hi, values)
+    if not problems:
+        return
+    position, why = min(problems.items())
+    more = f" (and in {len(problems) - 1} more samples of the next {hi - lo})" if len(problems) > 1 else ""
+    keep = "keep it with finite: false in a schema, " if "finite value" in why else ""
+    raise ShardError(
+        f"{stream.place(position)}: {why}{more}; mend it, {keep}or leave such samples out with bad_values: drop"
+    )
 
 
 def write_shard(
