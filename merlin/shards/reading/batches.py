@@ -6,8 +6,11 @@ Columns of small rows are kept in memory, row after row, so that twenty scalars 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,17 +38,12 @@ class _Table:
     values: Array | None = field(default=None, repr=False)  # (rows of the data set, columns, *shape)
 
     def nbytes(self, num_rows: int) -> int:
-        return num_rows * len(self.paths) * self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return num_rows * len(self.paths) * self.dtype.itemsize * prod(self.shape)
 
     def load(self, store: Store) -> Array:
         if self.values is None:
             values = np.empty((store.num_rows, len(self.paths), *self.shape), self.dtype)
-            for shard, lo, hi in zip(
-                range(len(store.data.shards)),
-                store.starts[:-1].tolist(),
-                store.starts[1:].tolist(),
-                strict=True,
-            ):
+            for shard, (lo, hi) in enumerate(pairwise(store.starts.tolist())):
                 for i, path in enumerate(self.paths):
                     values[lo:hi, i] = store.read(path, shard, 0, hi - lo)
             self.values = values
@@ -68,17 +66,22 @@ class Plan:
     tables: list[_Table]
     others: dict[str, str]  # path by name, each gathered for itself
 
-    def __post_init__(self) -> None:
-        self.names = tuple(self.columns)
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def blocks(self, num: int) -> list[Array]:
+        """Memory for `num` rows of each table: (columns, num, *shape)."""
+        return [aligned_empty((len(t.paths), num, *t.shape), t.dtype) for t in self.tables]
 
 
-class Buffers(Mapping[str, Array]):
+class Buffers(dict[str, Array]):
     """Arrays (num, …) by name for `Ensemble.batch` to fill, each aligned so that filling it is fast."""
 
     def __init__(self, plan: Plan, store: Store, num: int) -> None:
         self.plan = plan
         self.num = num
-        self.blocks = [aligned_empty((len(t.paths), num, *t.shape), t.dtype) for t in plan.tables]
+        self.blocks = plan.blocks(num)
         found = {
             name: block[i]
             for table, block in zip(plan.tables, self.blocks, strict=True)
@@ -87,16 +90,7 @@ class Buffers(Mapping[str, Array]):
         for name, path in plan.others.items():
             dtype, shape = store.layout(path)
             found[name] = aligned_empty((num, *shape), dtype)
-        self.arrays: dict[str, Array] = {name: found[name] for name in plan.names}
-
-    def __getitem__(self, name: str) -> Array:
-        return self.arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
+        super().__init__((name, found[name]) for name in plan.names)
 
 
 class Batches:
@@ -142,26 +136,22 @@ class Batches:
 
     def gather(self, plan: Plan, rows: Array, out: Mapping[str, Array] | None) -> dict[str, Array]:
         """Rows (n,) of the data set, into the arrays of `out` where it has them."""
-        if isinstance(out, Buffers) and out.plan is plan and out.num == len(rows):
-            self._fill(plan, rows, out.blocks, out.arrays)
-            return dict(out.arrays)
-        given = {} if out is None else out
-        found: dict[str, Array] = {}
-        for name, path in plan.columns.items():
-            dtype, shape = self._store.layout(path)
+        if not isinstance(out, Buffers) or out.plan is not plan or out.num != len(rows):
+            given, out = out or {}, Buffers(plan, self._store, len(rows))
+        else:
+            given = {}
+        for name in plan.names:
             if name in given:
-                found[name] = check_out(given[name], dtype, (len(rows), *shape))
-            elif name in plan.others:
-                found[name] = aligned_empty((len(rows), *shape), dtype)
-        blocks = [aligned_empty((len(t.paths), len(rows), *t.shape), t.dtype) for t in plan.tables]
-        self._fill(plan, rows, blocks, found)
-        for table, block in zip(plan.tables, blocks, strict=True):
-            for name, values in zip(table.names, block, strict=True):
-                if name in found:
-                    np.copyto(found[name], values)
-                else:
-                    found[name] = values
-        return {name: found[name] for name in plan.columns}
+                values = check_out(given[name], out[name].dtype, out[name].shape)
+                if name in plan.others:
+                    out[name] = values
+        self._fill(plan, rows, out.blocks, out)
+        found = dict(out)
+        for name in given:
+            if name in found and name not in plan.others:
+                np.copyto(given[name], found[name])
+                found[name] = given[name]
+        return found
 
     def _fill(self, plan: Plan, rows: Array, blocks: Sequence[Array], arrays: Mapping[str, Array]) -> None:
         for table, block in zip(plan.tables, blocks, strict=True):

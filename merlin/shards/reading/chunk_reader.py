@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,7 @@ import numpy as np
 from merlin.base.codecs.codec import DecodeError
 from merlin.shards.reading.shard_file import Chunked, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
-from merlin.shards.reading.sharing import Cache
-from merlin.shards.reading.workers import Workers
+from merlin.shards.reading.sharing import Cache, Workers
 
 Array = np.ndarray[Any, Any]
 
@@ -52,10 +52,9 @@ class ChunkReader:
         self._workers.run([partial(self._work, jobs[i::num], target) for i in range(num)])
 
     def _is_worth_keeping(self, path: str) -> bool:
-        """Whether the cache can hold the whole column, so that it is still there when it is wanted again."""
+        """The cache can hold the complete column, so that it is still there when it is wanted again."""
         dtype, shape = self._files.layout(path)
-        num = sum(shard.num_rows for shard in self._files.data.shards)
-        return num * dtype.itemsize * int(np.prod(shape, dtype=np.int64)) <= self._cache.limit
+        return self._files.data.num_rows * dtype.itemsize * prod(shape) <= self._cache.limit
 
     def _work(self, jobs: Sequence[_Job], target: _Target) -> None:
         for job in jobs:

@@ -1,8 +1,7 @@
-"""Read rows of a columnar file, a bundle or a shard, at the speed of the disk."""
+"""Read rows of a columnar file, as bundles are, at the speed of the disk."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
-from merlin.shards.format.shard_info import FILTERED
 
 Array = np.ndarray[Any, Any]
 
@@ -70,10 +68,13 @@ class ColumnReader:
                         f"{path}: expected {format_name} version {version}, found {found[0]} {found[1]}"
                     )
                 self.rows: Array = file["row"][()]
-                self.attempts: Array = _attempts(file, len(self.rows))
-                self.filtered = _filtered(file)  # rows that a filter rejected, by expression
+                self.attempts: Array = np.full(len(self.rows), file.attrs.get("attempt", 0), dtype="<i4")
+                filtered = file["filtered"].values() if "filtered" in file else ()
+                self.filtered: dict[str, Array] = {
+                    str(each.attrs["expression"]): each[()] for each in filtered
+                }
                 self._places: dict[str, _Place] = {}
-                _find_places(file["fields"], self._places)
+                file["fields"].visititems(self._add_place)
         except (OSError, KeyError, RuntimeError, ValueError) as e:
             raise ShardError(f"{path}: cannot be read: {e}") from e
 
@@ -89,6 +90,13 @@ class ColumnReader:
             position = place.offset + lo * (out.nbytes // max(1, len(out)))
             self._read_bytes(name, out.reshape(-1).view(np.uint8).data, position)
 
+    def _add_place(self, _: str, node: Any) -> None:
+        if hasattr(node, "dtype"):  # a data set, and no group
+            is_text = node.dtype.kind == "O"
+            self._places[node.name[1:]] = _Place(
+                node.dtype, node.shape, None if is_text else node.id.get_offset()
+            )
+
     def offsets(self, name: str) -> Array:
         """(n + 1,) of a ragged field: where the items of each of its rows begin."""
         found = np.empty(len(self.rows) + 1, np.int64)
@@ -96,7 +104,7 @@ class ColumnReader:
         return found
 
     def close(self) -> None:
-        """Nothing: `files` has what is open."""
+        """Do nothing: `files` has what is open."""
 
     def _read_bytes(self, name: str, data: memoryview, position: int) -> None:
         descriptor = self._files.get(self.path, self._open)
@@ -126,34 +134,3 @@ class ColumnReader:
 
         file = h5py.File(self.path, "r", locking=False)
         return file, file.close
-
-
-def _attempts(file: Any, num_rows: int) -> Array:
-    if "provenance/attempt" in file:
-        return np.asarray(file["provenance/attempt"][()])
-    return np.full(num_rows, int(file.attrs.get("attempt", 0)), dtype="<i4")
-
-
-def _filtered(file: Any) -> dict[str, Array]:
-    """A bundle has the rows in data sets, a shard in a text."""
-    if "filtered" in file:
-        return {str(one.attrs["expression"]): one[()] for one in file["filtered"].values()}
-    if FILTERED not in file:
-        return {}
-    listed = json.loads(file[FILTERED].asstr()[()])
-    return {
-        expression: np.concatenate([np.arange(a, b, dtype="<i8") for a, b in ranges])
-        for expression, ranges in listed.items()
-        if ranges
-    }
-
-
-def _find_places(group: Any, places: dict[str, _Place]) -> None:
-    import h5py
-
-    for node in group.values():
-        if isinstance(node, h5py.Group):
-            _find_places(node, places)
-            continue
-        text = node.dtype.kind == "O"
-        places[node.name[1:]] = _Place(node.dtype, node.shape, None if text else node.id.get_offset())

@@ -44,17 +44,15 @@ class LazyArray:
         number = as_number(key)
         if number is not None:
             row = self._rows.one(number)
-            if not rest:
-                return self._store.one_row(self._path, row)
             return self._store.read_rows(self._path, row, row + 1)[(0, *rest)]
+        if not isinstance(key, slice):
+            return self._take(np.asarray(key), rest)
         stretch = self._rows.stretch(key)
         if stretch is not None:
             values = self._store.read_rows(self._path, *stretch)
-            return values[(slice(None), *rest)] if rest else values
-        if isinstance(key, slice):
+        else:
             values = self._store.take_rows(self._path, self._rows.many(key))
-            return values[(slice(None), *rest)] if rest else values
-        return self._take(np.asarray(key), rest)
+        return values[(slice(None), *rest)] if rest else values
 
     def _split(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
         """What chooses samples, and the rest."""
@@ -71,9 +69,8 @@ class LazyArray:
 
     def _take(self, keys: Array, rest: tuple[Any, ...]) -> Array:
         """Samples by integers of any shape or a mask; arrays among the rest go along with these, as in NumPy."""
-        values = self._store.take_rows(
-            self._path, self._rows.many(keys if keys.dtype == bool else keys.reshape(-1))
-        )
+        flat = keys if keys.dtype == bool else keys.reshape(-1)
+        values = self._store.take_rows(self._path, self._rows.many(flat))
         if keys.ndim > 1 or not all(map(_is_basic, rest)):
             places = np.arange(len(values))
             places = places if keys.dtype == bool else places.reshape(keys.shape)

@@ -33,7 +33,7 @@ class MappedColumn:
         dtype, shape = files.layout(path)
         self._files = files
         self._path = path
-        self.item_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        self.item_bytes = dtype.itemsize * math.prod(shape)
         self._alignment = self._align(capacities)
         unit = math.lcm(self.item_bytes, self._alignment)
         ends = np.cumsum(-(-capacities // unit), dtype=np.int64)
@@ -60,11 +60,11 @@ class MappedColumn:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every part is there."""
+        """Every part is there."""
         return not self._num_missing
 
     def place(self, shards: Array) -> bool:
-        """See to it that the parts of `shards` (n,) are there; False if this column cannot be read this way."""
+        """Place the parts of `shards` (n,) that are not there yet; False if this column cannot be read this way."""
         if not self._num_missing:
             return True
         for shard in np.unique(shards[~self._is_placed[shards]]).tolist():
@@ -91,14 +91,11 @@ class MappedColumn:
             at = self._begin_for(stored.offset) + int(self.first[shard]) * self.item_bytes
             if stored.offset % PAGE and size > _COPIED_BYTES:
                 return False
-            descriptor = file.open_descriptor()
-            try:
+            with file.opened() as descriptor:
                 if stored.offset % PAGE:
                     self._range.write(at, os.pread(descriptor, size, stored.offset))
                 else:
                     self._range.place(at, descriptor, stored.offset, size)
-            finally:
-                os.close(descriptor)
             return True
 
         try:

@@ -7,15 +7,17 @@ ones as stored bytes. Only text, and what no other way is known for, is read thr
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from merlin.base.codecs.pipeline import Pipeline, make_pipeline
 from merlin.errors import ShardError, command_line
+from merlin.shards.format.manifest_file import DataSet, ShardEntry
 from merlin.shards.format.shard_info import SHARD_FORMAT, SHARD_VERSION
 from merlin.shards.reading.address_range import map_file
 from merlin.shards.reading.chunks import stored_chunks, stored_filters
@@ -25,16 +27,6 @@ Array = np.ndarray[Any, Any]
 
 class ReplacedError(Exception):
     """Another file has taken the shard's name since it was opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a column has to be, as the manifest says."""
-
-    path: str  # "fields/image"
-    dtype: np.dtype[Any]  # object: text
-    shape: tuple[int, ...]  # of one item
-    num: int | None  # items; None: any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +60,6 @@ class ThroughLibrary:
 Stored = Contiguous | Chunked | ThroughLibrary
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a shard's attributes have to say; a study_id of "" may be any."""
-
-    shard: int
-    lo: int
-    hi: int
-    study_id: str
-
-
 class ShardFile:
     """One shard. Raises ShardError for a file that is missing, damaged or not the one expected.
 
@@ -85,9 +67,9 @@ class ShardFile:
     found out about columns stays. All of it is about one file: ReplacedError if the name leads to another now.
     """
 
-    def __init__(self, path: Path, expected: Expected) -> None:
-        self.path = path
-        self._expected = expected
+    def __init__(self, data: DataSet, entry: ShardEntry) -> None:
+        self.path = data.directory / entry.file
+        self._entry, self._study_id = entry, data.study_id_of(entry.lo)
         self._identity: tuple[int, ...] | None = None
         self._columns: dict[str, Stored] = {}
         self.handle: Any = None
@@ -123,72 +105,66 @@ class ShardFile:
             raise ReplacedError
 
     def _check_attributes(self, attributes: Any) -> None:
-        expected = self._expected
+        entry, study_id = self._entry, self._study_id
         found = (attributes["format"], int(attributes["version"]))
         if found != (SHARD_FORMAT, SHARD_VERSION):
             wanted = f"{SHARD_FORMAT} version {SHARD_VERSION}"
             raise ShardError(f"{self.path}: expected {wanted}, found {found[0]} {found[1]}")
         place = tuple(int(attributes[name]) for name in ("shard", "row_lo", "row_hi"))
-        if place != (expected.shard, expected.lo, expected.hi):
+        if place != (entry.shard, entry.lo, entry.hi):
             raise self.damaged(
                 f"a foreign shard: number {place[0]} with rows {place[1]} to {place[2]}, where "
-                f"{expected.shard} with rows {expected.lo} to {expected.hi} belongs"
+                f"{entry.shard} with rows {entry.lo} to {entry.hi} belongs"
             )
-        if expected.study_id and attributes["study_id"] != expected.study_id:
+        if study_id and attributes["study_id"] != study_id:
             raise self.damaged(f"a foreign shard, of study {attributes['study_id']}")
 
     def map(self) -> Array:
         """The file's bytes, mapped."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY)
-            try:
-                self._check_identity(os.fstat(descriptor))
+            with self.opened() as descriptor:
                 return map_file(descriptor)
-            finally:
-                os.close(descriptor)
         except (OSError, ValueError) as e:
             raise self.damaged(f"cannot be mapped: {e}") from e
 
-    def open_descriptor(self) -> int:
-        """A descriptor of the file, for the caller to close."""
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor of the file."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except OSError as e:
             raise self.damaged(f"cannot be opened: {e}") from e
         try:
             self._check_identity(os.fstat(descriptor))
-        except BaseException:
+            yield descriptor
+        finally:
             os.close(descriptor)
-            raise
-        return descriptor
 
     def known(self, path: str) -> Stored | None:
         """Where a column lies, if `find` was asked before."""
         return self._columns.get(path)
 
-    def find(self, wanted: Wanted) -> Stored:
-        """Where a column lies; needs `handle`."""
+    def find(self, path: str, dtype: np.dtype[Any], item_shape: tuple[int, ...], num: int | None) -> Stored:
+        """Where a column lies that should have `num` items (None: any number) of this shape; needs `handle`."""
         try:
-            dataset = self.handle[wanted.path]
-            shape, dtype = dataset.shape, dataset.dtype
-            num = shape[0] if wanted.num is None else wanted.num
-            if shape != (num, *wanted.shape):
-                raise self.damaged(f"{wanted.path} has shape {shape}, expected {(num, *wanted.shape)}")
-            if dtype != wanted.dtype:
-                raise self.damaged(f"{wanted.path} is {dtype}, expected {wanted.dtype}")
-            stored = self._place(dataset, wanted, num)
+            dataset = self.handle[path]
+            shape = (dataset.shape[0] if num is None else num, *item_shape)
+            if dataset.shape != shape:
+                raise self.damaged(f"{path} has shape {dataset.shape}, expected {shape}")
+            if dataset.dtype != dtype:
+                raise self.damaged(f"{path} is {dataset.dtype}, expected {dtype}")
+            stored = self._place(dataset)
         except KeyError:
-            raise self.damaged(f"there is no '{wanted.path}' in it") from None
+            raise self.damaged(f"there is no '{path}' in it") from None
         except (OSError, ValueError, TypeError, RuntimeError) as e:
-            raise self.damaged(f"{wanted.path} cannot be read: {e}") from e
-        self._columns[wanted.path] = stored
+            raise self.damaged(f"{path} cannot be read: {e}") from e
+        self._columns[path] = stored
         return stored
 
-    def _place(self, dataset: Any, wanted: Wanted, num: int) -> Stored:
-        assert self._identity is not None
-        chunks = dataset.chunks
-        num_bytes = num * wanted.dtype.itemsize * prod(wanted.shape)
-        if wanted.dtype.kind == "O":
+    def _place(self, dataset: Any) -> Stored:
+        num, chunks = dataset.shape[0], dataset.chunks
+        num_bytes = dataset.dtype.itemsize * prod(dataset.shape)
+        if dataset.dtype.kind == "O":
             return ThroughLibrary(num, max(1, num))
         if not num_bytes:
             return Contiguous(num, 0)
@@ -196,15 +172,18 @@ class ShardFile:
             offset = dataset.id.get_offset()
             if offset is None:
                 return ThroughLibrary(num, num)
-            if offset + num_bytes > self._identity[2]:
-                raise self.damaged(f"it ends before the end of {wanted.path}")
+            self._require_bytes(dataset, offset + num_bytes)
             return Contiguous(num, offset)
         stored = self._chunked(dataset, num) if chunks[1:] == dataset.shape[1:] else None
         return ThroughLibrary(num, int(chunks[0])) if stored is None else stored
 
+    def _require_bytes(self, dataset: Any, end: int) -> None:
+        assert self._identity is not None
+        if end > self._identity[2]:
+            raise self.damaged(f"it ends before the end of {dataset.name[1:]}")
+
     def _chunked(self, dataset: Any, num: int) -> Chunked | None:
         """None if only the library can read it, as when a chunk was never written."""
-        assert self._identity is not None
         import hdf5plugin  # noqa: F401 - registers the decompressors, should the library have to read
 
         rows = int(dataset.chunks[0])
@@ -214,8 +193,7 @@ class ShardFile:
         begins = np.arange(-(-num // rows), dtype=np.int64) * rows
         if pipeline is None or not np.array_equal(table[:, 0], begins):
             return None
-        if int((table[:, 1] + table[:, 2]).max()) > self._identity[2]:
-            raise self.damaged(f"it ends before the end of {dataset.name}")
+        self._require_bytes(dataset, int((table[:, 1] + table[:, 2]).max()))
         return Chunked(num, rows, table[:, 1].copy(), table[:, 2].copy(), table[:, 3].astype("u4"), pipeline)
 
     def close(self) -> None:

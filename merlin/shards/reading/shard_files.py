@@ -17,7 +17,7 @@ from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet
 from merlin.shards.reading.address_range import is_supported, map_limit
-from merlin.shards.reading.shard_file import Expected, ReplacedError, ShardFile, Stored, Wanted
+from merlin.shards.reading.shard_file import ReplacedError, ShardFile, Stored
 from merlin.shards.reading.sharing import ForkLock
 
 Array = np.ndarray[Any, Any]
@@ -66,16 +66,15 @@ class ShardFiles:
                 return known
             with self._lock:
                 self._handle(shard, file)
-                return file.find(self._wanted(shard, path))
+                return file.find(path, *self.layout(path), self._num_items(shard, path))
 
         return self.use(shard, find)
 
-    def _wanted(self, shard: int, path: str) -> Wanted:
-        dtype, shape = self.layout(path)
+    def _num_items(self, shard: int, path: str) -> int | None:
         num_rows = self.data.shards[shard].num_rows
         if not self.column(path).ragged:
-            return Wanted(path, dtype, shape, num_rows)
-        return Wanted(path, dtype, shape, num_rows + 1 if path.endswith("/offsets") else None)
+            return num_rows
+        return num_rows + 1 if path.endswith("/offsets") else None
 
     def use(self, shard: int, action: Callable[[ShardFile], T]) -> T:
         """Do something with a shard's file; once more with the new file, if it was replaced meanwhile."""
@@ -94,9 +93,7 @@ class ShardFiles:
             self._after_fork()
         file = self._files.get(shard)
         if file is None:
-            entry = self.data.shards[shard]
-            expected = Expected(entry.shard, entry.lo, entry.hi, self.data.study_id_of(entry.lo))
-            file = self._files.setdefault(shard, ShardFile(self.data.directory / entry.file, expected))
+            file = self._files.setdefault(shard, ShardFile(self.data, self.data.shards[shard]))
         return file
 
     def _after_fork(self) -> None:

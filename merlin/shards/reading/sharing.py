@@ -1,4 +1,4 @@
-"""What threads share and a forked child gets anew: a lock, and a cache with a limit in bytes."""
+"""What threads share and a forked child gets anew: a lock, a cache with a limit in bytes, a pool of threads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+_MAX_THREADS = 16  # that decompress
 
 
 class ForkLock:
@@ -82,3 +85,39 @@ def _size(values: Array) -> int:
     if values.dtype.kind != "O":
         return values.nbytes
     return values.nbytes + sum(map(sys.getsizeof, values.ravel().tolist()))
+
+
+class Workers:
+    """`threads` threads at most, the caller's among them; None: one for each core, 16 at most."""
+
+    def __init__(self, threads: int | None) -> None:
+        self.threads = (
+            max(1, threads) if threads is not None else min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+        )
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+
+    def run(self, parts: Sequence[Callable[[], None]]) -> None:
+        """Run all parts, the first one here; return when all have ended, and raise the first error of any."""
+        if len(parts) < 2 or self.threads < 2:
+            for part in parts:
+                part()
+            return
+        others = [self._workers().submit(part) for part in parts[1:]]
+        try:
+            parts[0]()
+        finally:
+            errors = [future.exception() for future in others]  # no thread works on the parts any more
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _workers(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._pid != os.getpid():
+            self._pool, self._pid = ThreadPoolExecutor(self.threads - 1, "merlin-reader"), os.getpid()
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None and self._pid == os.getpid():
+            self._pool.shutdown()
+        self._pool = None

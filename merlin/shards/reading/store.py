@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,7 @@ from merlin.shards.reading.chunk_reader import ChunkReader, Share
 from merlin.shards.reading.mapped_column import MappedColumn
 from merlin.shards.reading.shard_file import Chunked, Contiguous, ReplacedError, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
-from merlin.shards.reading.sharing import Cache, ForkLock
-from merlin.shards.reading.workers import Workers
+from merlin.shards.reading.sharing import Cache, ForkLock, Workers
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,7 @@ class Store:
 
     def item_bytes(self, path: str) -> int:
         dtype, shape = self.layout(path)
-        return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return dtype.itemsize * prod(shape)
 
     def locate(self, row: int) -> tuple[int, int]:
         """(shard, row in it)."""
@@ -84,10 +84,6 @@ class Store:
             lo, shard = end, shard + 1
 
     # rows of a column with one item for each
-
-    def one_row(self, path: str, row: int) -> Any:
-        shard, local = self.locate(row)
-        return self.read(path, shard, local, local + 1)[0]
 
     def read_rows(self, path: str, lo: int, hi: int) -> Array:
         """Rows [lo, hi): a read-only view of mapped files if they lie together, else a copy."""
