@@ -281,7 +281,7 @@ def test_statistics_are_per_channel_and_the_same_as_over_the_whole(tmp_path):
     study = make_study(tmp_path)
     study.collect_all()
     study.finish()
-    by_name = {f.name: f.statistics for f in describe(study.directory).fields}
+    by_name = {f.info.name: f.info.statistics for f in describe(study.directory).fields}
     image = values_of(np.arange(50))["image"].astype(np.float64)
     assert by_name["image"].count == (50 * 30, 50 * 30)
     np.testing.assert_allclose(by_name["image"].mean, image.mean(axis=(0, 1, 2)))
