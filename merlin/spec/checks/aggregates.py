@@ -51,35 +51,25 @@ def _check_taken_names(fields: Entry, findings: Findings) -> None:
         for role in block.get("members").mapping:
             taken = fields.get(f"{graph}.{role}")
             if not taken.is_null:
-                findings.error(
-                    taken.key_place,
+                message, hint = (
                     f"{graph}.{role} is a member of the graph {graph}",
-                    text=f"{graph}.{role}",
-                    hint="give the field another name",
-                    code="bad-name",
+                    "give the field another name",
                 )
+                findings.error(taken.key_place, message, text=f"{graph}.{role}", hint=hint, code="bad-name")
 
 
 def _check_cleanup(name: str, entry: Entry, collected: str, graph: StepGraph, findings: Findings) -> None:
     """Clean-up removes files of shell steps, and keeps those that a step after the aggregate reads."""
     if graph.kind(collected) == "function":
-        findings.warning(
-            entry.key_place,
-            f"step {collected!r} is a function and leaves no files, so there is nothing to clean up",
-            text="cleanup",
-            code="cleanup",
-        )
+        message = f"step {collected!r} is a function and leaves no files, so there is nothing to clean up"
+        findings.warning(entry.key_place, message, text="cleanup", code="cleanup")
     for other, step in graph.steps.items():
         texts = [step.get("run", key).text for key in ("cmd", "restart")]
         reads = any(t.name == f"{collected}.workspace" for text in texts for t in find_tokens(text))
         if reads and name in graph.ancestors(other):
-            findings.warning(
-                entry.key_place,
-                f"step {other!r} reads the files of {collected!r} after {name!r}, so none of them will be cleaned up",
-                text="cleanup",
-                hint=f"read the data set in step {other!r}, or leave cleanup out",
-                code="cleanup",
-            )
+            message = f"step {other!r} reads the files of {collected!r} after {name!r}, so none of them will be cleaned up"
+            hint = f"read the data set in step {other!r}, or leave cleanup out"
+            findings.warning(entry.key_place, message, text="cleanup", hint=hint, code="cleanup")
 
 
 def _check_source(name: str, step: Entry, graph: StepGraph, findings: Findings) -> str:
@@ -88,33 +78,22 @@ def _check_source(name: str, step: Entry, graph: StepGraph, findings: Findings) 
     entry = block.get("from")
     if entry.is_null:
         if len(set(depends)) != 1:
-            findings.error(
-                block.key_place,
-                f"aggregate of step {name!r} does not say from which step it collects",
-                hint="add from: <step>, and that step to depends",
-                code="aggregate-from",
-            )
+            message = f"aggregate of step {name!r} does not say from which step it collects"
+            hint = "add from: <step>, and that step to depends"
+            findings.error(block.key_place, message, hint=hint, code="aggregate-from")
             return ""
         source, place = depends[0], step.get("run", "depends").place
     else:
         source, place = funnel_base(entry.text), entry.place
         if source not in depends:
             exists = source in graph.steps
-            findings.error(
-                place,
-                f"aggregate of step {name!r} collects from {source!r}, which is not in its depends",
-                text=entry.text,
-                hint=f"add depends: [{source}]" if exists else allowed(source, depends, "in depends"),
-                code="aggregate-from",
-            )
+            message = f"aggregate of step {name!r} collects from {source!r}, which is not in its depends"
+            hint = f"add depends: [{source}]" if exists else allowed(source, depends, "in depends")
+            findings.error(place, message, text=entry.text, hint=hint, code="aggregate-from")
     if graph.kind(source) == "aggregate":
-        findings.error(
-            place,
-            f"step {name!r} collects from {source!r}, which is an aggregate itself",
-            text=source,
-            hint="collect from the step that makes the outputs",
-            code="aggregate-from",
-        )
+        message = f"step {name!r} collects from {source!r}, which is an aggregate itself"
+        hint = "collect from the step that makes the outputs"
+        findings.error(place, message, text=source, hint=hint, code="aggregate-from")
     return source
 
 
@@ -128,15 +107,9 @@ def _check_splits(splits: Entry, findings: Findings) -> None:
         except Problem:
             return  # the model says so
         if not 0 <= fraction <= 1:
-            findings.error(
-                item.place, f"split {name} is {fraction:g}", text=item.text, hint="0 to 1", code="splits"
-            )
+            message = f"split {name} is {fraction:g}"
+            findings.error(item.place, message, text=item.text, hint="0 to 1", code="splits")
         total += fraction
     if abs(total - 1) > 1e-6:
-        findings.error(
-            splits.key_place,
-            f"splits sum to {total:g}",
-            text="splits",
-            hint="they must sum to 1",
-            code="splits",
-        )
+        message, hint = f"splits sum to {total:g}", "they must sum to 1"
+        findings.error(splits.key_place, message, text="splits", hint=hint, code="splits")

@@ -1,4 +1,4 @@
-"""The fields of an aggregate: whether each can be what it says, and comes from somewhere."""
+"""Checks that each field of an aggregate can be what it says, and comes from somewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from merlin.base.document.scalars import Problem, to_bool, to_int
 from merlin.base.document.tree import MISSING, Entry, to_data
 from merlin.base.kinds import DTYPES, KINDS, MANTISSA_BITS, ROLES
 
-_OF_SHAPE_ALONE = ("layout", "channels", "axes")
+_OF_MEMBERS = (
+    *("layout", "channels", "axes", "shape", "key", "path", "column", "regex", "output", "expression"),
+    "keep_bits",
+)
 _SOURCES = ("file", "output", "expression")
 
 
@@ -39,7 +42,7 @@ class FieldChecker:
         self._storage(name, field)
 
     def check_form(self, name: str, field: Entry, role: str = "") -> None:
-        """Only whether kind, shape, axes, layout and channels agree; `role` is of a graph's member."""
+        """Check only that kind, shape, axes, layout and channels agree; `role` is that of a graph's member."""
         if role:
             self._member_form(name, role, field, field.get("dtype").text)
         else:
@@ -63,9 +66,8 @@ class FieldChecker:
         file = field.get("file") if given else inherited
         if self.source_kind == "cmd" and file.is_null and given != ["expression"]:
             message = f"field {name} does not say which file of step {self.source!r} holds it"
-            self._error(
-                field.key_place, message, name, "e.g. file: out.json with key: energy", "field-source"
-            )
+            hint = "e.g. file: out.json with key: energy"
+            self._error(field.key_place, message, name, hint, "field-source")
         elif self.source_kind == "function" and not file.is_null:
             message = (
                 f"field {name} names a file, but {self.source!r} is a function step, which returns arrays"
@@ -147,11 +149,8 @@ class FieldChecker:
             self._error(channels.place, message, "channels", f"e.g. layout: {letters}c", "layout")
             return
         axes = [axis.text for axis in field.get("axes").items]
-        at = (
-            axes.index("channel")
-            if not field.get("layout").text and "channel" in axes
-            else letters.index("c")
-        )
+        is_named = not field.get("layout").text and "channel" in axes
+        at = axes.index("channel") if is_named else letters.index("c")
         sizes = field.get("shape").items[shape_of(field)[0] :]
         if at < len(sizes) and sizes[at].text.isdigit() and int(sizes[at].text) != num:
             message = f"field {name} names {num} channels, but its shape has {sizes[at].text}"
@@ -165,56 +164,39 @@ class FieldChecker:
         self, name: str, field: Entry, inherited_dtype: str = "float64", inherited_codec: str = ""
     ) -> None:
         bits, dtype = field.get("keep_bits"), field.get("dtype").text or inherited_dtype
+        is_text = field.get("kind").text == "text"
         if not bits.is_null and dtype in DTYPES:
-            num = _number(bits)
-            if field.get("kind").text == "text" or dtype not in MANTISSA_BITS:
-                what = "text" if field.get("kind").text == "text" else dtype
-                message = f"field {name}: keep_bits is for floats, not for {what}"
+            has, num = 0 if is_text else MANTISSA_BITS.get(dtype, 0), _number(bits)
+            if not has:
+                message = f"field {name}: keep_bits is for floats, not for {'text' if is_text else dtype}"
                 self._error(bits.key_place, message, "keep_bits", code="keep-bits")
-            elif num is not None and num > MANTISSA_BITS[dtype]:
-                message = f"field {name}: {dtype} has {MANTISSA_BITS[dtype]} bits of mantissa, not {num}"
+            elif num is not None and num > has:
+                message = f"field {name}: {dtype} has {has} bits of mantissa, not {num}"
                 self._error(bits.place, message, bits.text, "leave keep_bits out to keep all", "keep-bits")
-        if field.get("kind").text == "text":
+        if is_text:
             _warn_of_no_compression(f"field {name}", field, "text is stored as it is", self.findings)
-            return
-        check_compression(f"field {name}", field, inherited_codec or self.codec, self.findings)
+        else:
+            check_compression(f"field {name}", field, inherited_codec or self.codec, self.findings)
 
     # ------------------------------------------------------------------ graphs
 
     def _graph(self, name: str, field: Entry) -> None:
         members = field.get("members")
-        for word in (
-            *_OF_SHAPE_ALONE,
-            "shape",
-            "key",
-            "path",
-            "column",
-            "regex",
-            "output",
-            "expression",
-            "keep_bits",
-        ):
+        for word in _OF_MEMBERS:
             entry = field.get(word)
             if not entry.is_null:
-                message = f"graph {name}: {word} belongs to its members"
-                self._error(
-                    entry.key_place, message, word, "e.g. members: {nodes: {" + word + ": …}}", "graph"
-                )
+                message, hint = f"graph {name}: {word} belongs to its members", f"nodes: {{{word}: …}}"
+                self._error(entry.key_place, message, word, f"e.g. members: {{{hint}}}", "graph")
         if not members.mapping:
             hint = 'e.g. members: {nodes: {shape: ["*", 8]}, edges: }'
             self._error(field.key_place, f"graph {name} has no members", name, hint, "graph")
             return
         if not {"nodes", "positions"} & members.mapping.keys():
-            self._error(
-                members.key_place, f"graph {name} has neither nodes nor positions", name, code="graph"
-            )
+            message = f"graph {name} has neither nodes nor positions"
+            self._error(members.key_place, message, name, code="graph")
         if "edge_features" in members.mapping and "edges" not in members.mapping:
-            self._error(
-                members.get("edge_features").key_place,
-                f"graph {name} has edge_features, and no edges",
-                "edge_features",
-                code="graph",
-            )
+            place, message = members.get("edge_features").key_place, "has edge_features, and no edges"
+            self._error(place, f"graph {name} {message}", "edge_features", code="graph")
         self._dtype(name, field)
         check_compression(f"graph {name}", field, self.codec, self.findings)
         for role, member in members.mapping.items():
@@ -237,9 +219,8 @@ class FieldChecker:
                 hint = "one row per edge: source and target; transpose [2, *]"
                 self._error(place, f'{name}: the shape of edges is ["*", 2]', name, hint, "shape")
             if dtype in DTYPES and "int" not in dtype:
-                self._error(
-                    member.get("dtype").place, f"{name}: edges are whole numbers", dtype, "int64", "dtype"
-                )
+                message = f"{name}: edges are whole numbers"
+                self._error(member.get("dtype").place, message, dtype, "int64", "dtype")
         elif role == "targets":
             if ragged:
                 hint = "what belongs to each node is in node_targets"
@@ -252,14 +233,14 @@ class FieldChecker:
 
 
 def shape_of(field: Entry) -> tuple[bool, int]:
-    """Whether the shape begins with any number of items, and how many other axes it has."""
+    """Return whether the shape begins with any number of items, and how many other axes it has."""
     items = field.get("shape").items
     ragged = bool(items) and (items[0].is_null or items[0].text == "*")
     return ragged, len(items) - ragged
 
 
 def check_compression(what: str, block: Entry, inherited: str, findings: Findings) -> None:
-    """Whether shuffle and level have a codec to be for, and that codec this level."""
+    """Check that shuffle and level have a codec to be for, and that this codec has the level."""
     if (block.get("compression").text or inherited) in ("", "none"):
         _warn_of_no_compression(what, block, "nothing compresses it", findings)
     check_level(what, block, findings)
@@ -275,7 +256,7 @@ def _warn_of_no_compression(what: str, block: Entry, why: str, findings: Finding
 
 
 def check_level(what: str, block: Entry, findings: Findings) -> None:
-    """Whether the codec has the level of compression that the block asks for."""
+    """Check that the codec has the level of compression that the block asks for."""
     level, codec = block.get("level"), CODECS.get(block.get("compression").text)
     num = _number(level)
     if num is not None and codec is not None and num not in codec.levels:
@@ -291,7 +272,7 @@ def _number(entry: Entry) -> int | None:
 
 
 def is_true(entry: Entry) -> bool:
-    """Whether a flag is set; a malformed one is not, and the model says so."""
+    """Return whether a flag is set; a malformed one is not, and the model says so."""
     try:
         return not entry.is_null and to_bool(to_data(entry))
     except Problem:
