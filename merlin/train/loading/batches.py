@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.aligned import aligned_empty
-from merlin.shards.reading.reader import Ensemble
-from merlin.train.loading.columns import Column
+from merlin.shards.format.column import Column
 from merlin.train.loading.scaling import Scaling
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +41,8 @@ class Source:
 class Item(Protocol):
     """A part of a batch, of one key or several."""
 
+    is_fixed: bool  # else its arrays have as many items as the samples of a batch have
+
     @property
     def keys(self) -> tuple[str, ...]: ...
 
@@ -48,9 +50,32 @@ class Item(Protocol):
         """The arrays that hold up to `num` samples."""
         ...
 
-    def read(self, source: Source, indices: Array, into: Mapping[str, Array] | None) -> dict[str, Array]:
-        """Read samples `indices`; returns the parts of the arrays `into` that they fill, or new arrays."""
+    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
+        """Read samples `indices` into arrays, which are there if the item is fixed; returns what they fill of them,
+        or new arrays."""
         ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """A field of a batch: the type that it has there, and how it is normalised."""
+
+    column: Column
+    dtype: np.dtype[Any]
+    scaling: Scaling | None
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+    def put(self, values: Array, out: Array | None) -> Array:
+        """`values`, normalised and converted, at the beginning of `out` or in an array of their own."""
+        target = np.empty(values.shape, self.dtype) if out is None else out[: len(values)]
+        if self.scaling is None:
+            target[...] = values
+        else:
+            self.scaling.apply(values, target)
+        return target
 
 
 @dataclass
@@ -64,6 +89,7 @@ class Matrix:
     columns: Sequence[Column]
     scaling: Scaling | None
     cache_bytes: int
+    is_fixed = True
     _cached: Array | None = field(default=None, repr=False)
 
     @property
@@ -88,12 +114,8 @@ class Matrix:
             self._gather(source, source.rows_of(np.arange(lo, lo + len(part))), part)
         self._cached = values
 
-    def read(self, source: Source, indices: Array, into: Mapping[str, Array] | None) -> dict[str, Array]:
-        out = (
-            new_arrays(self, source, len(indices))[self.key]
-            if into is None
-            else into[self.key][: len(indices)]
-        )
+    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
+        out = into[self.key][: len(indices)]
         self.prepare(source)
         if self._cached is None:
             self._gather(source, source.rows_of(indices), out)
@@ -106,7 +128,9 @@ class Matrix:
         place = 0
         for column in self.columns:
             width = len(column.column_names)
-            values[:, place : place + width] = np.reshape(column.read(source.ens, rows), (-1, width))
+            values[:, place : place + width] = np.reshape(
+                source.ens.column_at(column.path)[rows], (-1, width)
+            )
             place += width
         if self.scaling is None:
             out[...] = values
@@ -121,32 +145,29 @@ class Matrix:
 class Dense:
     """Fields of fixed shape, (n, *shape) each, gathered together."""
 
-    columns: Sequence[Column]
-    dtypes: Mapping[str, np.dtype[Any]]  # by name
-    scalings: Mapping[str, Scaling]
+    parts: Sequence[Part]
+    is_fixed = True
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
+        return tuple(part.name for part in self.parts)
 
     def layout(self, source: Source, num: int) -> Layout:
-        return {c.name: ((num, *c.shape), self.dtypes[c.name]) for c in self.columns}
+        return {part.name: ((num, *part.column.shape), part.dtype) for part in self.parts}
 
-    def read(self, source: Source, indices: Array, into: Mapping[str, Array] | None) -> dict[str, Array]:
+    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
         num = len(indices)
-        arrays = new_arrays(self, source, num) if into is None else into
-        out = {c.name: arrays[c.name][:num] for c in self.columns}
+        out = {key: into[key][:num] for key in self.keys}
         stored = {
-            c.name: out[c.name] if c.dtype == self.dtypes[c.name] else self._narrow(c, num)
-            for c in self.columns
+            part.name: out[part.name] if part.dtype == part.column.dtype else self._narrow(part.column, num)
+            for part in self.parts
         }
         source.ens.batch(source.rows_of(indices), list(stored), stored)
-        for name, values in stored.items():
-            if name in self.scalings:
-                self.scalings[name].apply(values, out[name])
-            elif values is not out[name]:
-                out[name][...] = values
+        for part in self.parts:
+            values, target = stored[part.name], out[part.name]
+            if part.scaling is not None or values is not target:
+                part.put(values, target)
         return out
 
     def _narrow(self, column: Column, num: int) -> Array:
@@ -158,11 +179,7 @@ class Dense:
         return kept[:num]
 
     def __reduce__(self) -> Any:
-        return Dense, (self.columns, self.dtypes, self.scalings)
-
-
-def new_arrays(item: Item, source: Source, num: int) -> dict[str, Array]:
-    return {key: aligned_empty(shape, dtype) for key, (shape, dtype) in item.layout(source, num).items()}
+        return Dense, (self.parts,)
 
 
 class BatchReader:
@@ -172,19 +189,9 @@ class BatchReader:
         self.source = source
         self.items = items
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(key for item in self.items for key in item.keys)
-
     def layout(self, num: int) -> Layout:
         """The arrays that hold any batch of up to `num` samples."""
         return {key: what for item in self.items for key, what in item.layout(self.source, num).items()}
-
-    def allocate(self, num: int) -> dict[str, Array]:
-        """Memory for batches of up to `num` samples."""
-        return {
-            key: array for item in self.items for key, array in new_arrays(item, self.source, num).items()
-        }
 
     def prepare(self) -> None:
         """Read what is kept in memory, e.g. before a process is forked that shall share it."""
@@ -197,6 +204,9 @@ class BatchReader:
 
         An array has n samples, or if it is of variable length as many items as these have.
         """
+        if into is None:
+            fixed = [item.layout(self.source, len(indices)) for item in self.items if item.is_fixed]
+            into = {key: aligned_empty(*what) for layout in fixed for key, what in layout.items()}
         batch: dict[str, Array] = {}
         for item in self.items:
             batch |= item.read(self.source, indices, into)

@@ -20,10 +20,11 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from merlin.errors import UsageError
+from merlin.shards.ensemble import Ensemble, open_shards
+from merlin.shards.format.column import Column
 from merlin.shards.format.digest import combine
-from merlin.shards.reading.reader import Ensemble, open_shards
-from merlin.train.loading.batches import FLOAT, Array, BatchReader, Dense, Item, Matrix, Source
-from merlin.train.loading.columns import Column, Columns, identity, refuse_text
+from merlin.train.loading.batches import FLOAT, Array, BatchReader, Dense, Item, Matrix, Part, Source
+from merlin.train.loading.columns import Columns, identity, refuse_text
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.order import Partition
 from merlin.train.loading.scaling import Scaling
@@ -102,7 +103,10 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         labels = columns.default_labels() if inputs is None else [columns.input(name) for name in inputs]
         refuse_text([*chosen, *labels])
         _refuse_unfit(labels)
-        self.normaliser = _normaliser(self.ens, normalise, [*chosen, *labels])
+        if normalise is not None and not isinstance(normalise, Normaliser):
+            # what is not read need not be fit for it: a constant field, for example
+            normalise = Normaliser.fit(self.ens, normalise, among=[*chosen, *labels])
+        self.normaliser: Normaliser | None = normalise
         wanted = {c.name for c in chosen} if stack_scalars is True else set(stack_scalars or ())
         self._stacked = [c for c in chosen if c.name in wanted and c.kind == "scalar" and not c.is_complex]
         self._single = [c for c in chosen if c not in self._stacked]
@@ -110,9 +114,8 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         self._layout, self._dtype, self._cache_bytes = layout, dtype, cache_bytes
         self._matrices: dict[str, Matrix] = {}
         self.keys = self._unique_keys()
-        self._whole = {c.name for c in self._single if c.ragged}  # a sample has as many as there are
-        self._scalings = self._all_scalings()
         self._moves = {c.name: move for c in self._single if (move := self._move(c)) is not None}
+        self._scalings = self._all_scalings()
         self._source: Source | None = Source(self.ens, _members(self.ens, split, self.partition))
         self._readers: dict[bool, BatchReader] = {}
 
@@ -168,8 +171,9 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
             made[key] = made[key].movedim(old, new)
         if not single:
             return made
-        names = {INPUTS, SCALARS, *(column.name for column in self._single)}
-        return {k: values if k in self._whole else values[0] for k, values in made.items() if k in names}
+        ragged = {column.name: column.ragged for column in self._single}  # a sample has its items alone
+        names = {INPUTS: False, SCALARS: False, **ragged}
+        return {key: values if names[key] else values[0] for key, values in made.items() if key in names}
 
     def finish(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Normalise and convert, on any device, the tensors of a raw reader."""
@@ -188,13 +192,10 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
 
     def _all_scalings(self) -> dict[str, Scaling | None]:
         """By key, for the layout that the batch has."""
-        found = {INPUTS: self._stack(self._labels)} if self._labels else {}
-        found |= {SCALARS: self._stack(self._stacked)} if self._stacked else {}
+        found = {key: matrix.scaling for key, matrix in self._matrices.items()}
         for column in self._single:
-            scaling, move = self._stored_scaling(column), self._move(column)
-            found[column.name] = (
-                scaling.moved(move[1]) if scaling is not None and move is not None else scaling
-            )
+            scaling, move = self._stored_scaling(column), self._moves.get(column.name)
+            found[column.name] = scaling if scaling is None or move is None else scaling.moved(move[1])
         return found
 
     def inverse(self, key: str, values: Any) -> Any:
@@ -215,24 +216,18 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         return tuple(keys)
 
     def _items(self, raw: bool) -> list[Item]:
-        items: list[Item] = []
-        if self._labels:
-            items.append(self._matrix(INPUTS, self._labels))
-        if self._stacked:
-            items.append(self._matrix(SCALARS, self._stacked))
-        dtypes = {c.name: c.dtype if raw else self._target(c) for c in self._single}
-        scalings = (
-            {} if raw else {c.name: s for c in self._single if (s := self._stored_scaling(c)) is not None}
-        )
-        dense = [c for c in self._single if not c.ragged and not c.graph]
-        if dense:
-            items.append(Dense(dense, dtypes, scalings))
-        items += [
-            Varied(c, dtypes[c.name], scalings.get(c.name)) for c in self._single if c.ragged and not c.graph
+        matrices = ((INPUTS, self._labels), (SCALARS, self._stacked))
+        items: list[Item] = [self._matrix(key, columns) for key, columns in matrices if columns]
+        parts = [
+            Part(c, c.dtype, None) if raw else Part(c, self._target(c), self._stored_scaling(c))
+            for c in self._single
         ]
-        for graph in dict.fromkeys(c.graph for c in self._single if c.graph):
-            members = [c for c in self._single if c.graph == graph]
-            items.append(Graphs(graph, members, dtypes, scalings))
+        plain = [part for part in parts if not part.column.graph]
+        if dense := [part for part in plain if not part.column.ragged]:
+            items.append(Dense(dense))
+        items += [Varied(part) for part in plain if part.column.ragged]
+        for graph in dict.fromkeys(part.column.graph for part in parts if part.column.graph):
+            items.append(Graphs(graph, [part for part in parts if part.column.graph == graph]))
         return items
 
     def _matrix(self, key: str, columns: Sequence[Column]) -> Matrix:
@@ -251,14 +246,17 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
 
     def _target(self, column: Column) -> np.dtype[Any]:
         """The type of a field in a batch."""
-        converted = self._stored_scaling(column) is not None or (self._dtype is not None and column.is_real)
+        converted = self._stored_scaling(column) is not None or (
+            self._dtype is not None and column.dtype.kind == "f"
+        )
         return FLOAT if converted else column.dtype
 
     def _move(self, column: Column) -> tuple[int, int] | None:
         """From where to where the axis of the channels moves, counted from the end."""
-        if self._layout is None or column.axis is None or column.kind not in ("image", "volume"):
+        axis, num = column.channel_axis, len(column.shape)
+        if self._layout is None or axis is None or column.kind not in ("image", "volume"):
             return None
-        return column.axis, -len(column.shape) if self._layout == "chw" else -1
+        return axis - num, -num if self._layout == "chw" else -1
 
     def _checked(self, indices: Any) -> Array:
         """Sample numbers (n,) int64 in [0, len); negative ones count from the end."""
@@ -294,10 +292,3 @@ def _members(ens: Ensemble, split: str | None, partition: Partition | None) -> A
         raise UsageError(f"no split '{split}' in {ens.path}; there are: {', '.join(ens.splits) or 'none'}")
     rows = np.arange(len(ens)) if split is None else ens.splits[split]
     return rows if partition is None else rows[partition.select(ens.sample_id[rows])]
-
-
-def _normaliser(ens: Ensemble, given: Any, chosen: list[Column]) -> Normaliser | None:
-    """What is not read need not be fit for it: a constant field, for example."""
-    if given is None or isinstance(given, Normaliser):
-        return given
-    return Normaliser.fit(ens, given, among=chosen)

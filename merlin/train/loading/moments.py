@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from merlin.base.files import write_text
 from merlin.errors import UsageError
+from merlin.shards.ensemble import Ensemble
+from merlin.shards.format.column import Column
 from merlin.shards.format.digest import combine
 from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.segments import Ragged
 from merlin.shards.format.statistics import Accumulator, Statistics
-from merlin.train.loading.columns import Column, identity
+from merlin.train.loading.columns import identity
 from merlin.train.loading.scaling import Scaling
-
-if TYPE_CHECKING:
-    from merlin.shards.reading.reader import Ensemble
 
 Progress = Callable[[str, int, int], None]  # column, samples read, samples in all
 
@@ -70,11 +69,10 @@ class Moments:
         return computed
 
     def _compute(self, column: Column, rows: Any, scaling: Scaling | None) -> Statistics:
-        axis = None if column.axis is None else column.axis + len(column.shape)
-        statistics = Accumulator(column.shape, axis)
+        statistics = Accumulator(column.shape, column.channel_axis)
         step = self._rows_at_once(column)
         for lo in range(0, len(rows), step):
-            read = column.read(self._ens, rows[lo : lo + step])
+            read = self._ens.column_at(column.path)[rows[lo : lo + step]]
             values = read.items if isinstance(read, Ragged) else read
             if scaling is not None:
                 made = np.empty(values.shape, np.result_type(values.dtype, np.float32))

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, get_args
 
 from merlin.base.files import write_text
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import ShardError, UsageError
+from merlin.shards.ensemble import Ensemble
+from merlin.shards.format.column import Column
 from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.statistics import Statistics
-from merlin.train.loading.columns import Column, Columns, refuse_text
+from merlin.train.loading.columns import Columns, refuse_text
 from merlin.train.loading.moments import Moments, Progress
 from merlin.train.loading.scaling import Scaling
-
-if TYPE_CHECKING:
-    from merlin.shards.reading.reader import Ensemble
 
 FORMAT = "merlin-normalisation"
 VERSION = 1
 _LEAST_SPREAD = 1e-6  # of the logarithm's argument, as a fraction of max - min, where values are not positive
-_RANKS = {"fields": 0, "inputs": 1, "scalars": 2}  # a later group overrules
+
+MethodName = Literal["standard", "minmax", "scale", "log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Method:
     far are raised to that least value before the logarithm is taken.
     """
 
-    name: Literal["standard", "minmax", "scale", "log"]
+    name: MethodName
     range: tuple[float, float] = (0.0, 1.0)
     offset: float | None = None
 
@@ -50,7 +51,7 @@ class Method:
         if isinstance(given, Method):
             return given
         values = {"name": given} if isinstance(given, str) else given
-        known = ("standard", "minmax", "scale", "log")
+        known = get_args(MethodName)
         if not isinstance(values, Mapping) or values.get("name") not in known:
             raise UsageError(
                 f"unknown normalisation {given!r}; known: {', '.join(known)}, or None to do without"
@@ -97,11 +98,7 @@ class Normaliser:
         return self.scalings.get(column.path)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "scalings": {path: asdict(scaling) for path, scaling in self.scalings.items()},
-        }
+        return {"format": FORMAT, "version": VERSION, "scalings": to_plain(self.scalings)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Normaliser:
@@ -109,8 +106,8 @@ class Normaliser:
         try:
             if (data["format"], data["version"]) != (FORMAT, VERSION):
                 raise ShardError(f"not a {FORMAT} of version {VERSION}: {data['format']} {data['version']}")
-            return cls({path: Scaling.from_json(entry) for path, entry in data["scalings"].items()})
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            return cls(as_kind(data["scalings"], dict[str, Scaling]))
+        except (KeyError, TypeError, ValueError) as e:
             raise ShardError(f"not a readable normalisation: {e!r}") from e
 
     def save(self, path: str | Path) -> None:
@@ -126,20 +123,21 @@ class Normaliser:
 
 def _choose(columns: Columns, methods: Any, among: Collection[Column] | None) -> dict[Column, Method]:
     """Columns to normalise and how; groups first, so that single names overrule them."""
-    labels = [*columns.inputs.values(), *columns.parameters.values()]
-    groups = {
+    labels = [c for c in (*columns.inputs.values(), *columns.parameters.values()) if c.dtype.kind in "iuf"]
+    fields = [c for c in columns.fields.values() if c.dtype.kind == "f"]
+    groups = {  # a later one overrules those before
+        "fields": fields,
         "inputs": labels,
-        "fields": list(columns.fields.values()),
-        "scalars": [column for column in columns.fields.values() if column.kind == "scalar"],
+        "scalars": [column for column in fields if column.kind == "scalar"],
     }
     if not isinstance(methods, Mapping) or "name" in methods:
         methods = {"inputs": methods, "fields": methods}
     meant = None if among is None else {column.path for column in among}
     chosen: dict[Column, Method | None] = {}
-    for name in sorted(methods, key=lambda name: _RANKS.get(name, len(_RANKS))):
+    for name in (*(n for n in groups if n in methods), *(n for n in methods if n not in groups)):
         method = None if methods[name] is None else Method.of(methods[name])
         if name in groups:
-            found = [c for c in groups[name] if c.is_real and (meant is None or c.path in meant)]
+            found = [column for column in groups[name] if meant is None or column.path in meant]
         else:
             found = [columns.find(name)]
         refuse_text(found)
@@ -159,8 +157,10 @@ def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> 
             'split with Normaliser.fit(…, over="train"), or leave it out'
         )
     _require_spread(column, plain, over)
-    axis = column.axis if plain.num_channels > 1 else None
-    nothing = (None,) * plain.num_channels, (0.0,) * plain.num_channels
+    axis = None if column.channel_axis is None else column.channel_axis - len(column.shape)
+    axis = axis if plain.num_channels > 1 else None
+    num = plain.num_channels
+    nothing = (None,) * num, (0.0,) * num
     pairs = list(zip(plain.min, plain.max, strict=True))
     match method.name:
         case "standard":
@@ -173,12 +173,12 @@ def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> 
         case "scale":
             if not all(plain.mean):
                 raise UsageError(f"the mean of '{column.name}' is 0: nothing to divide it by; use standard")
-            return Scaling((0.0,) * plain.num_channels, tuple(1 / m for m in plain.mean), *nothing, axis)
+            return Scaling((0.0,) * num, tuple(1 / m for m in plain.mean), *nothing, axis)
         case "log":
             lifts = [_lift(column, method, a, b) for a, b in pairs]
             offset, floor = tuple(o for o, _ in lifts), tuple(f for _, f in lifts)
             split = over or moments.usual_split
-            logs = moments.of(column, split, Scaling.log10(offset, floor, axis))
+            logs = moments.of(column, split, Scaling((0.0,) * num, (1.0,) * num, offset, floor, axis))
             _require_spread(column, logs, split)
             return Scaling(logs.mean, tuple(1 / s for s in logs.std), offset, floor, axis)
 

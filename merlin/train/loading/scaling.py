@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,30 @@ Array = np.ndarray[Any, Any]
 
 _BLOCK_BYTES = 1 << 18  # worked on at once, so that every pass but the first finds it in a core's cache
 _LN_10 = math.log(10.0)
+
+
+class Vectors(NamedTuple):
+    """The numbers of a scaling as arrays or tensors that are broadcast to an array (…, *shape) of the same kind."""
+
+    log: Any  # where there is a logarithm; None: nowhere
+    centre: Any
+    scale: Any
+    offset: Any
+    floor: Any
+
+    def forward(self, x: Any, xp: Any) -> Any:
+        """Normalise x with the functions of the module xp, NumPy or torch; differentiable."""
+        if self.log is not None:
+            raised = xp.maximum(xp.where(self.log, x + self.offset, self.floor), self.floor)
+            x = xp.where(self.log, xp.log10(raised), x)
+        return (x - self.centre) * self.scale
+
+    def inverse(self, y: Any, xp: Any) -> Any:
+        """What was normalised into y; differentiable."""
+        x = y / self.scale + self.centre
+        if self.log is None:
+            return x
+        return xp.where(self.log, 10.0 ** xp.where(self.log, x, self.centre) - self.offset, x)
 
 
 @dataclass(frozen=True)
@@ -30,47 +55,45 @@ class Scaling:
     floor: tuple[float, ...]  # the least x + offset of a logarithm; what is smaller is raised to it
     axis: int | None = None
 
-    @staticmethod
-    def stack(columns: Sequence[Scaling | None], widths: Sequence[int] = ()) -> Scaling:
-        """One for the matrix (n, sum of widths) of numbers and series; None leaves them as they are."""
-        plain = Scaling((0.0,), (1.0,), (None,), (0.0,))
-        wide = zip(columns, widths or (1,) * len(columns), strict=True)
-        parts = [(plain if column is None else column)._widened(width) for column, width in wide]
-        centre, scale = (tuple(v for p in parts for v in getattr(p, name)) for name in ("centre", "scale"))
-        offset = tuple(v for p in parts for v in p.offset)
-        return Scaling(centre, scale, offset, tuple(v for p in parts for v in p.floor), -1)
-
-    def _widened(self, width: int) -> Scaling:
-        """For `width` numbers: each its own, or all the same."""
-        times = width if len(self.centre) == 1 else 1
-        return Scaling(self.centre * times, self.scale * times, self.offset * times, self.floor * times, -1)
-
-    @staticmethod
-    def log10(offset: Sequence[float], floor: Sequence[float], axis: int | None) -> Scaling:
-        """The logarithm alone."""
-        return Scaling((0.0,) * len(offset), (1.0,) * len(offset), tuple(offset), tuple(floor), axis)
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Scaling:
-        vectors = {name: tuple(data[name]) for name in ("centre", "scale", "offset", "floor")}
-        if len({len(vector) for vector in vectors.values()}) != 1:
+    def __post_init__(self) -> None:
+        if len({len(numbers) for numbers in self._numbers}) != 1:
             raise ValueError("vectors of a scaling differ in length")
-        return Scaling(**vectors, axis=data["axis"])
+
+    @staticmethod
+    def stack(columns: Sequence[Scaling | None], widths: Sequence[int]) -> Scaling:
+        """One for the matrix (n, sum of widths) of numbers and series; None leaves them as they are."""
+        parts = [
+            [numbers * (width if len(numbers) == 1 else 1) for numbers in (column or IDENTITY)._numbers]
+            for column, width in zip(columns, widths, strict=True)
+        ]
+        centre, scale, offset, floor = (
+            tuple(chain.from_iterable(part[i] for part in parts)) for i in range(4)
+        )
+        return Scaling(centre, scale, offset, floor, -1)
 
     def moved(self, axis: int) -> Scaling:
         """The same for an array whose channels lie along another axis."""
-        return self if self.axis is None else Scaling(self.centre, self.scale, self.offset, self.floor, axis)
+        return self if self.axis is None else replace(self, axis=axis)
+
+    @property
+    def _numbers(self) -> tuple[tuple[Any, ...], ...]:
+        return self.centre, self.scale, self.offset, self.floor
+
+    def arrays(self, axis: int | None) -> Vectors:
+        """As float64 arrays, for channels that lie along `axis`."""
+
+        def shaped(values: Any) -> Array:
+            vector = np.asarray(values)
+            return vector.reshape(()) if axis is None else vector.reshape(-1, *[1] * (-1 - axis))
+
+        log = np.array([offset is not None for offset in self.offset], bool)
+        offset = [offset or 0.0 for offset in self.offset]
+        numbers = (self.centre, self.scale, offset, np.where(log, self.floor, 1.0))
+        return Vectors(shaped(log) if log.any() else None, *map(shaped, numbers))
 
     @cached_property
-    def _is_log(self) -> Array:
-        return np.array([offset is not None for offset in self.offset])
-
-    @cached_property
-    def _kind(self) -> str:
-        return "log" if self._is_log.all() else "mixed" if self._is_log.any() else "linear"
-
-    @cached_property
-    def _expanded(self) -> dict[Any, Any]:
+    def _kept(self) -> dict[Any, Any]:
+        """What was made for arrays and tensors of one kind."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,64 +114,56 @@ class Scaling:
                 target[...] = work
 
     def _apply_block(self, x: Array, work: Array) -> None:
-        if self._kind == "mixed":
+        log, centre, scale, offset, floor = self._as_large_as(x.shape[1:], work.dtype)
+        if log is not None and not log.all():
             work[...] = self.forward(x.astype(work.dtype, copy=False))
             return
-        centre, scale, offset, floor = self._vectors(x.shape[1:], work.dtype)
-        if self._kind == "log":
+        if log is not None:
             np.add(x, offset, out=work)
             np.maximum(work, floor, out=work)
             x = np.log(work, out=work)  # there are vector instructions for it; centre and scale are for it
         np.subtract(x, centre, out=work)
         np.multiply(work, scale, out=work)
 
-    def _vectors(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        """Centre, scale (both for the natural logarithm, if it is one), offset and floor, as large as a sample."""
-        found = self._expanded.get((shape, dtype))
+    def _as_large_as(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Vectors:
+        """Numbers for every element of a sample; centre and scale are for the natural logarithm, if it is one."""
+        found = self._kept.get((shape, dtype))
         if found is None:
-            unit = _LN_10 if self._kind == "log" else 1.0
-            centre, scale, offset, floor = (self._shaped(v) for v in self._numbers())
+            log, centre, scale, offset, floor = self.arrays(self.axis)
+            unit = 1.0 if log is None else _LN_10
             wide = (centre * unit, scale / unit, offset, floor)
-            found = tuple(np.ascontiguousarray(np.broadcast_to(v.astype(dtype), shape)) for v in wide)
-            self._expanded[shape, dtype] = found
+            found = Vectors(
+                log, *(np.ascontiguousarray(np.broadcast_to(v.astype(dtype), shape)) for v in wide)
+            )
+            self._kept[shape, dtype] = found
         return found
 
     def forward(self, x: Any) -> Any:
         """Normalise a NumPy array or a torch tensor of floats (…, *shape); differentiable."""
-        (centre, scale, offset, floor), log, xp = self._like(x)
-        if self._kind != "linear":
-            x = xp.where(log, xp.log10(xp.maximum(xp.where(log, x + offset, floor), floor)), x)
-        return (x - centre) * scale
+        vectors, xp = self._like(x)
+        return vectors.forward(x, xp)
 
     def inverse(self, y: Any) -> Any:
         """What was normalised into y, a NumPy array or a torch tensor of floats (…, *shape); differentiable."""
-        (centre, scale, offset, _), log, xp = self._like(y)
-        x = y / scale + centre
-        if self._kind == "linear":
-            return x
-        return xp.where(log, 10.0 ** xp.where(log, x, centre) - offset, x)
+        vectors, xp = self._like(y)
+        return vectors.inverse(y, xp)
 
-    def _numbers(self) -> tuple[tuple[float, ...], ...]:
-        offsets = tuple(0.0 if offset is None else offset for offset in self.offset)
-        floors = tuple(1.0 if o is None else f for o, f in zip(self.offset, self.floor, strict=True))
-        return self.centre, self.scale, offsets, floors
-
-    def _shaped(self, values: Any) -> Array:
-        """To be broadcast to an array (…, *shape)."""
-        vector = np.asarray(values)
-        return vector.reshape(()) if self.axis is None else vector.reshape(-1, *[1] * (-1 - self.axis))
-
-    def _like(self, x: Any) -> tuple[list[Any], Any, Any]:
-        """The vectors and the mask of logarithms, of x's kind, and the module whose functions take them."""
+    def _like(self, x: Any) -> tuple[Vectors, Any]:
+        """The numbers, of x's kind, and the module whose functions take them."""
         if isinstance(x, np.ndarray):
             kind = np.result_type(x.dtype, np.float32)
-            return [self._shaped(v).astype(kind) for v in self._numbers()], self._shaped(self._is_log), np
+            log, *numbers = self.arrays(self.axis)
+            return Vectors(log, *(v.astype(kind) for v in numbers)), np
         import torch
 
         dtype = torch.promote_types(x.dtype, torch.float32)
-        found = self._expanded.get((x.device, dtype))
+        found = self._kept.get((x.device, dtype))
         if found is None:
-            vectors = [torch.from_numpy(self._shaped(v)).to(x.device, dtype) for v in self._numbers()]
-            found = vectors, torch.from_numpy(self._shaped(self._is_log)).to(x.device)
-            self._expanded[x.device, dtype] = found
-        return *found, torch
+            log, *numbers = self.arrays(self.axis)
+            mask = None if log is None else torch.from_numpy(log).to(x.device)
+            found = Vectors(mask, *(torch.from_numpy(v).to(x.device, dtype) for v in numbers))
+            self._kept[x.device, dtype] = found
+        return found, torch
+
+
+IDENTITY = Scaling((0.0,), (1.0,), (None,), (0.0,))

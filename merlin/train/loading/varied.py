@@ -4,46 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from merlin.errors import UsageError
+from merlin.shards.format.column import Column
 from merlin.shards.format.segments import Ragged
 from merlin.shards.reading.ragged import join_graphs
-from merlin.train.loading.batches import Array, Layout, Source
-from merlin.train.loading.columns import Column
-from merlin.train.loading.scaling import Scaling
+from merlin.train.loading.batches import Array, Layout, Part, Source
 
 _OFFSETS = np.dtype(np.int64)
-_PER_NODE = ("nodes", "positions", "node_targets")
+_PER_NODE = {"nodes", "positions", "node_targets"}
 
 
 @dataclass
 class Varied:
     """A ragged field: "<name>" (items, *shape), the items of all samples, and "<name>.offsets" (n + 1,) int64."""
 
-    column: Column
-    dtype: np.dtype[Any]
-    scaling: Scaling | None
+    part: Part
+    is_fixed = False
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.column.name, f"{self.column.name}.offsets"
+        return self.part.name, f"{self.part.name}.offsets"
 
     def layout(self, source: Source, num: int) -> Layout:
         values, offsets = self.keys
-        capacity = max_items(self.column, source, num)
-        return {values: ((capacity, *self.column.shape), self.dtype), offsets: ((num + 1,), _OFFSETS)}
+        shape = max_items(self.part.column, source, num), *self.part.column.shape
+        return {values: (shape, self.part.dtype), offsets: ((num + 1,), _OFFSETS)}
 
-    def read(self, source: Source, indices: Array, into: Mapping[str, Array] | None) -> dict[str, Array]:
-        found: Ragged = self.column.read(source.ens, source.rows_of(indices))
+    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
+        found: Ragged = source.ens.column_at(self.part.column.path)[source.rows_of(indices)]
         values, offsets = self.keys
         return {
-            values: put(found.items, self.dtype, self.scaling, None if into is None else into[values]),
-            offsets: put(
-                found.offsets - found.offsets[0], _OFFSETS, None, None if into is None else into[offsets]
-            ),
+            values: self.part.put(found.items, into.get(values)),
+            offsets: _put_offsets(found.offsets - found.offsets[0], into.get(offsets)),
         }
 
 
@@ -56,13 +51,12 @@ class Graphs:
     """
 
     name: str
-    members: Sequence[Column]
-    dtypes: Mapping[str, np.dtype[Any]]  # by the member's name
-    scalings: Mapping[str, Scaling]
+    members: Sequence[Part]
+    is_fixed = False
 
     def __post_init__(self) -> None:
-        roles = {member.role for member in self.members}
-        if "edges" in roles and not roles & set(_PER_NODE):
+        roles = {member.column.role for member in self.members}
+        if "edges" in roles and not roles & _PER_NODE:
             raise UsageError(f"edges of '{self.name}' count nodes: ask for its nodes or positions, too")
 
     @property
@@ -72,28 +66,24 @@ class Graphs:
     @property
     def _pointers(self) -> dict[str, str]:
         """Keys of the joined graphs' beginnings, to the names that `join_graphs` has for them."""
-        ragged = {member.role for member in self.members if member.ragged}
-        found = {f"{self.name}.ptr": "ptr"} if ragged & set(_PER_NODE) else {}
+        ragged = {member.column.role for member in self.members if member.column.ragged}
+        found = {f"{self.name}.ptr": "ptr"} if ragged & _PER_NODE else {}
         return found | ({f"{self.name}.edge_ptr": "edge_ptr"} if "edges" in ragged else {})
 
     def layout(self, source: Source, num: int) -> Layout:
         made: Layout = {}
         for member in self.members:
-            rows = max_items(member, source, num) if member.ragged else num
-            made[member.name] = ((rows, *member.shape), self.dtypes[member.name])
+            rows = max_items(member.column, source, num) if member.column.ragged else num
+            made[member.name] = ((rows, *member.column.shape), member.dtype)
         return made | dict.fromkeys(self._pointers, ((num + 1,), _OFFSETS))
 
-    def read(self, source: Source, indices: Array, into: Mapping[str, Array] | None) -> dict[str, Array]:
+    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
         rows = source.rows_of(indices)
-        joined = join_graphs({member.role: member.read(source.ens, rows) for member in self.members})
-        batch = {}
-        for member in self.members:
-            key = member.name
-            out = None if into is None else into[key]
-            batch[key] = put(joined[member.role], self.dtypes[key], self.scalings.get(key), out)
-        for key, name in self._pointers.items():
-            batch[key] = put(joined[name], _OFFSETS, None, None if into is None else into[key])
-        return batch
+        columns = [member.column for member in self.members]
+        joined = join_graphs({column.role: source.ens.column_at(column.path)[rows] for column in columns})
+        batch = {m.name: m.put(joined[m.column.role], into.get(m.name)) for m in self.members}
+        pointers = self._pointers.items()
+        return batch | {key: _put_offsets(joined[name], into.get(key)) for key, name in pointers}
 
 
 def max_items(column: Column, source: Source, num: int) -> int:
@@ -106,11 +96,7 @@ def max_items(column: Column, source: Source, num: int) -> int:
     return int(np.partition(lengths, len(lengths) - num)[len(lengths) - num :].sum()) if num else 0
 
 
-def put(values: Array, dtype: np.dtype[Any], scaling: Scaling | None, out: Array | None) -> Array:
-    """`values`, scaled and converted, at the beginning of `out` or in an array of their own."""
-    target = np.empty(values.shape, dtype) if out is None else out[: len(values)]
-    if scaling is None:
-        target[...] = values
-    else:
-        scaling.apply(values, target)
+def _put_offsets(offsets: Array, out: Array | None) -> Array:
+    target = np.empty(offsets.shape, _OFFSETS) if out is None else out[: len(offsets)]
+    target[...] = offsets
     return target

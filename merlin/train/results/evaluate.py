@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from merlin.base.files import write_text
 from merlin.errors import UsageError
+from merlin.shards.format.column import Column
 from merlin.train.config import TrainConfig
 from merlin.train.config_file import load_config
-from merlin.train.data import TrainingData, with_channels
-from merlin.train.distributed import choose_device
-from merlin.train.loading.columns import Column
+from merlin.train.data import TrainingData
 from merlin.train.loading.dataset import ShardDataset
+from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.held_out import choose_split, open_held_out
@@ -76,7 +78,8 @@ class Evaluation:
     def save(self) -> Path:
         """Write `evaluation.json` into the run directory."""
         path = self.run.path / NAME
-        write_text(path, json.dumps(_finite(self.facts), indent=1, ensure_ascii=False) + "\n")
+        facts = msgspec.json.decode(msgspec.json.encode(self.facts))  # NaN and infinity become null
+        write_text(path, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
         return path
 
 
@@ -109,29 +112,47 @@ def evaluate(
     held_out = open_held_out(best, config, run_facts.data_digest, data)
     digest = held_out.ens.manifest.content_digest
     dataset, name, note = choose_split(held_out, split, digest == run_facts.data_digest)
-    judge = _Judge(best, held_out, dataset, chosen)
-    judge.run(progress)
-    about = {
+    evaluator = _Evaluator(best, held_out, dataset, chosen)
+    evaluator.run(progress)
+    facts = {
         "format": FORMAT,
         "version": VERSION,
         "run": str(run.path.resolve()),
         "model": best.name,
-        "kind": judge.kind,
+        "kind": evaluator.kind,
         "num_parameters": sum(p.numel() for p in best.trainee.parameters()),
         **{key: best.facts[key] for key in ("trainer", "step", "metric", "value")},
         "data": {"path": str(held_out.ens.path), "digest": digest},
         "split": name,
         "num_samples": len(dataset),
         "notes": [note] if note else [],
+        **evaluator.results(),
     }
-    known = (*best.quantities.inputs, *best.quantities.outputs)
-    return Evaluation(
-        run, config, run_facts, {**about, **judge.results()}, judge.kept("scalars"), judge.kept("inputs"),
-        judge.shown(), {q.name: q for q in known},
-    )  # fmt: skip
+    known = {q.name: q for q in (*best.quantities.inputs, *best.quantities.outputs)}
+    points = evaluator.scalars.points(), evaluator.inputs.points()
+    return Evaluation(run, config, run_facts, facts, *points, evaluator.shown(), known)
 
 
-class _Judge:
+class _Scalars:
+    """The scores of scalars, and the values of those samples that charts show."""
+
+    def __init__(self) -> None:
+        self.scores: defaultdict[str, ScalarScores] = defaultdict(ScalarScores)
+        self._points: defaultdict[str, list[tuple[Array, Array]]] = defaultdict(list)
+
+    def add(self, name: str, values: Array, true: Array, kept: Array) -> None:
+        self.scores[name].add(values, true)
+        self._points[name].append((true[kept], values[kept]))
+
+    def points(self) -> dict[str, tuple[Array, Array]]:
+        """True and predicted values."""
+        return {
+            name: (np.concatenate([true for true, _ in parts]), np.concatenate([found for _, found in parts]))
+            for name, parts in self._points.items()
+        }
+
+
+class _Evaluator:
     """Takes samples through the model and adds up."""
 
     def __init__(
@@ -140,8 +161,7 @@ class _Judge:
         self._best, self._data, self._dataset, self._device = best, data, dataset, device
         self._model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
         self.kind = "reconstruction" if hasattr(best.trainee, "reconstruct") else "prediction"
-        plain = not any(q.shape for q in best.quantities.inputs)
-        self._infers = hasattr(best.trainee, "infer") and plain
+        self._infers = hasattr(best.trainee, "infer") and not any(q.shape for q in best.quantities.inputs)
         if self.kind == "prediction":
             self._model.predicted()
         selection = data.selection
@@ -149,29 +169,22 @@ class _Judge:
         self._truths = {c.name: c for c in (*selection.scalars, *selection.images, *classes)}
         self._quantities = {q.name: q for q in best.quantities.outputs}
         self._classes = {q.name: ClassScores(q.classes) for q in best.quantities.classes}
-        self._scalars: dict[str, ScalarScores] = {}
-        self._inputs: dict[str, ScalarScores] = {}
+        self.scalars, self.inputs = _Scalars(), _Scalars()
         self._images: dict[str, ImageScores] = {}
-        self._metrics: dict[str, float] = {}
-        num = min(len(dataset), MAX_POINTS)
-        self._keep = np.unique(np.linspace(0, len(dataset) - 1, num).round().astype(np.int64))
-        self._points: dict[str, dict[str, list[tuple[Array, Array]]]] = {"scalars": {}, "inputs": {}}
+        self._metrics: defaultdict[str, float] = defaultdict(float)
+        self._keep = _spread(len(dataset), MAX_POINTS)
 
     def run(self, progress: Progress) -> None:
-        num = len(self._dataset)
-        with torch.random.fork_rng(self._devices), torch.inference_mode():
+        num, step = len(self._dataset), self._batch_size()
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.inference_mode():
             torch.manual_seed(_SEED)
-            for lo in range(0, num, self._step):
-                hi = min(lo + self._step, num)
+            for lo in range(0, num, step):
+                hi = min(lo + step, num)
                 self._add(lo, hi)
                 progress(hi, num)
 
-    @property
-    def _devices(self) -> list[torch.device]:
-        return [self._device] if self._device.type == "cuda" else []
-
-    @property
-    def _step(self) -> int:
+    def _batch_size(self) -> int:
         images = (*self._quantities.values(), *self._best.quantities.input_images)
         row_bytes = 8 * sum(int(np.prod(q.shape, dtype=np.int64)) for q in images)
         return max(1, min(_MAX_BATCH, _BATCH_BYTES // max(1, row_bytes)))
@@ -180,35 +193,30 @@ class _Judge:
         index = np.arange(lo, hi)
         batch, made = self._apply(index)
         for name, values in self._best.trainee.metrics(batch).items():
-            self._metrics[name] = self._metrics.get(name, 0.0) + float(values.double().sum())
+            self._metrics[name] += float(values.double().sum())
         kept = self._keep[np.searchsorted(self._keep, lo) : np.searchsorted(self._keep, hi)] - lo
         rows = self._dataset.rows[index]
-        for name, values in made.items():
-            if name not in self._quantities:
-                continue  # probabilities, which stand beside their class
+        for name, quantity in self._quantities.items():
+            if name not in made:
+                continue
             true = self._read(self._truths[name], rows)
-            if name in self._classes:
-                given = made[self._quantities[name].probabilities.name].cpu().numpy()
-                self._classes[name].add(values.cpu().numpy(), true, given)
-            elif self._quantities[name].shape:
-                self._add_images(self._quantities[name], values, true)
+            if quantity.classes:
+                given = made[quantity.probabilities.name].cpu().numpy()
+                self._classes[name].add(made[name].cpu().numpy(), true, given)
+            elif quantity.shape:
+                self._add_images(quantity, made[name], true)
             else:
-                self._add_scalar("scalars", self._scalars, name, values.double().cpu().numpy(), true, kept)
+                self.scalars.add(name, made[name].double().cpu().numpy(), true, kept)
         if self._infers:
             self._add_inferred(batch, rows, kept)
 
     def _apply(self, index: Array) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """A normalised batch, and what the model makes of it, by name and in the data set's units."""
-        batch = {key: v.to(self._device) for key, v in with_channels(self._dataset[index]).items()}
+        delivered = self._data.shapes.with_channels(self._dataset[index])
+        batch = {key: values.to(self._device) for key, values in delivered.items()}
         if self.kind == "reconstruction":
             return batch, self._model.restored(self._best.trainee.reconstruct(batch))  # type: ignore[operator]
         return batch, self._model.predicted_from(batch)
-
-    def _add_scalar(
-        self, group: str, scores: dict[str, ScalarScores], name: str, values: Array, true: Array, kept: Array
-    ) -> None:
-        scores.setdefault(name, ScalarScores()).add(values, true)
-        self._points[group].setdefault(name, []).append((true[kept], values[kept]))
 
     def _add_images(self, quantity: Quantity, values: Tensor, true: Array) -> None:
         found = as_chw(values, quantity).double().cpu()
@@ -220,71 +228,46 @@ class _Judge:
         normalised = self._best.trainee.infer(batch)  # type: ignore[operator]
         found = self._model.inputs.inverse(normalised.double()).cpu().numpy()
         for i, column in enumerate(self._data.selection.inputs):
-            true = self._read(column, rows)
-            self._add_scalar("inputs", self._inputs, column.name, found[:, i], true, kept)
+            self.inputs.add(column.name, found[:, i], self._read(column, rows), kept)
 
     def results(self) -> dict[str, Any]:
         """The errors, as `evaluation.json` has them."""
-        num = len(self._dataset)
-        images = {}
+        known, images = self._quantities, {}
         for name, scores in self._images.items():
-            quantity = self._quantities[name]
-            names = [quantity.channel(i) for i in range(scores.channels)]
-            images[name] = {"units": quantity.units, **scores.result(names)}
+            names = [known[name].channel(i) for i in range(scores.channels)]
+            images[name] = {"units": known[name].units, **scores.result(names)}
+        scalars = self.scalars.scores.items()
         return {
-            "scalars": {
-                n: {"units": self._quantities[n].units, **s.result()} for n, s in self._scalars.items()
-            },
+            "scalars": {name: {"units": known[name].units, **of.result()} for name, of in scalars},
             "images": images,
-            "classes": {name: scores.result() for name, scores in self._classes.items()},
-            "inputs": {name: scores.result() for name, scores in self._inputs.items()},
-            "metrics": {name: total / num for name, total in self._metrics.items()},
-        }
-
-    def kept(self, group: str) -> dict[str, tuple[Array, Array]]:
-        """True and predicted values of the samples that charts show."""
-        return {
-            name: (np.concatenate([t for t, _ in parts]), np.concatenate([p for _, p in parts]))
-            for name, parts in self._points[group].items()
+            "classes": {name: of.result() for name, of in self._classes.items()},
+            "inputs": {name: of.result() for name, of in self.inputs.scores.items()},
+            "metrics": {name: total / len(self._dataset) for name, total in self._metrics.items()},
         }
 
     def shown(self) -> tuple[ImagesShown, ...]:
         """Images of samples at even quantiles of the error, the worst one among them."""
         if not self._images:
             return ()
-        errors = np.mean([scores.per_sample() for scores in self._images.values()], axis=0)
-        order = np.argsort(errors, kind="stable")
-        places = np.unique(
-            np.linspace(0, len(order) - 1, min(NUM_SHOWN, len(order))).round().astype(np.int64)
-        )
-        index = order[places]
+        each = {name: scores.per_sample() for name, scores in self._images.items()}
+        order = np.argsort(np.mean(list(each.values()), axis=0), kind="stable")
+        index = order[_spread(len(order), NUM_SHOWN)]
         rows = self._dataset.rows[index]
         with torch.inference_mode():
             _, made = self._apply(index)
         ids = tuple(int(i) for i in self._data.ens.sample_id[rows])
-        return tuple(
-            ImagesShown(
-                self._quantities[name],
-                ids,
-                tuple(float(e) for e in scores.per_sample()[index]),
-                as_chw(
-                    torch.from_numpy(self._read(self._truths[name], rows)), self._quantities[name]
-                ).numpy(),
-                as_chw(made[name], self._quantities[name]).double().cpu().numpy(),
-            )
-            for name, scores in self._images.items()
-        )
+        found = []
+        for name, errors in each.items():
+            quantity = self._quantities[name]
+            true = as_chw(torch.from_numpy(self._read(self._truths[name], rows)), quantity).numpy()
+            predicted = as_chw(made[name], quantity).double().cpu().numpy()
+            found.append(ImagesShown(quantity, ids, tuple(map(float, errors[index])), true, predicted))
+        return tuple(found)
 
     def _read(self, column: Column, rows: Array) -> Array:
-        return np.asarray(column.read(self._data.ens, rows), np.float64)
+        return np.asarray(self._data.ens.column_at(column.path)[rows], np.float64)
 
 
-def _finite(value: Any) -> Any:
-    """JSON has neither NaN nor infinity: they become null."""
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(entry) for entry in value]
-    return value
+def _spread(num: int, most: int) -> Array:
+    """At most so many of the numbers below `num`, evenly spread, with the first and the last."""
+    return np.unique(np.linspace(0, num - 1, min(num, most)).round().astype(np.int64))

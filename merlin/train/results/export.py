@@ -95,10 +95,7 @@ def _write_torchscript(surrogate: Surrogate, path: Path) -> Predict:
         torch.jit.save(traced, str(path), _extra_files={FACTS: json.dumps(model_facts(surrogate))})
         loaded = torch.jit.load(str(path), map_location="cpu")
 
-    def predict(*given: Tensor) -> dict[str, Tensor]:
-        return dict(loaded(*given))
-
-    return predict
+    return lambda *given: dict(loaded(*given))
 
 
 def _write_onnx(surrogate: Surrogate, path: Path) -> Predict | None:
@@ -176,10 +173,8 @@ def _require_equal(surrogate: Surrogate, predict: Predict, format: str) -> None:
 @contextmanager
 def _explaining(format: str, surrogate: Surrogate) -> Iterator[None]:
     """Quiet exporters, whose errors are about the model."""
-    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [log.level for log in logs]
-    for log in logs:
-        log.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -190,5 +185,4 @@ def _explaining(format: str, surrogate: Surrogate) -> Iterator[None]:
             f"{str(error).splitlines()[0] if str(error) else 'no reason given'}"
         ) from error
     finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.setLevel(level)
+        logging.disable(before)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from merlin.base.records import as_kind
+from merlin.errors import TrainingError
 from merlin.train.metrics_log import NAME, read_metrics
 from merlin.train.run_directory import RunDirectory
 
 Array = np.ndarray[Any, Any]
+Kept = Literal["local", "partner"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Round:
     step: int
     trainer: int
     partner: int | None
-    kept: Literal["local", "partner"]
+    kept: Kept
     capacity: float | None = None  # of the copy that was made, where widths are mutated
 
 
@@ -67,75 +73,83 @@ class History:
 
     def origins(self) -> dict[int, list[int]]:
         """For each trainer and each round, 0 for the start: in which trainer its present model began."""
-        holders = [trained.trainer for trained in self.trainers]
-        found = {trainer: [trainer] for trainer in holders}
-        by_number: dict[int, list[Round]] = {}
+        found = {trained.trainer: [trained.trainer] for trained in self.trainers}
+        moves: defaultdict[int, dict[int, int]] = defaultdict(dict)  # from whom trainers took over, by round
         for played in self.rounds:
-            by_number.setdefault(played.number, []).append(played)
+            if played.kept == "partner" and played.partner is not None and played.partner in found:
+                moves[played.number][played.trainer] = played.partner
         for number in range(1, self.num_rounds + 1):
-            before = {trainer: found[trainer][-1] for trainer in holders}
-            now = dict(before)
-            for played in by_number.get(number, ()):
-                if played.kept == "partner" and played.partner in before and played.trainer in now:
-                    now[played.trainer] = before[played.partner]
-            for trainer in holders:
-                found[trainer].append(now[trainer])
+            before = {trainer: origins[-1] for trainer, origins in found.items()}
+            for trainer, origins in found.items():
+                origins.append(before[moves[number].get(trainer, trainer)])
         return found
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A line of `metrics.jsonl`, as far as it matters here."""
+
+    kind: str  # train | validation | round | end
+    step: int
+    values: dict[str, float | None] = field(default_factory=dict)
+    time_s: float | None = None
+    samples_per_s: float | None = None
+    state: str = ""
+    round: int | None = None
+    partner: float | None = None
+    kept: str = "local"
+    capacity: float | None = None
+
+
 def read_history(run: RunDirectory) -> History:
-    """What is there; trainers that wrote nothing have no curves."""
-    lines = {index: read_metrics(run.trainer(index).path / NAME) for index in run.trainers()}
+    """What is there; trainers that wrote nothing have no curves. Raises TrainingError for lines that are none."""
+    lines = {index: _read_lines(run.trainer(index).path / NAME) for index in run.trainers()}
     return History(
         trainers=tuple(_trained(index, found) for index, found in lines.items()),
-        training=_curves(lines, "train", lambda name: name.rpartition("/")[2] == "loss"),
-        validation=_curves(lines, "validation", lambda name: True),
+        training=_curves(lines, "train"),
+        validation=_curves(lines, "validation"),
         rounds=tuple(_rounds(lines)),
     )
 
 
-def _trained(index: int, lines: list[dict[str, Any]]) -> Trained:
-    last = lines[-1] if lines else {}
-    paces = [line["samples_per_s"] for line in lines if line.get("samples_per_s")]
+def _read_lines(path: Path) -> list[_Line]:
+    try:
+        return as_kind(read_metrics(path), list[_Line])
+    except ValueError as error:
+        raise TrainingError(f"{path} is damaged: {error}") from error
+
+
+def _trained(index: int, lines: list[_Line]) -> Trained:
+    paces = [line.samples_per_s for line in lines if line.samples_per_s]
     return Trained(
         trainer=index,
-        step=max((line["step"] for line in lines), default=0),
-        train_s=max((line.get("time_s") or 0.0 for line in lines), default=0.0),
+        step=max((line.step for line in lines), default=0),
+        train_s=max((line.time_s or 0.0 for line in lines), default=0.0),
         samples_per_s=float(np.median(paces)) if paces else 0.0,
-        state=str(last.get("state", "")) if last.get("kind") == "end" else "",
+        state=lines[-1].state if lines and lines[-1].kind == "end" else "",
     )
 
 
-def _curves(
-    lines: Mapping[int, list[dict[str, Any]]], kind: str, wanted: Any
-) -> dict[str, tuple[Curve, ...]]:
-    points: dict[str, dict[int, list[tuple[int, float]]]] = {}
+def _curves(lines: Mapping[int, list[_Line]], kind: str) -> dict[str, tuple[Curve, ...]]:
+    """Metrics of lines of a kind; of those of training the losses alone."""
+    points: defaultdict[str, defaultdict[int, list[tuple[int, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for index, found in lines.items():
         for line in found:
-            if line["kind"] == kind:
-                for name, value in line["values"].items():
-                    if wanted(name):
-                        at = (line["step"], float("nan") if value is None else float(value))
-                        points.setdefault(name, {}).setdefault(index, []).append(at)
+            for name, value in line.values.items() if line.kind == kind else ():
+                if kind != "train" or name.rpartition("/")[2] == "loss":
+                    points[name][index].append((line.step, math.nan if value is None else value))
     return {
-        name: tuple(
-            Curve(index, np.array([s for s, _ in of]), np.array([v for _, v in of]))
-            for index, of in by_trainer.items()
-        )
+        name: tuple(Curve(index, *map(np.array, zip(*of, strict=True))) for index, of in by_trainer.items())
         for name, by_trainer in points.items()
     }
 
 
-def _rounds(lines: Mapping[int, list[dict[str, Any]]]) -> Iterable[Round]:
+def _rounds(lines: Mapping[int, list[_Line]]) -> Iterable[Round]:
     for index, found in lines.items():
         for line in found:
-            if line["kind"] == "round" and "round" in line:
-                partner = line.get("partner")
-                yield Round(
-                    int(line["round"]),
-                    int(line["step"]),
-                    index,
-                    int(partner) if isinstance(partner, int | float) else None,
-                    "partner" if line.get("kept") == "partner" else "local",
-                    line.get("capacity"),
-                )
+            if line.kind == "round" and line.round is not None:
+                partner = None if line.partner is None else int(line.partner)
+                kept: Kept = "partner" if line.kept == "partner" else "local"
+                yield Round(line.round, line.step, index, partner, kept, line.capacity)

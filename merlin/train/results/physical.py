@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from merlin.errors import TrainingError
 from merlin.train.loading.normalise import Normaliser
-from merlin.train.loading.scaling import Scaling
+from merlin.train.loading.scaling import IDENTITY, Scaling, Vectors
 from merlin.train.models.base import Trainee
 from merlin.train.models.inputs import INPUTS
 from merlin.train.quantities import Quantities, Quantity
@@ -27,37 +27,20 @@ class Affine(nn.Module):
 
     def __init__(self, scaling: Scaling, dtype: torch.dtype, axis: int | None) -> None:
         super().__init__()
-        logs = [offset is not None for offset in scaling.offset]
-        vectors = {
-            "centre": scaling.centre,
-            "scale": scaling.scale,
-            "offset": tuple(offset or 0.0 for offset in scaling.offset),
-            "floor": tuple(f if log else 1.0 for f, log in zip(scaling.floor, logs, strict=True)),
-            "log": tuple(map(float, logs)),
-        }
-        self.has_log = any(logs)
-        shape = () if scaling.axis is None or axis is None else (-1, *[1] * (-1 - axis))
-        for name, values in vectors.items():
-            self.register_buffer(name, torch.tensor(values, dtype=dtype).reshape(shape))
+        for name, values in scaling.arrays(None if scaling.axis is None else axis)._asdict().items():
+            kept = None if values is None else torch.from_numpy(values)
+            self.register_buffer(name, kept if kept is None or name == "log" else kept.to(dtype))
         self.centre: Tensor
-        self.scale: Tensor
-        self.offset: Tensor
-        self.floor: Tensor
-        self.log: Tensor
+
+    @property
+    def _vectors(self) -> Vectors:
+        return Vectors(*(getattr(self, name) for name in Vectors._fields))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.has_log:
-            log = self.log > 0
-            raised = torch.maximum(torch.where(log, x + self.offset, self.floor), self.floor)
-            x = torch.where(log, torch.log10(raised), x)
-        return (x - self.centre) * self.scale
+        return self._vectors.forward(x, torch)  # type: ignore[no-any-return]
 
     def inverse(self, y: Tensor) -> Tensor:
-        x = y / self.scale + self.centre
-        if not self.has_log:
-            return x
-        log = self.log > 0
-        return torch.where(log, torch.pow(10.0, torch.where(log, x, self.centre)) - self.offset, x)
+        return self._vectors.inverse(y, torch)  # type: ignore[no-any-return]
 
 
 class PhysicalModel(nn.Module):
@@ -132,16 +115,12 @@ class PhysicalModel(nn.Module):
 
 def as_stored(images: Tensor, quantity: Quantity) -> Tensor:
     """Images (n, C, H, W) as the data set has them."""
-    if len(quantity.shape) == 2:
-        return images.squeeze(1)
-    return images.movedim(-3, quantity.channel_axis)
+    return images.squeeze(1) if quantity.axis is None else images.movedim(-3, quantity.axis)
 
 
 def as_chw(images: Tensor, quantity: Quantity) -> Tensor:
     """Images of the data set as (n, C, H, W)."""
-    if len(quantity.shape) == 2:
-        return images.unsqueeze(1)
-    return images.movedim(quantity.channel_axis, -3)
+    return images.unsqueeze(1) if quantity.axis is None else images.movedim(quantity.axis, -3)
 
 
 def _stacked(quantities: tuple[Quantity, ...], normaliser: Normaliser) -> Affine:
@@ -151,8 +130,7 @@ def _stacked(quantities: tuple[Quantity, ...], normaliser: Normaliser) -> Affine
 
 
 def _of_image(quantity: Quantity, normaliser: Normaliser) -> Affine:
-    plain = Scaling((0.0,), (1.0,), (None,), (0.0,))
-    return Affine(normaliser.scalings.get(quantity.path) or plain, torch.float32, -3)
+    return Affine(normaliser.scalings.get(quantity.path) or IDENTITY, torch.float32, -3)
 
 
 def _middle(quantities: Quantities) -> list[Tensor]:

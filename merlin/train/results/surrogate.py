@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from merlin.errors import UsageError
-from merlin.train.distributed import choose_device
+from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.given import checked_images, checked_matrix, matrix_of, require_columns
