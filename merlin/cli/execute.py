@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.text import count, duration
-from merlin.cli.advice import next_commands
 from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.errors import ExecutionError, command_line
 from merlin.execution.events import RunSummary
@@ -18,6 +17,8 @@ COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 MAX_GROUPS = 3  # of failures shown at the end
 MAX_TAIL_LINES = 3  # of their logs
 EXIT_INTERRUPTED = 130
+# how the reasons of stops begin that failures of before bring about again
+_LIMITS = ("max_failures:", "canary:")
 
 
 def execute(workspace: Workspace, *, num_workers: int | None, as_json: bool) -> int:
@@ -175,3 +176,22 @@ def reconciled(numbers: Mapping[str, int]) -> str:
     """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
     parts = " + ".join(f"{key} {numbers[key]:,}" for key in COUNTS[1:])
     return f"planned {numbers['planned']:,} = {parts}"
+
+
+def next_commands(workspace: str, stop_reason: str, *, has_failed: bool) -> list[str]:
+    """Lines with the commands that go on; tasks of the study in `workspace` are missing, some may have failed."""
+    restart, again = command_line("restart", workspace), command_line("restart", workspace, "--failed")
+    if stop_reason.startswith(_LIMITS):
+        lines = [
+            "what failed would stop it again. If the cause is in the spec, mend it and start a new study with "
+            "merlin run: this one keeps the plan that it began with",
+            f"if the cause lies elsewhere, mend it and run what failed, too: {again}",
+        ]
+        if stop_reason.startswith("max_failures:"):
+            more = command_line("restart", workspace, "--local", "--max-failures", "N")
+            lines.append(f"or allow more failures, N or P%: {more}")
+        return lines
+    lines = [f"resume with: {restart}"]
+    if has_failed:
+        lines.append(f"or, to run what failed again, too: {again}")
+    return lines

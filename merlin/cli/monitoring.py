@@ -29,21 +29,20 @@ NOTICE_S = 5.0  # beyond a beat of the workers: by then they have seen that Redi
 
 
 def follow_all(
-    path: Path,
+    spec_or_workspace: Path,
     variables: Mapping[str, str],
     steps: Collection[str],
     sleep_s: float | None,
-    *,
     as_json: bool,
 ) -> int:
     """Show the study of a spec or workspace, and then those on the same queues; returns the worst exit code."""
-    workspace = _newest(find_workspace(path, variables=variables))
+    workspace = _newest(find_workspace(spec_or_workspace, variables=variables))
     check_steps(workspace.plan, steps, also=("all",))
     chosen = () if "all" in steps else steps
     queues = {i.queue for i in workspace.plan.instances if not chosen or i.step in chosen}
     reports = [_follow(workspace, watched_study(workspace), chosen, sleep_s, as_json=as_json)]
     state = replay(workspace.ledger_dir, workspace.plan)
-    config = find_config() if path.is_file() and was_published(state) else None
+    config = find_config() if spec_or_workspace.is_file() and was_published(state) else None
     if config is not None:
         seen = {workspace.plan.study_id}
         while (found := next_on_queues(config, queues, seen, remark)) is not None:

@@ -14,15 +14,15 @@ from merlin.cli.display import LINE_EVERY_S, Lines, Picture, Speed, stderr_is_te
 from merlin.cli.output import remark
 from merlin.execution.events import Progress, RunSummary
 from merlin.plan.plan import Plan
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 
 
-def num_done(counts: Counts) -> int:
+def num_done(counts: TaskCounts) -> int:
     """Tasks that have ended, one way or another."""
     return counts.ok + counts.failed + counts.skipped
 
 
-def tally(counts: Counts) -> str:
+def tally(counts: TaskCounts) -> str:
     """ "480 ok, 20 failed of 1,000"."""
     parts = [f"{counts.ok:,} ok"]
     parts += [f"{counts.failed:,} failed"] if counts.failed else []
@@ -99,7 +99,7 @@ class LiveDisplay(Picture):
     def finished(self, summary: RunSummary) -> None:
         return None
 
-    def _drawn(self, totals: Mapping[str, Counts], now: float) -> Any:
+    def _drawn(self, totals: Mapping[str, TaskCounts], now: float) -> Any:
         from rich.table import Table
         from rich.text import Text
 
@@ -116,7 +116,7 @@ class LiveDisplay(Picture):
         grid.add_row(Text(f"{self._name}  {duration(now - self._begin)}", style="dim"))
         return grid
 
-    def _row(self, step: str, total: Counts) -> tuple[Any, ...]:
+    def _row(self, step: str, total: TaskCounts) -> tuple[Any, ...]:
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 

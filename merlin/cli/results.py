@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from merlin.base.text import count, duration, size
 from merlin.cli.bar import progress_bar
+from merlin.cli.options import split_names
 from merlin.cli.output import is_terminal, print_json, print_table, remark
 from merlin.errors import MissingExtraError
 
@@ -42,17 +42,14 @@ def needing_torch(purpose: str) -> Iterator[None]:
         raise MissingExtraError("torch", "train", purpose) from error
 
 
-@dataclass(frozen=True)
-class TrainedRun:
-    """The run whose model a command asks."""
-
-    path: Path
-    device: str
-    trust_code: bool  # import the model that it names, whatever it is
-
-
-def evaluate_command(
-    run: TrainedRun, out: Path | None, split: str | None, data: Path | None, as_json: bool
+def evaluate_run(
+    run: Path,
+    out: Path | None,
+    split: str | None,
+    data: Path | None,
+    device: str,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
     """Evaluate, write the report, and print the errors."""
     from merlin.shards.plot.canvas import require_matplotlib
@@ -63,7 +60,7 @@ def evaluate_command(
         from merlin.train.results.report.write import write_report
     with progress_bar("evaluate", "samples", quiet=as_json) as report:
         evaluation = evaluate(
-            run.path, split=split, data=data, device=run.device, trust_code=run.trust_code, progress=report
+            run, split=split, data=data, device=device, trust_code=trust_code, progress=report
         )
     with _working("drawing the report"):
         page, charts = write_report(evaluation, out)
@@ -109,12 +106,14 @@ def _number(value: float) -> str:
     return "–" if value != value else f"{value:.4g}"
 
 
-def predict_command(
-    run: TrainedRun,
+def predict_samples(
+    run: Path,
     samples: Path,
     out: Path,
-    fields: Sequence[str] | None,
+    fields: str | None,
     batch_size: int,
+    device: str,
+    trust_code: bool,
     as_json: bool,
 ) -> None:
     """Predict a file of samples."""
@@ -122,27 +121,27 @@ def predict_command(
         from merlin.train.results.predict import predict_file
         from merlin.train.results.surrogate import load_surrogate
     begin = time.monotonic()
-    surrogate = load_surrogate(run.path, device=run.device, trust_code=run.trust_code)
+    surrogate = load_surrogate(run, device=device, trust_code=trust_code)
+    names = split_names(fields)
     with progress_bar("predict", "samples", quiet=as_json) as report:
-        done = predict_file(surrogate, samples, out, fields=fields, batch_size=batch_size, progress=report)
+        done = predict_file(surrogate, samples, out, fields=names, batch_size=batch_size, progress=report)
     seconds = time.monotonic() - begin
     for note in done.notes:
         remark(f"merlin: warning: {note}")
     if as_json:
-        names = ("out", "inputs", "fields", "outside", "notes")
-        facts = {name: getattr(done, name) for name in names}
+        facts = {key: getattr(done, key) for key in ("out", "inputs", "fields", "outside", "notes")}
         print_json({"seconds": seconds, "num_samples": done.num, **facts})
         return
     what = ", ".join(done.fields[:8]) + (", …" if len(done.fields) > 8 else "")
     print(f"{out}: {count(done.num, 'sample')}, {size(out.stat().st_size)}, {duration(seconds)}\n  {what}")
 
 
-def export_command(run: TrainedRun, format: str, out: Path, as_json: bool) -> None:
+def export_run(run: Path, format: str, out: Path, trust_code: bool, as_json: bool) -> None:
     """Export the best model of a run."""
     with needing_torch("exporting a model"):
         from merlin.train.results.export import export_model, model_facts
         from merlin.train.results.surrogate import load_surrogate
-    surrogate = load_surrogate(run.path, device=run.device, trust_code=run.trust_code)
+    surrogate = load_surrogate(run, device="cpu", trust_code=trust_code)
     export_model(surrogate, format, out)
     if as_json:
         print_json({"out": out, "to": format, **model_facts(surrogate)})

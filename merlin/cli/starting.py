@@ -16,6 +16,7 @@ from typing import Any
 
 from merlin.base.text import count
 from merlin.cli.output import print_json, print_table, remark
+from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import launch
 from merlin.execution.distributed.launch import Launch, Queues, Selection, SpecWorker
@@ -68,9 +69,9 @@ class WantedWorkers:
         return selection, lines
 
 
-def print_lines(wanted: WantedWorkers, config: Config | None, *, as_json: bool) -> None:
+def print_lines(wanted: WantedWorkers, *, as_json: bool) -> None:
     """Print the command lines that would start the workers."""
-    selection, lines = wanted.lines(config, [])
+    selection, lines = wanted.lines(find_config(), [])
     if as_json:
         workers = [_facts(*line) for line in lines]
         print_json({"workers": workers, "skipped": selection.skipped, "exit_code": 0})
@@ -92,10 +93,9 @@ def _say_skipped(selection: Selection, lines: list[Line]) -> None:
             remark(line.note)
 
 
-def start_workers(
-    wanted: WantedWorkers, config: Config, timeout_s: float, foreground: bool, as_json: bool
-) -> int:
+def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_json: bool) -> int:
     """Start them and wait until they have reported; returns the exit code, in the foreground once they have ended."""
+    config = require_config()
     for warning in require_reachable(config):
         remark(f"merlin: warning: {warning}")
     registry = open_registry(config)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.text import count, duration, rate
-from merlin.cli.advice import next_commands
-from merlin.cli.execute import COUNTS, on_failed_input, reconciled
+from merlin.cli.execute import COUNTS, next_commands, on_failed_input, reconciled
 from merlin.cli.output import console, dump_file, plain, print_json, print_table, remark
 from merlin.errors import command_line
 from merlin.status.snapshot import Snapshot, StepStatus

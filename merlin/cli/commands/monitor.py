@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,13 +27,7 @@ from merlin.cli.options import (
 )
 @task_server_option
 @json_option
-def monitor(
-    spec_or_workspace: Path,
-    steps: tuple[str, ...],
-    assignments: tuple[str, ...],
-    sleep_s: float | None,
-    as_json: bool,
-) -> None:
+def monitor(assignments: tuple[str, ...], **given: Any) -> None:
     """Show a study while it runs, and end with it; exit codes as for merlin run.
 
     Says when no worker is there for what is ready, waits through trouble with the servers, and publishes the
@@ -43,5 +37,4 @@ def monitor(
     """
     from merlin.cli.monitoring import follow_all
 
-    variables = parse_assignments(assignments)
-    sys.exit(follow_all(spec_or_workspace, variables, steps, sleep_s, as_json=as_json))
+    sys.exit(follow_all(variables=parse_assignments(assignments), **given))

@@ -8,7 +8,7 @@ from merlin.cli.output import to_json
 from merlin.cli.progress import LineDisplay, LiveDisplay
 from merlin.execution.events import Progress
 from merlin.plan.plan import Plan
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 
 
 class Clock:
@@ -18,14 +18,14 @@ class Clock:
         return self.now
 
 
-def counts(planned: int, ok: int, failed: int = 0, running: int = 1) -> Counts:
+def counts(planned: int, ok: int, failed: int = 0, running: int = 1) -> TaskCounts:
     rest = planned - ok - failed - running
-    return Counts(
+    return TaskCounts(
         planned=planned, ok=ok, failed=failed, skipped=0, running=running, ready=rest, waiting=0, queued=0
     )
 
 
-def progress(**per_step: Counts) -> Progress:
+def progress(**per_step: TaskCounts) -> Progress:
     return Progress(seconds=0.0, per_step=per_step, num_workers=1)
 
 

@@ -1,9 +1,10 @@
-"""`merlin run-workers`."""
+"""`merlin run-workers`, `query-workers` and `stop-workers`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,7 @@ from merlin.cli.options import (
     spec_or_workspace_argument,
     steps_option,
     vars_option,
+    worker_filters,
 )
 
 QUIET_LEVEL = "ERROR"
@@ -37,15 +39,15 @@ QUIET_LEVEL = "ERROR"
 @click.pass_context
 def run_workers(
     context: click.Context,
+    /,
     spec_or_workspace: Path,
     echo: bool,
-    worker_args: str,
-    steps: tuple[str, ...],
     assignments: tuple[str, ...],
     disable_logs: bool,
     foreground: bool,
     timeout_s: float,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Start the workers that the spec asks for on this machine, in the background.
 
@@ -53,18 +55,42 @@ def run_workers(
     have reported, with 1 if one has not.
     """
     from merlin.cli.starting import WantedWorkers, print_lines, start_workers
-    from merlin.config.load import find_config, require_config
     from merlin.views.workers import load_workers
 
     document, by_step = load_workers(spec_or_workspace, parse_assignments(assignments))
-    wanted = WantedWorkers(
-        document=document,
-        by_step=by_step,
-        steps=steps,
-        worker_args=worker_args,
-        level=QUIET_LEVEL if disable_logs else str(context.obj or "INFO"),
-    )
+    level = QUIET_LEVEL if disable_logs else str(context.obj or "INFO")
+    wanted = WantedWorkers(document=document, by_step=by_step, level=level, **given)
     if echo:
-        print_lines(wanted, find_config(), as_json=as_json)
+        print_lines(wanted, as_json=as_json)
     else:
-        sys.exit(start_workers(wanted, require_config(), timeout_s, foreground, as_json))
+        sys.exit(start_workers(wanted, timeout_s, foreground, as_json))
+
+
+@click.command(cls=ManyCommand)
+@worker_filters
+@json_option
+def query_workers(**given: Any) -> None:
+    """List your live workers, their queues and what they run. All filters must hold."""
+    from merlin.cli.live_workers import list_workers
+
+    list_workers(**given)
+
+
+@click.command(cls=ManyCommand)
+@worker_filters
+@click.option(
+    "--now", is_flag=True, help="Interrupt running chunks and give them back, instead of finishing them."
+)
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS",
+    help="Wait until they have ended; exit with 1 if one has not.",
+)  # fmt: skip
+@json_option
+def stop_workers(**given: Any) -> None:
+    """Stop your workers, or those that pass all filters, once they have finished what they run.
+
+    What they have not begun stays in the queues, for other workers.
+    """
+    from merlin.cli.live_workers import stop
+
+    sys.exit(stop(**given))

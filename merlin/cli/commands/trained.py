@@ -1,0 +1,99 @@
+"""`merlin evaluate`, `predict` and `export-model`: what becomes of a trained model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from merlin.cli.options import (
+    AT_LEAST_ONE,
+    EXISTING,
+    FILE,
+    device_option,
+    json_option,
+    run_argument,
+    trust_code_option,
+)
+
+
+@click.command()
+@run_argument
+@click.option("-o", "--out", type=FILE, metavar="FILE", help="The report [default: RUN/report.html].")
+@click.option(
+    "--split", metavar="NAME", help="Samples to evaluate on, or all [default: test, else validation]."
+)
+@click.option(
+    "--data",
+    type=EXISTING,
+    metavar="PATH",
+    help="Another data set, or the same one where it lies now [default: the run's].",
+)
+@device_option
+@trust_code_option
+@json_option
+def evaluate(**given: Any) -> None:
+    """Measure the best model of RUN on samples that it has not seen, and write a report.
+
+    RUN is what `merlin train` has made. Written are RUN/evaluation.json, charts as RUN/plots/*.png, and one page with
+    everything in it, to open anywhere and to mail.
+    """
+    from merlin.cli.results import evaluate_run
+
+    evaluate_run(**given)
+
+
+@click.command()
+@run_argument
+@click.argument("samples", type=EXISTING)
+@click.option(
+    "-o",
+    "--out",
+    type=FILE,
+    required=True,
+    metavar="FILE",
+    help="File to write: .npz, .csv, .parquet or .h5; CSV has no place for images.",
+)
+@click.option("--fields", metavar="A,B,…", help="Only these scalars and images [default: all].")
+@click.option(
+    "--batch-size",
+    type=AT_LEAST_ONE,
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Samples that are computed at once.",
+)
+@device_option
+@trust_code_option
+@json_option
+def predict(**given: Any) -> None:
+    """Predict what the simulation would say to every sample of SAMPLES.
+
+    RUN is what `merlin train` has made, or a copy of the directory `best` in it. SAMPLES is a .csv, .tsv, .npy, .npz,
+    .parquet or .h5 file with a column for each input of the model, in physical units; further columns are left alone. A
+    data set with these will do, too. The predictions are in physical units, and in the order of the samples.
+    """
+    from merlin.cli.results import predict_samples
+
+    predict_samples(**given)
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--to", "format", type=click.Choice(("onnx", "torchscript")), required=True, help="The format to write."
+)
+@click.option(
+    "-o", "--out", type=FILE, required=True, metavar="FILE", help="File to write, usually .onnx or .pt."
+)
+@trust_code_option
+@json_option
+def export_model(**given: Any) -> None:
+    """Write the best model of RUN as ONNX or TorchScript, with the normalisation inside of it.
+
+    The model takes physical inputs (samples, inputs) in float64 and gives physical outputs, each under its name. It is
+    compared with the model itself before the file gets its name.
+    """
+    from merlin.cli.results import export_run
+
+    export_run(**given)
