@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from merlin.base.document.findings import NOWHERE, Findings, Place, Source, allowed, did_you_mean
+from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText, allowed, did_you_mean
 from merlin.base.document.scalars import Problem, typed
 from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
@@ -19,12 +19,12 @@ from merlin.config.celery_settings import SETTINGS, new_name
 from merlin.config.model import DEFAULT_PORTS, Config, Endpoint, Kind, Tls
 from merlin.config.places import absolute, default_key_path
 from merlin.config.server_block import (
+    BlockContext,
     NetworkBlock,
     RabbitBlock,
     RedisBlock,
     ServerBlock,
     SocketBlock,
-    Surroundings,
     word,
 )
 from merlin.config.url import parse_url
@@ -69,7 +69,7 @@ def read_app_file(path: Path, env: Mapping[str, str], origin: str) -> Config:
     findings = Findings(str(path))
     text, others_can_read = _read(path)
     tree = parse(
-        Source(findings.file, text),
+        SourceText(findings.file, text),
         findings,
         what="configuration",
         blocks=", ".join(BLOCKS),
@@ -77,7 +77,7 @@ def read_app_file(path: Path, env: Mapping[str, str], origin: str) -> Config:
     )
     config = None
     if tree is not None:
-        config = _Reader(tree, findings, Surroundings(env, path, others_can_read)).config(origin)
+        config = _Reader(tree, findings, BlockContext(env, path, others_can_read)).config(origin)
     # the offending text may be a password: it goes no further
     diagnostics = [replace(item, text="") for item in findings.sorted()]
     if config is None or findings.failed:
@@ -109,8 +109,8 @@ def _read(path: Path) -> tuple[str, bool]:
 class _Reader:
     """Reads one file, block by block."""
 
-    def __init__(self, tree: Entry, findings: Findings, around: Surroundings) -> None:
-        self._findings, self._env = findings, around.env
+    def __init__(self, tree: Entry, findings: Findings, context: BlockContext) -> None:
+        self._findings, self._env = findings, context.env
         for name in BLOCKS:
             if not tree.get(name).is_null and not isinstance(tree.get(name).content, dict):
                 findings.error(
@@ -125,7 +125,7 @@ class _Reader:
         }
         self._tree = replace(tree, content=dict(blocks))
         certs = self._text("celery", "certs")
-        self._around = replace(around, certs=self._absolute(certs, around.path) if certs else None)
+        self._context = replace(context, certs=self._absolute(certs, context.path) if certs else None)
 
     def config(self, origin: str) -> Config | None:
         """What the file says; None (with findings) if that is not enough."""
@@ -147,7 +147,7 @@ class _Reader:
         if broker is None or backend is None:
             return None
         is_key_given = bool(self._env.get("MERLIN_KEY_FILE"))
-        path = self._around.path
+        path = self._context.path
         return Config(
             broker=broker,
             backend=backend,
@@ -257,11 +257,11 @@ class _Reader:
         tree = replace(self._tree, content={block: replace(entry, content=given)})
         data = to_data(tree.get(block))
         found = validate_as(
-            BLOCK_OF_KIND[kind], data, tree, self._findings, within=(block,), context=self._around
+            BLOCK_OF_KIND[kind], data, tree, self._findings, within=(block,), context=self._context
         )
-        for key, message, hint in self._around.warnings:
+        for key, message, hint in self._context.warnings:
             self._warning(block, key, message, hint, "open-secret")
-        self._around.warnings.clear()
+        self._context.warnings.clear()
         return found
 
     def _on_network(self, block: str, kind: Kind, found: NetworkBlock) -> Endpoint | None:

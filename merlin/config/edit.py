@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from merlin.base.document.findings import Findings, Source
+from merlin.base.document.findings import Findings, SourceText
 from merlin.base.document.scalars import plain_scalar, typed
 from merlin.base.document.tree import Entry, parse
 from merlin.config.places import POINTER_FILE, pointer_path
@@ -111,7 +111,7 @@ def _set(text: str, block: str, key: str, value: str | int, path: Path) -> str:
 def _tree(text: str, path: Path) -> Entry:
     findings = Findings(str(path))
     tree = parse(
-        Source(findings.file, text), findings, what="configuration", blocks="broker, …", needs="a broker"
+        SourceText(findings.file, text), findings, what="configuration", blocks="broker, …", needs="a broker"
     )
     if tree is None or findings.failed:
         raise ConfigError(findings.sorted())

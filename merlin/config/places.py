@@ -51,5 +51,5 @@ def absolute(text: str, env: Mapping[str, str], base: Path | None = None) -> Pat
 
 
 def looks_like_a_file(password: str) -> bool:
-    """Whether a password is rather the name of a file that holds one."""
+    """True if a password is rather the name of a file that holds one."""
     return _FILE_NAME.search(password) is not None

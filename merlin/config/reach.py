@@ -93,7 +93,7 @@ def _ask_redis(endpoint: Endpoint, timeout_s: float) -> Reach:
 
 
 def _is_open_to_others(client: Any, endpoint: Endpoint) -> bool:
-    """Whether other machines reach a Redis that has let us in without a password."""
+    """True if other machines reach a Redis that has let us in without a password."""
     import redis
 
     if endpoint.tls is not None and endpoint.tls.certfile:  # it asks for certificates
@@ -109,7 +109,7 @@ def _is_open_to_others(client: Any, endpoint: Endpoint) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this name or address stands for this machine, and no other machine can use it."""
+    """True if this name or address stands for this machine, and no other machine can use it."""
     found = [host] if host.startswith(LOOPBACK) else addresses(host)
     return bool(found) and all(address.startswith(LOOPBACK) for address in found)
 
@@ -177,9 +177,9 @@ _SILENT = "a firewall may drop the packets, the host may be down, or the server 
 def explain(error: BaseException, endpoint: Endpoint) -> tuple[str, str]:
     """What happened to a connection in a sentence with host and port, and what to do; free of secrets."""
     chain = list(_causes(error))
-    for teller in (_tls_trouble, _network_trouble, _login_trouble, _server_trouble):
+    for explanation in (_tls_trouble, _network_trouble, _login_trouble, _server_trouble):
         for cause in chain:
-            if found := teller(cause, endpoint):
+            if found := explanation(cause, endpoint):
                 what, hint = found
                 return f"{_who(endpoint)} {what}", hint
     text = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -23,7 +23,7 @@ _MAX_PASSWORD_FILE_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class BlockContext:
     """What paths in the file are relative to, where secrets may lie, and the warnings about what was read."""
 
     env: Mapping[str, str]
@@ -33,8 +33,8 @@ class Surroundings:
     warnings: list[tuple[str, str, str]] = field(default_factory=list)  # key, message, hint
 
 
-def _around(info: ValidationInfo) -> Surroundings:
-    assert isinstance(info.context, Surroundings)
+def _context(info: ValidationInfo) -> BlockContext:
+    assert isinstance(info.context, BlockContext)
     return info.context
 
 
@@ -61,9 +61,9 @@ def _socket_path(text: str) -> str:
 
 
 def _existing_file(text: str, info: ValidationInfo) -> str:
-    around = _around(info)
-    path = absolute(text, around.env, around.path.parent)
-    candidates = [path, *([around.certs / path.name] if around.certs else [])]
+    context = _context(info)
+    path = absolute(text, context.env, context.path.parent)
+    candidates = [path, *([context.certs / path.name] if context.certs else [])]
     for candidate in candidates:
         if _exists(candidate):
             return str(candidate)
@@ -76,11 +76,11 @@ def _password(value: Any, info: ValidationInfo) -> Secret:
 
     Upstream takes any value for the password where there is no such file.
     """
-    text, around = word(value), _around(info)
-    folders = [merlin_home(around.env), around.path.parent, *([around.certs] if around.certs else [])]
-    for path in (absolute(text, around.env), *(folder / text for folder in folders)):
+    text, context = word(value), _context(info)
+    folders = [merlin_home(context.env), context.path.parent, *([context.certs] if context.certs else [])]
+    for path in (absolute(text, context.env), *(folder / text for folder in folders)):
         if _exists(path):
-            return _password_in(path, around)
+            return _password_in(path, context)
     if looks_like_a_file(text):
         raise Problem(
             "there is no such password file",
@@ -88,13 +88,13 @@ def _password(value: Any, info: ValidationInfo) -> Secret:
             "a password that looks like a path must be in a file",
             "missing-file",
         )
-    if around.others_can_read:
+    if context.others_can_read:
         message = "other users can read this file, and a password stands in it"
-        around.warnings.append(("password", message, f"chmod 600 {around.path}"))
+        context.warnings.append(("password", message, f"chmod 600 {context.path}"))
     return Secret(text)
 
 
-def _password_in(path: Path, around: Surroundings) -> Secret:
+def _password_in(path: Path, context: BlockContext) -> Secret:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -106,14 +106,14 @@ def _password_in(path: Path, around: Surroundings) -> Secret:
     if not lines or not lines[0].strip():
         raise Problem(f"the password file {path} has no password in its first line", code="empty")
     if mode & 0o077:
-        around.warnings.append(
+        context.warnings.append(
             ("password", f"other users can read the password file {path}", f"chmod 600 {path}")
         )
     return Secret(lines[0].strip())
 
 
 def _exists(path: Path) -> bool:
-    """Whether it is there and no directory; a text that cannot be a path is not."""
+    """True if it is there and no directory; a text that cannot be a path is not."""
     try:
         return path.exists() and not path.is_dir()
     except (OSError, ValueError):

@@ -20,7 +20,7 @@ from merlin.plan.plan import Plan
 from merlin.plan.reopen import reopen, reopen_failed
 from merlin.plan.restrict import restrict
 from merlin.plan.schedule import Death, Deferral, Scheduler
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
@@ -203,7 +203,7 @@ class Conductor:
             self._ledger.append(*self._unwritten)
             self._unwritten.clear()
 
-    def per_step(self, in_flight: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Counts]:
+    def per_step(self, in_flight: Mapping[str, tuple[int, int]] | None = None) -> dict[str, TaskCounts]:
         """Counts per step, over its instances; `in_flight`: (ended, failed) as running chunks report."""
         names = ("planned", "ok", "failed", "skipped", "running", "ready", "waiting", "queued")
         sums: dict[str, list[int]] = {}
@@ -217,7 +217,7 @@ class Conductor:
             shift = {"ok": ended - failed, "failed": failed, "running": -ended}
             for i, name in enumerate(names):
                 total[i] += getattr(have, name) + shift.get(name, 0)
-        return {step: Counts(**dict(zip(names, total, strict=True))) for step, total in sums.items()}
+        return {step: TaskCounts(**dict(zip(names, total, strict=True))) for step, total in sums.items()}
 
     def close(self) -> None:
         self._ledger.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from merlin.plan.plan import Plan
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Progress:
     """The tasks of every step by state; tasks that ended inside running chunks are counted as ended."""
 
     seconds: float  # since the run started
-    per_step: Mapping[str, Counts]  # in the order of the plan
+    per_step: Mapping[str, TaskCounts]  # in the order of the plan
     num_workers: int  # alive
 
 
@@ -30,7 +30,7 @@ class RunSummary:
     missing: int
     stop_reason: str  # "" when nothing stopped it; "interrupted" after Ctrl-C
     seconds: float
-    per_step: Mapping[str, Counts]
+    per_step: Mapping[str, TaskCounts]
 
     @property
     def is_success(self) -> bool:

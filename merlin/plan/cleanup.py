@@ -55,7 +55,7 @@ def needed_by(
 
 
 def _names(text: str, directory: str) -> bool:
-    """Whether the text holds the path, and not only one that begins with it."""
+    """True if the text holds the path, and not only one that begins with it."""
     at = text.find(directory)
     while at >= 0:
         follows = text[at + len(directory) : at + len(directory) + 1]

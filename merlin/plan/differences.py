@@ -13,7 +13,7 @@ from merlin.plan.plan_io import relocate
 _WORKSPACE = "$(MERLIN_WORKSPACE)"  # in what is shown
 MAX_LINES = 8  # of a difference that are shown
 
-# what says who runs a step, how often it is tried, and what is told about it
+# what says who runs a step, how often it is tried, and what is shown of it
 _FREE = frozenset(
     {
         "description", "queue", "max_retries", "retry_delay_s", "timeout_s", "max_failures", "canary",

@@ -18,7 +18,7 @@ def passing_failures(instance: StepInstance) -> tuple[Outcome, ...]:
     return FAILURES if instance.on_failure == "continue" else (Outcome.SOFT_FAILED,)
 
 
-class Record(Protocol):
+class OutcomeRecord(Protocol):
     """What is known of the ends of tasks, the quick answers first; the ledger's replay is one."""
 
     def counts(self) -> Mapping[str, Mapping[int, int]]:
@@ -31,7 +31,7 @@ class Record(Protocol):
         """Task by task."""
 
 
-def num_on_failed_input(plan: Plan, record: Record) -> dict[str, int]:
+def num_on_failed_input(plan: Plan, record: OutcomeRecord) -> dict[str, int]:
     """Per step instance: how many tasks ran although one that they depend on had failed. Those with none are left out.
 
     A task that waits for all tasks of a step, and only misses the failed ones, does not count.
@@ -48,7 +48,7 @@ def num_on_failed_input(plan: Plan, record: Record) -> dict[str, int]:
 class _Passed:
     """Per step instance, the failures that let later tasks run."""
 
-    def __init__(self, plan: Plan, record: Record) -> None:
+    def __init__(self, plan: Plan, record: OutcomeRecord) -> None:
         self._instances = {instance.id: instance for instance in plan.instances}
         self._record, self._counts = record, record.counts()
         self._ranges: dict[str, list[Range]] = {}

@@ -22,7 +22,7 @@ _VLAUNCHER_VARIABLES = (
 
 
 def has_launcher(text: str) -> bool:
-    """Whether a script starts anything with a launcher."""
+    """True if a script starts anything with a launcher."""
     return "LAUNCHER)" in text
 
 

@@ -105,7 +105,7 @@ class SampleLayout:
 
 
 def is_set_aside(path: str) -> bool:
-    """Whether a path, relative to a task's directory, lies in what an earlier try of some task has left."""
+    """True if a path, relative to a task's directory, lies in what an earlier try of some task has left."""
     return TRY in path and any(
         part.startswith(TRY) and part[len(TRY) :].isdigit() for part in path.split("/")
     )

@@ -38,7 +38,7 @@ class Handout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ChunkReport:
     """What a worker says about a chunk when it holds it no longer. With none of these, it was not started."""
 
     chunk: Chunk
@@ -59,8 +59,8 @@ class Legacy:
     outcomes: Mapping[str, RunMap]  # of the ledger
     memories: Collection[Deferral | Death]  # of the ledger
     taken: Mapping[str, str]  # by the letters: lease -> worker
-    dealt_with: Collection[Report]  # by that owner
-    unread: Collection[Report]
+    dealt_with: Collection[ChunkReport]  # by that owner
+    unread: Collection[ChunkReport]
 
 
 @dataclass(slots=True)
@@ -115,8 +115,8 @@ class Owner:
         if (chunk := self.scheduler.held(lease)) is not None:
             self._line_of(chunk).leave(lease)
 
-    def reported(self, report: Report, done: Iterable[Run], now: float) -> bool:
-        """A worker holds a chunk no longer; `done`: what we see of it in the ledger, if its process did not tell.
+    def reported(self, report: ChunkReport, done: Iterable[Run], now: float) -> bool:
+        """A worker holds a chunk no longer; `done`: what we see of it in the ledger, if its process did not report it.
 
         False if the report is not about anything that is handed out.
         """
@@ -134,7 +134,7 @@ class Owner:
         return scheduler.give_back(chunk)
 
     def expired(self, lease: str, done: Iterable[Run]) -> Chunk | None:
-        """Its holder has not been heard of for too long; returns the chunk, None if it is not handed out."""
+        """Its holder has not reported for too long; returns the chunk, None if it is not handed out."""
         chunk = self.scheduler.held(lease)
         if chunk is not None:
             self.taken(lease)

@@ -28,8 +28,8 @@ from merlin.plan.task_states import (
     RUNNING,
     STATE_NAMES,
     WAITING,
-    Counts,
     InstanceState,
+    TaskCounts,
     build_states,
 )
 from merlin.plan.tasks import FAILURES, Chunk, ChunkResult, Outcome
@@ -41,7 +41,7 @@ TARGET_S = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """Tasks that asked to be run again: outcomes do not tell, so the executor writes it into the ledger, too."""
+    """Tasks that asked to be run again: outcomes do not show it, so the executor writes it into the ledger, too."""
 
     chunk: Chunk  # as it will be handed out
     not_before: float
@@ -54,7 +54,7 @@ class Death:
     instance: str
     task: int
     infrastructure: bool  # the worker was not killed by the task
-    lease: str  # of that chunk: a death counts once, however often it is heard of
+    lease: str  # of that chunk: a death counts once, however often it is reported
 
 
 class Scheduler:
@@ -248,7 +248,7 @@ class Scheduler:
         """When the earliest deferred chunk may run, if one waits."""
         return None if self.stop_reason else self._backlog.next_wakeup()
 
-    def counts(self) -> dict[str, Counts]:
+    def counts(self) -> dict[str, TaskCounts]:
         """Tasks by state, per step instance."""
         return {id: state.counts() for id, state in self._states.items()}
 
@@ -384,5 +384,5 @@ class Scheduler:
 
 
 def _has_failures(chunk: Chunk, runs: Iterable[Run]) -> bool:
-    """Whether tasks of it failed; an adopted chunk may not hold them any more, but nobody has looked at them yet."""
+    """True if tasks of it failed; an adopted chunk may not hold them any more, but nobody has looked at them yet."""
     return any(outcome in FAILURES for _, _, outcome in clip(runs, pieces_of(chunk)))

@@ -36,7 +36,7 @@ STATE_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class TaskCounts:
     """Tasks of one step instance by state; planned is the sum of the others."""
 
     planned: int
@@ -65,7 +65,7 @@ class SourceGroup:
         self.num_open = 0
 
     def passes(self) -> bool:
-        """Whether anything of the whole group may flow downstream."""
+        """True if anything of the group may flow downstream."""
         if not any(source.instance.num_tasks for source in self.sources):
             return True
         return any(s.num_passing for s in self.sources)
@@ -112,8 +112,8 @@ class InstanceState:
     def is_ended(self) -> bool:
         return self.num[OK] + self.num_failed + self.num[SKIPPED] == self.instance.num_tasks
 
-    def counts(self) -> Counts:
-        return Counts(
+    def counts(self) -> TaskCounts:
+        return TaskCounts(
             planned=self.instance.num_tasks,
             ok=self.num[OK],
             failed=self.num_failed,

@@ -22,7 +22,7 @@ _INSTALL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ServerLaunch:
     """A command that runs Redis in the foreground, or starts a container that does."""
 
     engine: str
@@ -30,18 +30,18 @@ class Launch:
     container: str = ""  # the name of the container; "" if Redis is a process of our own
 
 
-def launch(folder: Folder, settings: Settings) -> Launch:
+def launch(folder: Folder, settings: Settings) -> ServerLaunch:
     """How to run Redis with the redis.conf of the folder. Raises ConfigError if nothing here can."""
     if settings.engine == "auto":
         for name, find in _BINARIES.items():
             if binary := find():
-                return Launch(name, [binary, str(folder.redis_conf)])
+                return ServerLaunch(name, [binary, str(folder.redis_conf)])
         raise ConfigError(f"there is no redis-server on this machine\n{_INSTALL}")
     if settings.engine in _BINARIES:
         binary = _BINARIES[settings.engine]()
         if not binary:
             raise ConfigError(f"engine {settings.engine}: there is no redis-server\n{_INSTALL}")
-        return Launch(settings.engine, [binary, str(folder.redis_conf)])
+        return ServerLaunch(settings.engine, [binary, str(folder.redis_conf)])
     program = engine_program(settings.engine)
     if settings.engine in ("docker", "podman"):
         return _in_daemon_container(program, folder, settings)
@@ -51,7 +51,9 @@ def launch(folder: Folder, settings: Settings) -> Launch:
         if "://" in settings.image or Path(settings.image).exists()
         else f"docker://{settings.image}"
     )
-    return Launch(settings.engine, [program, "exec", *binds, image, "redis-server", str(folder.redis_conf)])
+    return ServerLaunch(
+        settings.engine, [program, "exec", *binds, image, "redis-server", str(folder.redis_conf)]
+    )
 
 
 def engine_program(engine: str) -> str:
@@ -64,7 +66,7 @@ def engine_program(engine: str) -> str:
     return program
 
 
-def _in_daemon_container(program: str, folder: Folder, settings: Settings) -> Launch:
+def _in_daemon_container(program: str, folder: Folder, settings: Settings) -> ServerLaunch:
     """Docker and Podman: our network, our user, and the directories under their own names."""
     name = "merlin-" + hashlib.sha256(str(folder.path).encode()).hexdigest()[:12]
     user = ["--userns=keep-id"] if settings.engine == "podman" and os.geteuid() else []
@@ -74,7 +76,9 @@ def _in_daemon_container(program: str, folder: Folder, settings: Settings) -> La
         if ":" in str(path):
             raise ConfigError(f"{settings.engine} cannot mount a directory with ':' in its name: {path}")
         argv += ["--volume", f"{path}:{path}"]
-    return Launch(settings.engine, [*argv, settings.image, "redis-server", str(folder.redis_conf)], name)
+    return ServerLaunch(
+        settings.engine, [*argv, settings.image, "redis-server", str(folder.redis_conf)], name
+    )
 
 
 def _mounts(folder: Folder, settings: Settings) -> list[Path]:

@@ -15,10 +15,10 @@ from merlin.base.locks import locked
 from merlin.config.model import Endpoint
 from merlin.config.private_file import make_data_dir, make_private_dir, write_private
 from merlin.errors import ConfigError, ExecutionError
-from merlin.server.engine import Launch, launch
+from merlin.server.engine import ServerLaunch, launch
 from merlin.server.folder import Folder, make_folder, make_password, write_app_file
 from merlin.server.record import (
-    Record,
+    ServerRecord,
     is_alive,
     read_record,
     record_container,
@@ -216,7 +216,7 @@ def _run(folder: Folder, settings: Settings, wait_s: float) -> None:
         raise
 
 
-def _run_process(how: Launch, folder: Folder, settings: Settings) -> Record:
+def _run_process(how: ServerLaunch, folder: Folder, settings: Settings) -> ServerRecord:
     log = os.open(folder.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
@@ -236,7 +236,7 @@ def _run_process(how: Launch, folder: Folder, settings: Settings) -> Record:
         os.close(log)
 
 
-def _run_container(how: Launch) -> Record:
+def _run_container(how: ServerLaunch) -> ServerRecord:
     program = how.argv[0]
     leftover = [program, "rm", "--force", how.container]  # our name, and nothing of that name runs
     for argv in (leftover, how.argv):
@@ -256,7 +256,7 @@ def _environment() -> dict[str, str]:
 
 
 def _wait_until_ready(
-    folder: Folder, endpoint: Endpoint, record: Record | None, wait_s: float, log_start: int = 0
+    folder: Folder, endpoint: Endpoint, record: ServerRecord | None, wait_s: float, log_start: int = 0
 ) -> None:
     deadline = time.monotonic() + wait_s
     while True:
@@ -287,7 +287,7 @@ def _tail(path: Path, start: int = 0, num_lines: int = 8) -> str:
     return "\n".join(f"  {line}" for line in lines[-num_lines:])
 
 
-def _ended(endpoint: Endpoint, record: Record | None, wait_s: float) -> bool:
+def _ended(endpoint: Endpoint, record: ServerRecord | None, wait_s: float) -> bool:
     """Wait for the end of the server, and force it if we know the process."""
     if record is not None and is_alive(record):
         return wait_until_gone(record, wait_s) or terminate(record, wait_s)

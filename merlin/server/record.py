@@ -22,7 +22,7 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ServerRecord:
     """The running server, as its starter saw it."""
 
     host: str
@@ -38,40 +38,42 @@ class Record:
     password: str = field(default="", repr=False)
 
 
-def record_process(pid: int, *, engine: str, program: str = "") -> Record:
+def record_process(pid: int, *, engine: str, program: str = "") -> ServerRecord:
     """The record of a process that was just started. Raises ProcessLookupError if it is gone."""
     ticks = start_ticks(pid)
     if ticks is None:
         raise ProcessLookupError(pid)
     host, boot = socket.gethostname(), boot_id()
-    return Record(host=host, boot=boot, pid=pid, start_ticks=ticks, engine=engine, program=program)
+    return ServerRecord(host=host, boot=boot, pid=pid, start_ticks=ticks, engine=engine, program=program)
 
 
-def record_container(name: str, *, engine: str, program: str) -> Record:
+def record_container(name: str, *, engine: str, program: str) -> ServerRecord:
     host, boot = socket.gethostname(), boot_id()
-    return Record(host=host, boot=boot, pid=0, start_ticks=0, engine=engine, container=name, program=program)
+    return ServerRecord(
+        host=host, boot=boot, pid=0, start_ticks=0, engine=engine, container=name, program=program
+    )
 
 
-def write_record(record: Record, path: Path) -> None:
+def write_record(record: ServerRecord, path: Path) -> None:
     write_private(path, json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n")
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> ServerRecord | None:
     """The record; None if there is none or it cannot be understood."""
     try:
         data = parsed(path.read_bytes())
-        return as_kind(data, Record) if data.pop("format") == FORMAT else None
+        return as_kind(data, ServerRecord) if data.pop("format") == FORMAT else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def is_here(record: Record) -> bool:
-    """Whether it was started on this machine."""
+def is_here(record: ServerRecord) -> bool:
+    """True if it was started on this machine."""
     return record.host == socket.gethostname()
 
 
-def is_alive(record: Record) -> bool:
-    """Whether that very process or container still runs; False for another machine's."""
+def is_alive(record: ServerRecord) -> bool:
+    """True if that very process or container still runs; False for another machine's."""
     if not is_here(record) or record.boot != boot_id():
         return False
     if record.container:
@@ -79,7 +81,7 @@ def is_alive(record: Record) -> bool:
     return start_ticks(record.pid) == record.start_ticks
 
 
-def wait_until_gone(record: Record, wait_s: float) -> bool:
+def wait_until_gone(record: ServerRecord, wait_s: float) -> bool:
     """Wait for its end; False if it outlives the wait."""
     deadline = time.monotonic() + wait_s
     while is_alive(record):
@@ -89,7 +91,7 @@ def wait_until_gone(record: Record, wait_s: float) -> bool:
     return True
 
 
-def _wait(record: Record, wait_s: float) -> None:
+def _wait(record: ServerRecord, wait_s: float) -> None:
     """Sleep until the process ends, but not longer than this."""
     with suppress(OSError):
         if record.pid:
@@ -102,7 +104,7 @@ def _wait(record: Record, wait_s: float) -> None:
     time.sleep(wait_s)
 
 
-def terminate(record: Record, wait_s: float) -> bool:
+def terminate(record: ServerRecord, wait_s: float) -> bool:
     """SIGTERM (or the engine's stop), then SIGKILL; False if it still runs after that."""
     if record.container:
         _ask_engine(record, "stop", record.container, timeout_s=60)
@@ -118,7 +120,7 @@ def terminate(record: Record, wait_s: float) -> bool:
     return False
 
 
-def _container_runs(record: Record) -> bool:
+def _container_runs(record: ServerRecord) -> bool:
     words = ("container", "inspect", "--format", "{{.State.Running}}", record.container)
     try:
         done = _ask_engine(record, *words, timeout_s=20)
@@ -127,6 +129,6 @@ def _container_runs(record: Record) -> bool:
     return done.returncode == 0 and done.stdout.strip() == "true"
 
 
-def _ask_engine(record: Record, *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+def _ask_engine(record: ServerRecord, *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     argv = [record.program, *words]
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s)

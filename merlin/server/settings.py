@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from merlin.base.document.field_types import Block, Flag, Positive, Text
-from merlin.base.document.findings import Findings, Source
+from merlin.base.document.findings import Findings, SourceText
 from merlin.base.document.scalars import Problem, shown, to_int
 from merlin.base.document.tree import Entry, parse, to_data
 from merlin.base.document.validation import validate_as
@@ -98,7 +98,7 @@ def read_settings(path: Path) -> Settings:
     """Read merlin_server.yaml. Raises ConfigError with a place for everything that is wrong."""
     findings = Findings(str(path))
     try:
-        source = Source(findings.file, path.read_text(encoding="utf-8"))
+        source = SourceText(findings.file, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     words = {"what": "server description", "blocks": "format, engine, …", "needs": "format"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from merlin.server.folder import Folder
-from merlin.server.record import Record, is_alive, is_here, read_record
+from merlin.server.record import ServerRecord, is_alive, is_here, read_record
 from merlin.server.talk import info
 
 State = Literal["missing", "stopped", "loading", "running", "hanging", "elsewhere"]
@@ -56,7 +56,7 @@ def status(folder: Folder) -> Status:
     )
 
 
-def _state(record: Record | None, said: dict[str, Any] | None) -> tuple[State, str]:
+def _state(record: ServerRecord | None, said: dict[str, Any] | None) -> tuple[State, str]:
     if said is not None:
         if said.get("loading"):
             return "loading", "it reads its data back and will answer in a moment"
@@ -71,7 +71,7 @@ def _state(record: Record | None, said: dict[str, Any] | None) -> tuple[State, s
     return "stopped", "it ended by itself, or the machine was restarted; start it: merlin server start"
 
 
-def _pid(record: Record | None, said: dict[str, Any] | None) -> int | None:
+def _pid(record: ServerRecord | None, said: dict[str, Any] | None) -> int | None:
     """The process on its machine; a container counts its own."""
     if record is not None and (record.container or not said):
         return record.pid if record.pid and is_alive(record) else None

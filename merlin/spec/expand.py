@@ -66,7 +66,7 @@ def _with_env(tree: Entry, env: dict[str, Entry]) -> Entry:
 
 
 def expand(tree: Entry, findings: Findings) -> Expansion:
-    """Fill the variables of env into the whole tree."""
+    """Fill the variables of env into the complete tree."""
     raw, entries = _raw_variables(tree, findings)
     resolved = resolve_variables(raw)
     for cycle in resolved.cycles:
@@ -95,7 +95,7 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
 
 
 def is_of_maestro(tree: Entry) -> bool:
-    """Whether the spec has no block `merlin`: then $(OUTPUT_PATH) is the workspace, not the directory it is made in."""
+    """True if the spec has no block `merlin`: then $(OUTPUT_PATH) is the workspace, not the directory it is made in."""
     return "merlin" not in tree.mapping
 
 

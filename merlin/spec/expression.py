@@ -232,7 +232,7 @@ def _check_order(words: list[_Word]) -> None:
 
 
 def _may_follow(word: _Word, last: _Word, inside: str) -> bool:
-    """Whether the word can stand after `last` in a bracket of this kind."""
+    """True if the word can stand after `last` in a bracket of this kind."""
     after_value = last.ends_value
     if word.kind == "end":
         return after_value and not inside

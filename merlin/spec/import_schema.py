@@ -23,7 +23,7 @@ from merlin.base.document.field_types import (
     TextList,
     optional,
 )
-from merlin.base.document.findings import NOWHERE, Findings, Place, Source, allowed
+from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText, allowed
 from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
 from merlin.base.kinds import DTYPES, ROLES
@@ -147,7 +147,7 @@ def read_import_schema(path: Path) -> ImportSchema:
 def parse_import_schema(text: str, findings: Findings) -> ImportSchema:
     """The schema in a YAML text. Raises SpecError with every finding."""
     tree = parse(
-        Source(findings.file, text), findings, what="schema", blocks="inputs, fields, …", needs="fields"
+        SourceText(findings.file, text), findings, what="schema", blocks="inputs, fields, …", needs="fields"
     )
     schema = None
     if tree is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from merlin.base.document.findings import NOWHERE, Findings, Source
+from merlin.base.document.findings import NOWHERE, Findings, SourceText
 from merlin.base.document.tree import Entry, parse, to_data
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec import provenance
@@ -126,7 +126,7 @@ def check_spec(
         return None, findings.sorted()
     text, tree, expansion = reading
     known = expansion if parameters is None else _with_parameters(expansion, parameters)
-    check(Source(findings.file, text), tree, known, findings, allow_undefined=allow_undefined)
+    check(SourceText(findings.file, text), tree, known, findings, allow_undefined=allow_undefined)
     document = validate_as(Document, fill(to_data(expansion.tree)), expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:
@@ -199,7 +199,7 @@ def _read_tree(
     text = _read(path, findings)
     if text is None:
         return None
-    tree = parse(Source(findings.file, text), findings)
+    tree = parse(SourceText(findings.file, text), findings)
     if tree is None:
         return None
     tree = override(tree, variables, text, findings)

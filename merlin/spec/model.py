@@ -212,7 +212,7 @@ class MerlinBlock(Block):
 
 
 class Document(Block):
-    """A whole spec."""
+    """A complete spec."""
 
     document_name: ClassVar[str] = "the spec"
 

@@ -38,17 +38,17 @@ class Use:
 
     @property
     def runs(self) -> bool:
-        """Whether a shell takes an undefined `$(NAME)` here for a command."""
+        """True if a shell takes an undefined `$(NAME)` here for a command."""
         return not self.escaped and self.quoting in ("plain", "double", "here")
 
     @property
     def in_quotes(self) -> bool:
-        """Whether blanks in what replaces the token leave it one word."""
+        """True if blanks in what replaces the token leave it one word."""
         return self.quoting != "plain"
 
 
 def is_shell(shell: str) -> bool:
-    """Whether scripts of this interpreter are a shell's; one that is not known yet may be."""
+    """True if scripts of this interpreter are a shell's; one that is not known yet may be."""
     return not shell.strip() or "$(" in shell or _SHELL.search(shell) is not None
 
 
@@ -118,7 +118,7 @@ class _Scan:
                 self._special("plain")
 
     def _begins_command(self) -> bool:
-        """Whether the word that begins here is a command, and no argument of one."""
+        """True if the word that begins here is a command, and no argument of one."""
         before = self.text[max(0, self.at - _BEFORE_CHARACTERS) : self.at].replace("\\\n", " ")
         return _BEFORE_COMMAND.search(before.rstrip(" \t")) is not None
 

@@ -76,7 +76,7 @@ def _refine(definitions: dict[str, Any]) -> None:
 
 
 def _loosen(node: Any) -> None:
-    """A list may be written as one text, or come whole from a variable; a named block may be empty."""
+    """A list may be written as one text, or come completely from a variable; a named block may be empty."""
     if isinstance(node, list):
         for item in node:
             _loosen(item)

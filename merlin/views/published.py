@@ -15,7 +15,7 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.ledger.replay import replay
 from merlin.plan.schedule import Scheduler
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 from merlin.status.snapshot import CANCELLED, LiveWorkers, end_of_run, is_published
 from merlin.views.queues import served_queues
 from merlin.views.watch import Look, State, idle_queues, sum_by_step
@@ -37,7 +37,7 @@ class PublishedStudy:
         backend = RedisBackend(config, make_client(config.backend), lease_s=0.0)
         self._mailbox, self._registry = backend.mailbox(self._plan.study_id), backend.registry
         self._replay = replay(workspace.ledger_dir, self._plan)
-        self._counts: tuple[int, dict[str, Counts]] = (-1, {})
+        self._counts: tuple[int, dict[str, TaskCounts]] = (-1, {})
 
     def look(self) -> Look:
         """The study now; trouble with Redis is one of the states."""
@@ -109,7 +109,7 @@ class PublishedStudy:
         """Every task has an outcome; the owner writes down the end of the run soon after."""
         return not any(counts.missing for counts in self._of_ledger().values())
 
-    def _with_running(self, workers: list[WorkerInfo]) -> dict[str, Counts]:
+    def _with_running(self, workers: list[WorkerInfo]) -> dict[str, TaskCounts]:
         """Tasks by state, per step instance; `running` as these workers reported it."""
         counts = dict(self._of_ledger())
         for chunk in (c for w in workers for c in w.running if c.study == self._plan.study_id):
@@ -118,7 +118,7 @@ class PublishedStudy:
                 counts[chunk.instance] = replace(have, ready=have.ready - num, running=have.running + num)
         return counts
 
-    def _of_ledger(self) -> dict[str, Counts]:
+    def _of_ledger(self) -> dict[str, TaskCounts]:
         if self._counts[0] != self._replay.num_records:
             scheduler = Scheduler(self._plan, self._replay.outcomes, num_workers=1)
             self._counts = self._replay.num_records, scheduler.counts()

@@ -14,7 +14,7 @@ from merlin.base.text import count
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.execution.events import Observer, Progress
 from merlin.plan.plan import Plan
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 
 State = Literal["running", "stopped", "complete", "gone", "dropped", "unreachable"]
 
@@ -27,7 +27,7 @@ class Look:
     """A study at one moment."""
 
     state: State
-    per_step: Mapping[str, Counts]  # in the order of the plan; empty where nothing is known
+    per_step: Mapping[str, TaskCounts]  # in the order of the plan; empty where nothing is known
     num_workers: int = 0  # alive, with a queue of the study
     num_running: int = 0  # chunks
     reason: str = ""  # why it stopped, was dropped or cannot be reached
@@ -61,7 +61,7 @@ class Watch:
         self.over: Literal["", "ended", "stopped", "dropped"] = ""
         self.reason = ""
         self.wants_republish = False
-        self.per_step: Mapping[str, Counts] = {}
+        self.per_step: Mapping[str, TaskCounts] = {}
         self._is_lost = False
         self._gone_since: float | None = None
         self._idle: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ def follow(
         sleep(interval_s)
 
 
-def sum_by_step(plan: Plan, counts: Mapping[str, Counts]) -> dict[str, Counts]:
+def sum_by_step(plan: Plan, counts: Mapping[str, TaskCounts]) -> dict[str, TaskCounts]:
     """Counts per step over its instances, in the order of the plan."""
     sums: dict[str, dict[str, int]] = {}
     for instance in plan.instances:
@@ -166,10 +166,10 @@ def sum_by_step(plan: Plan, counts: Mapping[str, Counts]) -> dict[str, Counts]:
         total = sums.setdefault(instance.step, dict.fromkeys(have, 0))
         for name, value in have.items():
             total[name] += value
-    return {step: Counts(**total) for step, total in sums.items()}
+    return {step: TaskCounts(**total) for step, total in sums.items()}
 
 
-def idle_queues(plan: Plan, counts: Mapping[str, Counts], served: Collection[str]) -> tuple[str, ...]:
+def idle_queues(plan: Plan, counts: Mapping[str, TaskCounts], served: Collection[str]) -> tuple[str, ...]:
     """Queues with tasks that could run now, or did under a worker that is gone, and nobody who serves them."""
     waiting = [
         i.queue for i in plan.instances if counts[i.id].ready or counts[i.id].queued or counts[i.id].running

@@ -11,7 +11,7 @@ from merlin.config.model import Config
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.distributed.connect import redis_client
 from merlin.ledger.replay import replay
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 from merlin.status.snapshot import is_published, take_snapshot
 from merlin.views.published import PublishedStudy
 from merlin.views.servers import open_registry
@@ -45,7 +45,7 @@ class LocalStudy:
         return Look(
             state="running" if snapshot.state == "running" else ended,
             per_step={
-                s.step: Counts(
+                s.step: TaskCounts(
                     planned=s.planned, ok=s.ok, failed=s.failed, skipped=s.skipped, running=s.running,
                     ready=s.missing - s.running, waiting=0, queued=0,
                 )

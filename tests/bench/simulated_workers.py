@@ -35,7 +35,7 @@ from merlin.execution.distributed.registry import BEAT_S, WorkerInfo
 from merlin.execution.distributed.scripts import Scripts, _text
 from merlin.execution.distributed.upkeep import TICK_S
 from merlin.execution.wire import from_json
-from merlin.plan.owner import Report
+from merlin.plan.owner import ChunkReport
 from merlin.plan.pieces import num_tasks
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 
@@ -166,7 +166,7 @@ class Crowd:
             runs=((chunk.lo, chunk.hi, int(Outcome.OK)),),
             busy_s=num_tasks(chunk) * self._told_s if self._told_s else run.end - run.began,
         )
-        report = Report(chunk=chunk, worker=self._workers[run.worker].name, result=result)
+        report = ChunkReport(chunk=chunk, worker=self._workers[run.worker].name, result=result)
         return seal_report(report, run.study, self._config.key)
 
     def _ask_for_messages(self, pipe: Any) -> int:

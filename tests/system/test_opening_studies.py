@@ -27,7 +27,7 @@ from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import make_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.owner import Report
+from merlin.plan.owner import ChunkReport
 from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import plan_digest, write_plan
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
@@ -99,7 +99,7 @@ class Worker:
                 )
             )  # fmt: skip
         result = ChunkResult(chunk=chunk, runs=((chunk.lo, chunk.hi, FAILED),))
-        report = seal_report(Report(chunk=chunk, worker="w", result=result), "s1", self._config.key)
+        report = seal_report(ChunkReport(chunk=chunk, worker="w", result=result), "s1", self._config.key)
         assert self.backend.leases("s1").settle(chunk.lease, report)
 
 

@@ -13,7 +13,7 @@ Place = tuple[int, int]  # line and column from 1; (0, 0) is unknown
 NOWHERE: Place = (0, 0)
 
 
-class Source:
+class SourceText:
     """The text of a spec, and where its characters are."""
 
     def __init__(self, file: str, text: str) -> None:

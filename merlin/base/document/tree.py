@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from merlin.base.document.findings import NOWHERE, Findings, Place, Source
+from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText
 from merlin.base.document.scalars import plain_scalar
 from merlin.base.document.tokens import TOKEN
 
@@ -128,7 +128,7 @@ def to_data(entry: Entry, key: str = "") -> Any:
     return plain_scalar(content)
 
 
-def token_place(source: Source, entry: Entry, name: str, nth: int) -> Place:
+def token_place(source: SourceText, entry: Entry, name: str, nth: int) -> Place:
     """Where the nth token of this name stands in the text of a scalar."""
     if entry.start < 0:
         return entry.place
@@ -142,7 +142,7 @@ def token_place(source: Source, entry: Entry, name: str, nth: int) -> Place:
 
 
 def parse(
-    source: Source,
+    source: SourceText,
     findings: Findings,
     *,
     what: str = "spec",
@@ -206,7 +206,7 @@ def _shield(lines: list[str], number: int) -> bool:
     return new != tail
 
 
-def _continued_command(source: Source, number: int) -> str:
+def _continued_command(source: SourceText, number: int) -> str:
     """The key of the unquoted command that a line goes on with; empty if it is no further line of one."""
     *above, last = source.text.splitlines()[:number]
     least = _indent(last)
@@ -331,7 +331,7 @@ _EXPLANATIONS = (
 )
 
 
-def _report_yaml(error: yaml.YAMLError, source: Source, findings: Findings) -> None:
+def _report_yaml(error: yaml.YAMLError, source: SourceText, findings: Findings) -> None:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = str(getattr(error, "problem", None) or error).splitlines()[0]
     if mark is None:
@@ -371,7 +371,7 @@ def _report_yaml(error: yaml.YAMLError, source: Source, findings: Findings) -> N
     findings.error((line, mark.column + 1), f"bad YAML: {problem}", text=text.strip(), code="yaml")
 
 
-def _tab_lines(source: Source, near: int) -> list[int]:
+def _tab_lines(source: SourceText, near: int) -> list[int]:
     """All lines indented with a tab, if one of them is where the parser stopped."""
     lines = [
         number

@@ -19,7 +19,7 @@ from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, from_json
 from merlin.ledger.replay import Replay
 from merlin.ledger.writer import prefix_of
-from merlin.plan.owner import Report
+from merlin.plan.owner import ChunkReport
 from merlin.plan.pieces import clip, pieces_of
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
 
@@ -103,7 +103,7 @@ class ChunkRuns:
             run = self._crew.assign(study, session, leases, chunk)
         except ExecutionError:
             self._leaving.out_of_time.wait(RETRY_S)  # or the same chunk is here again at once
-            self._report(study, leases, Report(chunk=chunk, worker=self._name))
+            self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
             raise
         with self._lock:
             self._runs.add(run)
@@ -111,7 +111,7 @@ class ChunkRuns:
             return run
         self._forget(run)
         self._let_go(run)
-        self._report(study, leases, Report(chunk=chunk, worker=self._name))
+        self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
         return None
 
     def _forget(self, run: Run) -> None:
@@ -185,12 +185,12 @@ class ChunkRuns:
 
     # ------------------------------------------------------------------- reports
 
-    def _report(self, study: Study, leases: Leases, report: Report) -> bool:
+    def _report(self, study: Study, leases: Leases, report: ChunkReport) -> bool:
         text = seal_report(report, study.id, self._key)
         return self._leaving.insist(lambda: leases.settle(report.chunk.lease, text))
 
     def _report_result(self, run: Run, result: ChunkResult) -> None:
-        report = Report(chunk=run.chunk, worker=self._name, result=result)
+        report = ChunkReport(chunk=run.chunk, worker=self._name, result=result)
         if self._report(run.study, run.leases, report):
             note = f": {result.note}" if result.note else ""
             log.info("%s ended after %.3g s%s", _shown(run.chunk), result.busy_s, note)
@@ -215,7 +215,7 @@ class ChunkRuns:
             log.error("a worker process died at its start (%s): %s", died, process.log_tail())
         elif not run.is_interrupted:
             log.warning("a worker process was lost with %s (%s); log: %s", _shown(chunk), died, process.log)
-        report = Report(
+        report = ChunkReport(
             chunk=chunk,
             worker=process.name,
             done=_written(run),

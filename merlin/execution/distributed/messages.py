@@ -16,7 +16,7 @@ from typing import TypeVar
 from merlin.config.seal import seal, unseal
 from merlin.errors import ExecutionError, ForgedMessageError
 from merlin.execution.wire import from_json, to_json
-from merlin.plan.owner import Report
+from merlin.plan.owner import ChunkReport
 from merlin.plan.tasks import Chunk
 
 VERSION = 2
@@ -47,7 +47,7 @@ class _Sealed:
 
     study: str
     chunk: Chunk | None = None
-    report: Report | None = None
+    report: ChunkReport | None = None
 
 
 def seal_notice(notice: Notice, key: bytes) -> dict[str, str]:
@@ -81,11 +81,11 @@ def open_chunk(text: str, study: str, lease: str, key: bytes) -> Chunk:
     return chunk
 
 
-def seal_report(report: Report, study: str, key: bytes) -> str:
+def seal_report(report: ChunkReport, study: str, key: bytes) -> str:
     return _seal(_Sealed(study=study, report=report), key)
 
 
-def open_report(text: str, study: str, lease: str, key: bytes) -> Report:
+def open_report(text: str, study: str, lease: str, key: bytes) -> ChunkReport:
     """Raises ForgedMessageError."""
     report = _open(text, study, key).report
     if report is None or report.chunk.lease != lease:

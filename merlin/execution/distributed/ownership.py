@@ -32,7 +32,7 @@ from merlin.execution.conductor import Conductor, memories_of, next_attempt
 from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
-from merlin.plan.owner import Handout, Legacy, Report, take_over
+from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
 from merlin.plan.pieces import Run
 from merlin.plan.tasks import Chunk
 
@@ -255,7 +255,7 @@ class Ownership:
                 if (report := self._report(letter)) is not None:
                     self._heed_report(report)
 
-    def _report(self, letter: Letter) -> Report | None:
+    def _report(self, letter: Letter) -> ChunkReport | None:
         if letter.kind != "report":
             return None
         try:
@@ -264,7 +264,7 @@ class Ownership:
             log.error("refused: %s", error)
             return None
 
-    def _heed_report(self, report: Report) -> None:
+    def _heed_report(self, report: ChunkReport) -> None:
         is_cut_off = report.died or report.is_interrupted or report.trouble
         done = self._done(report.chunk) if is_cut_off else ()
         if not self.owner.reported(report, done, self._now()):

@@ -5,7 +5,7 @@ They read the tree, not the model, so that they still speak when other parts of 
 
 from __future__ import annotations
 
-from merlin.base.document.findings import Findings, Source
+from merlin.base.document.findings import Findings, SourceText
 from merlin.base.document.tree import Entry
 from merlin.spec.checks.aggregates import check_aggregates
 from merlin.spec.checks.parameters import check_parameters
@@ -17,7 +17,12 @@ from merlin.spec.expand import Expansion
 
 
 def check(
-    source: Source, tree: Entry, expansion: Expansion, findings: Findings, *, allow_undefined: bool = False
+    source: SourceText,
+    tree: Entry,
+    expansion: Expansion,
+    findings: Findings,
+    *,
+    allow_undefined: bool = False,
 ) -> None:
     """Report everything that is wrong although each value alone is right."""
     graph = StepGraph.of(expansion.tree)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from merlin.base.document.findings import Findings, Source, allowed
+from merlin.base.document.findings import Findings, SourceText, allowed
 from merlin.base.document.scalars import Problem, to_float
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import Entry, to_data
@@ -12,7 +12,7 @@ from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import funnel_base
 
 
-def check_aggregates(source: Source, tree: Entry, graph: StepGraph, findings: Findings) -> None:
+def check_aggregates(source: SourceText, tree: Entry, graph: StepGraph, findings: Findings) -> None:
     """Everything about aggregate steps that needs more than one value."""
     labels = tuple(item.text for item in tree.get("merlin", "samples", "column_labels").items)
     parameters = tuple(tree.get("global.parameters").mapping)

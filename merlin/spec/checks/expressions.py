@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from merlin.base.document.findings import Findings, Place, Source
+from merlin.base.document.findings import Findings, Place, SourceText
 from merlin.base.document.tokens import TOKEN
 from merlin.base.document.tree import Entry
 from merlin.spec.checks.fields import shape_of
@@ -22,7 +22,7 @@ _MIXED = {"float": "float64", "int": "int64"}
 class ExpressionChecker:
     """Checks the expressions of one aggregate step over everything that may be named in them."""
 
-    source: Source
+    source: SourceText
     findings: Findings
     labels: tuple[str, ...]  # of the samples
     parameters: tuple[str, ...]
@@ -62,8 +62,8 @@ class ExpressionChecker:
             return None
 
     def _report(self, entry: Entry, what: str, error: ExpressionError) -> None:
-        place, told = self._place(entry, error.col)
-        message = f"{what}: {error}" + (f" (column {error.col} of the expression)" if not told else "")
+        place, is_in_file = self._place(entry, error.col)
+        message = f"{what}: {error}" + (f" (column {error.col} of the expression)" if not is_in_file else "")
         self.findings.error(place, message, text=error.text or entry.text, hint=error.hint, code="expression")
 
     def _place(self, entry: Entry, col: int) -> tuple[Place, bool]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from merlin.base.document.findings import Findings, Place, Source, did_you_mean
+from merlin.base.document.findings import Findings, Place, SourceText, did_you_mean
 from merlin.base.document.tokens import Token, find_tokens, is_shell_substitution
 from merlin.base.document.tree import SCRIPT_KEYS, Entry, Path, token_place
 from merlin.spec.checks.steps import StepGraph
@@ -22,7 +22,7 @@ _VARIABLES = (("env", "variables"), ("env", "labels"))
 
 
 def check_tokens(
-    source: Source,
+    source: SourceText,
     tree: Entry,
     expansion: Expansion,
     graph: StepGraph,
@@ -84,7 +84,7 @@ class Names:
 
 @dataclass(frozen=True)
 class _Checker:
-    source: Source
+    source: SourceText
     tree: Entry
     names: Names
     findings: Findings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from merlin.base.document.findings import Findings, Source
+from merlin.base.document.findings import Findings, SourceText
 from merlin.base.document.tree import parse, to_data
 from merlin.config.edit import _set, template, update_block
 from merlin.config.load import load_config
@@ -83,7 +83,7 @@ def test_any_value_is_read_back_as_it_was_given(tmp_path_factory, values):
     path = tmp_path_factory.getbasetemp() / "app.yaml"
     for key, value in values.items():
         text = _set(text, "broker", key, value, path)
-    tree = parse(Source("f", text), Findings("f"))
+    tree = parse(SourceText("f", text), Findings("f"))
     assert tree is not None
     read = to_data(tree.get("broker"))
     assert {key: str(read[key]) for key in values} == {key: str(value) for key, value in values.items()}

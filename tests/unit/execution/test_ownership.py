@@ -29,7 +29,7 @@ from merlin.execution.distributed.messages import open_chunk, seal_report
 from merlin.execution.distributed.ownership import Ownership, Tools
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.owner import Report
+from merlin.plan.owner import ChunkReport
 from merlin.plan.pieces import pieces_of
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.status.snapshot import CANCELLED, is_published
@@ -73,7 +73,7 @@ class Hands:
 
     def report(self, chunk: Chunk, **report: Any) -> None:
         text = seal_report(
-            Report(chunk=chunk, worker="w", **report), self.cluster.study.id, self.cluster.config.key
+            ChunkReport(chunk=chunk, worker="w", **report), self.cluster.study.id, self.cluster.config.key
         )
         assert self.leases.settle(chunk.lease, text)
 

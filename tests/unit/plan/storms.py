@@ -11,7 +11,7 @@ from random import Random
 from invariants import check_owner
 
 from merlin.plan.failure_limits import LOSS_LIMIT
-from merlin.plan.owner import Handout, Legacy, Report, take_over
+from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
 from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
@@ -51,7 +51,7 @@ class World:
         self.memories: list[Deferral | Death] = []
         self.offers: dict[str, Chunk] = {}
         self.leases: dict[str, Chunk] = {}
-        self.mail: list[Report | tuple[str, str]] = []  # a report, or ("taken" or "expired", lease)
+        self.mail: list[ChunkReport | tuple[str, str]] = []  # a report, or ("taken" or "expired", lease)
         self.read = 0  # letters that are dealt with
         self.holders: dict[str, Holder] = {}  # by lease, also those whose lease is gone
         self.retries: dict[Task, tuple[int, bool]] = {}
@@ -100,14 +100,14 @@ class World:
         self.read = self.heeded
         return self.take_over() if self.mishap(0.05) else None
 
-    def heed(self, letter: Report | tuple[str, str]) -> None:
+    def heed(self, letter: ChunkReport | tuple[str, str]) -> None:
         match letter:
             case ("taken", lease):
                 self.owner.taken(lease)
             case ("expired", lease):
                 if (chunk := self.owner.scheduler.held(lease)) is not None:
                     assert self.owner.expired(lease, self.done(chunk)) == chunk
-            case Report() as report:
+            case ChunkReport() as report:
                 done = self.done(report.chunk) if report.died or report.is_interrupted else ()
                 held = self.owner.reported(report, done, self.now)
                 assert held or report.chunk.instance in self.cancelled
@@ -163,7 +163,7 @@ class World:
         first_attempt, memories = self.last_interrupted + 1, list(self.memories)
         self.workers_act()
         reports = [
-            [x for x in part if isinstance(x, Report)]
+            [x for x in part if isinstance(x, ChunkReport)]
             for part in (self.mail[: self.read], self.mail[self.read :])
         ]
         taken = {letter[1]: "w" for letter in self.mail if isinstance(letter, tuple) and letter[0] == "taken"}
@@ -187,7 +187,7 @@ class World:
         self.void(void)
         self.write()
 
-    def hide(self, outcomes: dict[str, RunMap], reports: list[Report]) -> None:
+    def hide(self, outcomes: dict[str, RunMap], reports: list[ChunkReport]) -> None:
         """A network file system shows some of what was reported later."""
         for report in reports:
             if report.result is not None and self.mishap(0.3):
@@ -220,7 +220,7 @@ class World:
         holder = self.holders[lease]
         chunk = holder.chunk
         if lease not in self.leases:  # it is fenced: nothing can be committed or reported
-            assert not self.settle(Report(chunk=chunk, worker="w"))
+            assert not self.settle(ChunkReport(chunk=chunk, worker="w"))
             return
         trouble = ["commit", "commit", "die", "die", "die", "interrupt", "give back", "vanish"]
         match self.random.choice(["finish", "finish", *(trouble if self.is_stormy else ())]):
@@ -233,19 +233,19 @@ class World:
                 is_infrastructure = self.random.random() < 0.3
                 self.count_death(chunk, is_infrastructure)
                 assert self.settle(
-                    Report(chunk=chunk, worker="w", died="SIGKILL", is_infrastructure=is_infrastructure)
+                    ChunkReport(chunk=chunk, worker="w", died="SIGKILL", is_infrastructure=is_infrastructure)
                 )
             case "interrupt":
                 self.commit(holder, 0.5)
-                assert self.settle(Report(chunk=chunk, worker="w", is_interrupted=True))
+                assert self.settle(ChunkReport(chunk=chunk, worker="w", is_interrupted=True))
             case "give back":
                 if not holder.done:
-                    assert self.settle(Report(chunk=chunk, worker="w"))
+                    assert self.settle(ChunkReport(chunk=chunk, worker="w"))
             case "vanish":
                 self.commit(holder, 0.3)
                 del self.holders[lease]
 
-    def settle(self, report: Report) -> bool:
+    def settle(self, report: ChunkReport) -> bool:
         """End the lease, with a report."""
         lease = report.chunk.lease
         self.holders.pop(lease, None)
@@ -291,7 +291,7 @@ class World:
                 self.record(holder, task, FAILED if lot < 0.1 else OK)
         runs = tuple((t, t + 1, outcome) for t, outcome in sorted(holder.done.items()))
         result = ChunkResult(chunk=chunk, runs=runs, deferred=tuple(deferred), busy_s=0.1)
-        assert self.settle(Report(chunk=chunk, worker="w", result=result))
+        assert self.settle(ChunkReport(chunk=chunk, worker="w", result=result))
 
     def count_death(self, chunk: Chunk, is_infrastructure: bool) -> None:
         left = [t for t in chunk.task_ids() if self.ledger[chunk.instance][t] in (NO_OUTCOME, INTERRUPTED)]

@@ -13,7 +13,7 @@ from invariants import check_owner
 from random_plans import plans
 from storms import FAILED, INTERRUPTED, OK, SKIPPED, SOFT_FAILED, World
 
-from merlin.plan.owner import SECONDS_PER_RESULT, Handout, Legacy, Owner, Report, take_over
+from merlin.plan.owner import SECONDS_PER_RESULT, ChunkReport, Handout, Legacy, Owner, take_over
 from merlin.plan.pieces import num_tasks, pieces_of
 from merlin.plan.plan import Plan, StepInstance
 from merlin.plan.reopen import reopen_failed
@@ -28,9 +28,9 @@ def owner_of(*instances: StepInstance, workers: int = 1) -> Owner:
     return Owner(scheduler, min_chunk_s=3.0)
 
 
-def result_of(chunk: Chunk, outcome: int = OK, **more: Any) -> Report:
+def result_of(chunk: Chunk, outcome: int = OK, **more: Any) -> ChunkReport:
     runs = tuple((a, b, outcome) for a, b in pieces_of(chunk))
-    return Report(chunk=chunk, worker="w", result=ChunkResult(chunk=chunk, runs=runs, **more))
+    return ChunkReport(chunk=chunk, worker="w", result=ChunkResult(chunk=chunk, runs=runs, **more))
 
 
 def test_as_many_chunks_wait_in_each_queue_as_its_workers_run_and_one_where_there_are_none() -> None:
@@ -69,7 +69,7 @@ def test_what_a_worker_says_decides_what_follows() -> None:
         owner = owner_of(step("a", 64, canary=0, crash_limit=1), workers=16)
         owner.adopt([Handout(chunk=Chunk(instance="a", lo=0, hi=2, lease="x"), since=0.0, worker="w")])
         assert owner.reported(
-            Report(chunk=Chunk(instance="a", lo=0, hi=2, lease="x"), worker="w", **report), done, 0.0
+            ChunkReport(chunk=Chunk(instance="a", lo=0, hi=2, lease="x"), worker="w", **report), done, 0.0
         )
         counts = owner.scheduler.counts()["a"]
         assert {name: getattr(counts, name) for name in state} == state, report

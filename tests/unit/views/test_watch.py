@@ -7,13 +7,13 @@ import pytest
 from merlin.errors import ExecutionError
 from merlin.execution.events import RecordingObserver
 from merlin.plan.plan import Plan, StepInstance, StepKind
-from merlin.plan.task_states import Counts
+from merlin.plan.task_states import TaskCounts
 from merlin.views.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
 
 
-def counts(planned: int, ok: int, *, failed: int = 0, running: int = 0, waiting: int = 0) -> Counts:
+def counts(planned: int, ok: int, *, failed: int = 0, running: int = 0, waiting: int = 0) -> TaskCounts:
     ready = planned - ok - failed - running - waiting
-    return Counts(
+    return TaskCounts(
         planned=planned,
         ok=ok,
         failed=failed,
