@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from merlin.base.document.findings import NOWHERE, Findings, Place, Source
+from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText
 from merlin.base.document.tree import Entry, parse, to_data
 from merlin.base.document.validation import validate_as
 from merlin.errors import ConfigError, Diagnostic
@@ -26,7 +26,7 @@ class ConfigFile:
     words: tuple[str, ...]
 
     def place(self, *path: str | int) -> Place:
-        """Of a value, or of the nearest block above it."""
+        """The place of a value, or of the nearest block above it."""
         entry = self.tree.nearest(path)
         return entry.place if entry.place != NOWHERE else entry.key_place
 
@@ -56,7 +56,7 @@ def parse_config(text: str, file: str, words: Sequence[str] = (), default_name: 
     """The configuration in a YAML text; raises as `load_config`."""
     findings = Findings(file)
     tree = parse(
-        Source(file, text), findings, what="configuration", blocks="data, model, …", needs="data and model"
+        SourceText(file, text), findings, what="configuration", blocks="data, model, …", needs="data and model"
     )
     config = None
     if tree is not None:
@@ -126,7 +126,7 @@ def _with_word(tree: Entry, word: str, number: int, findings: Findings) -> Entry
             place, f"{word!r} is no key=value", code="word", hint="e.g. training.epochs=20 model.width=512"
         )
         return tree
-    found = parse(Source("command line", f"value: {text}\n"), inner := Findings("command line"))
+    found = parse(SourceText("command line", f"value: {text}\n"), inner := Findings("command line"))
     if found is None or inner.failed:
         reason = inner.items[0].message if inner.items else "not YAML"
         findings.error(place, f"{key}: {text!r} cannot be read: {reason}", code="word")
