@@ -7,9 +7,9 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import click
 
@@ -76,7 +76,7 @@ def cli(ctx: click.Context, level: str) -> None:
     ctx.obj = level.upper()
     logging.basicConfig(level=ctx.obj, format="%(levelname)s %(name)s: %(message)s")
     if ctx.obj != "DEBUG":
-        for name in ("maestrowf", "numexpr"):  # they tell what they lack, and how many cores they use
+        for name in ("maestrowf", "numexpr"):  # they report what they lack, and how many cores they use
             logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-        _tell_program(args, error, code)
+        _answer_program(args, error, code)
     except (click.Abort, KeyboardInterrupt):
         _say("stopped")
         code = 130
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 1  # as click itself ends when a command meets it
     except MerlinError as error:
         code = _explain(error, args, debug)
-        _tell_program(args, error, code)
+        _answer_program(args, error, code)
     except OSError as error:
         code = _environment_failed(error, args, debug)
     except Exception as error:  # noqa: BLE001  the outermost frame: nobody above could explain it
@@ -147,7 +147,7 @@ def _prepare_streams() -> None:
 
 
 def _wants_debug(args: Sequence[str]) -> bool:
-    """Whether `-lvl DEBUG` stands before the command, read by hand because click may be what fails."""
+    """True if `-lvl DEBUG` stands before the command, read by hand because click may be what fails."""
     for i, word in enumerate(args):
         if word in COMMANDS:
             return False
@@ -168,7 +168,7 @@ def _say(text: str) -> None:
 def _explain(error: MerlinError, args: Sequence[str], debug: bool) -> int:
     """Print a known error and return its exit code."""
     if debug:
-        _traceback(error, sys.stderr.write)
+        traceback.print_exception(error)
     if isinstance(error, SpecError | ConfigError) and error.diagnostics:
         for diagnostic in error.diagnostics:
             print(diagnostic.render(), file=sys.stderr)
@@ -180,7 +180,7 @@ def _explain(error: MerlinError, args: Sequence[str], debug: bool) -> int:
     return error.exit_code
 
 
-def _tell_program(args: Sequence[str], error: click.ClickException | MerlinError, code: int) -> None:
+def _answer_program(args: Sequence[str], error: click.ClickException | MerlinError, code: int) -> None:
     """With --json, print the error on stdout, too, where a program waits for a document."""
     if "--json" not in args:
         return
@@ -191,27 +191,20 @@ def _tell_program(args: Sequence[str], error: click.ClickException | MerlinError
     print_json({"error": message, **diagnostics, "exit_code": code})
 
 
-def _traceback(error: BaseException, write: Callable[[str], Any]) -> None:
-    import traceback
-
-    for line in traceback.format_exception(error):
-        write(line)
-
-
 def _unexpected(error: Exception, args: Sequence[str], debug: bool) -> int:
     """Print an error that nobody foresaw; the traceback goes to a file, or to stderr with -lvl DEBUG."""
     import tempfile
 
     message = f"internal error: {type(error).__name__}: {error}"
     if debug:
-        _traceback(error, sys.stderr.write)
+        traceback.print_exception(error)
         _say(message)
         return 1
     with tempfile.NamedTemporaryFile(
         "w", prefix="merlin-error-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:
         file.write(f"merlin {__version__} on Python {sys.version.split()[0]}\ncommand: {list(args)!r}\n\n")
-        _traceback(error, file.write)
+        traceback.print_exception(error, file=file)
     _say(f"{message}\n  This is a bug. Please report it with the traceback saved in {file.name}")
     return 1
 
@@ -221,7 +214,7 @@ def _environment_failed(error: OSError, args: Sequence[str], debug: bool) -> int
     if error.errno is None or error.strerror is None:
         return _unexpected(error, args, debug)
     if debug:
-        _traceback(error, sys.stderr.write)
+        traceback.print_exception(error)
     where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     try:
         sys.stdout.flush()
@@ -236,7 +229,3 @@ def _drop_stdout() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
-
-
-if __name__ == "__main__":
-    main()

@@ -62,7 +62,7 @@ def plan(
     if as_mermaid:
         print(mermaid(nodes))
     elif as_json:
-        print_json({"spec": spec, "forecast": facts, "graph": [_node(node) for node in nodes]})
+        print_json({"spec": spec, "forecast": facts, "graph": nodes})
     else:
         _show(made, facts, nodes)
 
@@ -88,16 +88,6 @@ def _made(
         made = preview(loaded, options, study, only_new=only_new, as_json=as_json)
     warn([*loaded.warnings, *launch_warnings(loaded, made)])
     return made
-
-
-def _node(node: Node) -> dict[str, object]:
-    return {
-        "step": node.name,
-        "kind": node.kind,
-        "instances": node.num_instances,
-        "tasks": node.num_tasks,
-        "after": node.sources,
-    }
 
 
 def _show(made: Plan, facts: Forecast, nodes: list[Node]) -> None:

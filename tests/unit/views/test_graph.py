@@ -4,7 +4,7 @@ from merlin.views.graph import Node, listing, mermaid
 
 
 def node(name: str, **sources: str) -> Node:
-    return Node(name=name, kind="cmd", num_instances=1, num_tasks=10, sources=sources)
+    return Node(step=name, kind="cmd", instances=1, tasks=10, after=sources)
 
 
 def test_a_list_says_what_each_step_waits_for_and_how() -> None:
