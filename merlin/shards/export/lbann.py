@@ -116,59 +116,56 @@ class _Bundle:
     def __init__(self, file: Any, compression: str) -> None:
         import h5py
 
+        self._h5 = h5py
         self._file = file
         self._compression = compression
         self._spaces: dict[int, Any] = {}
         self._types: dict[np.dtype[Any], Any] = {}
-        self._compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        self._compact = self._timeless(h5py.h5p.DATASET_CREATE)
         self._compact.set_layout(h5py.h5d.COMPACT)
-        self._compact.set_obj_track_times(False)
-        self._timeless = h5py.h5p.create(h5py.h5p.GROUP_CREATE)  # equal data makes equal files
-        self._timeless.set_obj_track_times(False)
+        self._group_properties = self._timeless(h5py.h5p.GROUP_CREATE)
+
+    def _timeless(self, kind: Any) -> Any:
+        """Properties without times: equal data makes equal files."""
+        properties = self._h5.h5p.create(kind)
+        properties.set_obj_track_times(False)
+        return properties
 
     def add(self, row: int, values: list[tuple[str, Array]] | None) -> None:
         """A sample with its values; None for one that failed."""
-        import h5py
-
-        root = h5py.h5g.create(self._file.id, f"{row:09d}".encode(), None, self._timeless)
-        groups: dict[str, Any] = {}
+        groups: dict[str, Any] = {"": self._create_group(self._file.id, f"{row:09d}")}
         for place, data in values or ():
-            parent, _, name = place.rpartition("/")
-            self._put(self._group(root, parent, groups), name, data)
-        success = np.array([values is not None], dtype="<i4")
-        self._put(self._group(root, "performance", groups), "success", success)
+            self._put(place, data, groups)
+        self._put("performance/success", np.array([values is not None], dtype="<i4"), groups)
 
-    def _group(self, root: Any, path: str, groups: dict[str, Any]) -> Any:
-        import h5py
+    def _create_group(self, parent: Any, name: str) -> Any:
+        return self._h5.h5g.create(parent, name.encode(), None, self._group_properties)
 
+    def _group(self, path: str, groups: dict[str, Any]) -> Any:
         if path not in groups:
             parent, _, name = path.rpartition("/")
-            above = self._group(root, parent, groups) if parent else root
-            groups[path] = h5py.h5g.create(above, name.encode(), None, self._timeless)
+            groups[path] = self._create_group(self._group(parent, groups), name)
         return groups[path]
 
-    def _put(self, group: Any, name: str, data: Array) -> None:
-        import h5py
-
+    def _put(self, place: str, data: Array, groups: dict[str, Any]) -> None:
+        h5 = self._h5
+        parent, _, name = place.rpartition("/")
         if data.dtype.kind == "O":  # text: fixed-length characters, as Conduit has them
             data = np.frombuffer(data[0] + b"\0", "S1").copy()
         data = data.reshape(-1)
         if len(data) not in self._spaces:
-            self._spaces[len(data)] = h5py.h5s.create_simple((len(data),))
+            self._spaces[len(data)] = h5.h5s.create_simple((len(data),))
         if data.dtype not in self._types:
-            self._types[data.dtype] = h5py.h5t.py_create(data.dtype, logical=True)
+            self._types[data.dtype] = h5.h5t.py_create(data.dtype, logical=True)
         space, kind = self._spaces[len(data)], self._types[data.dtype]
-        h5py.h5d.create(group, name.encode(), kind, space, self._properties(data)).write(
-            h5py.h5s.ALL, h5py.h5s.ALL, data, kind
-        )
+        group, properties = self._group(parent, groups), self._properties(data)
+        dataset = h5.h5d.create(group, name.encode(), kind, space, properties)
+        dataset.write(h5.h5s.ALL, h5.h5s.ALL, data, kind)
 
     def _properties(self, data: Array) -> Any:
-        import h5py
-
         if data.nbytes <= _COMPACT_BYTES:
             return self._compact
-        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        properties.set_obj_track_times(False)
+        properties = self._timeless(self._h5.h5p.DATASET_CREATE)
         if self._compression == "gzip":
             properties.set_chunk((len(data),))
             properties.set_shuffle()

@@ -8,8 +8,9 @@ and each split have both lists; trainers have inclusion lists, under the names t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -26,9 +27,21 @@ SUFFIX = ".sample_list"
 _TRAINING = "train"
 _AT_ONCE = 100  # lists of trainers that are open together
 
-Choose = Callable[
-    [ExportedFile], Array
-]  # (samples of the part,) the number of the list that each is in, -1 for none
+# (samples of the file,) the number of the list that each is in, -1 for none
+Choose = Callable[[ExportedFile], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list of the samples for which `choose` gives `number`, or with `excludes` of all others."""
+
+    name: str
+    choose: Choose
+    number: int = 0
+    excludes: bool = False
+
+    def mask(self, file: ExportedFile) -> Array:
+        return np.asarray(self.choose(file) == self.number)
 
 
 class FailedRows:
@@ -66,17 +79,25 @@ def write_lists(
     directory: Path, view: View, failed: FailedRows, parts: list[ExportedFile], trainers: int
 ) -> list[str]:
     """Write all lists; returns their names."""
-    lists = _Lists(directory, view, failed, parts)
-    names = [lists.write(f"{kind}{SUFFIX}", kind, _everything, 0) for kind in ("inclusion", "exclusion")]
+    lists = _both("", lambda part: np.zeros(part.num_samples, np.int32), 0)
+    splits = view.ens.manifest.splits
     if view.split is None:
-        splits = view.ens.manifest.splits
         for number, split in enumerate(splits.fractions):
-            for kind in ("inclusion", "exclusion"):
-                names.append(lists.write(f"{split}_{kind}{SUFFIX}", kind, _by_split(view), number))
+            lists += _both(f"{split}_", _by_split(view), number)
     if trainers:
         base = f"{_TRAINING}_inclusion" if view.split is None and _has_training(view) else "inclusion"
-        names += lists.write_trainers(base, _trainers(view, trainers), trainers)
-    return names
+        owner = _trainers(view, trainers)
+        lists += [_List(f"t{k}_{base}", lambda part: owner[part.lo : part.hi], k) for k in range(trainers)]
+    for first in range(0, len(lists), _AT_ONCE):
+        _write_together(directory, view, failed, parts, lists[first : first + _AT_ONCE])
+    return [one.name + SUFFIX for one in lists]
+
+
+def _both(prefix: str, choose: Choose, number: int) -> list[_List]:
+    return [
+        _List(f"{prefix}inclusion", choose, number),
+        _List(f"{prefix}exclusion", choose, number, excludes=True),
+    ]
 
 
 def training_positions(view: View) -> Array:
@@ -101,10 +122,6 @@ def _trainers(view: View, trainers: int) -> Array:
     return owner
 
 
-def _everything(part: ExportedFile) -> Array:
-    return np.zeros(part.num_samples, dtype=np.int32)
-
-
 def _by_split(view: View) -> Choose:
     splits = view.ens.manifest.splits
 
@@ -115,52 +132,29 @@ def _by_split(view: View) -> Choose:
     return choose
 
 
-class _Lists:
-    """Writes lists over the same bundles."""
-
-    def __init__(self, directory: Path, view: View, failed: FailedRows, parts: list[ExportedFile]) -> None:
-        self._directory = directory
-        self._view, self._failed, self._parts = view, failed, parts
-        self._total = sum(_size(part) for part in parts)
-
-    def write(self, name: str, kind: str, choose: Choose, number: int) -> str:
-        """A list of the samples whose number is `number`."""
-        included = sum(int((choose(part) == number).sum()) for part in self._parts)
-        with replacing(self._directory / name) as temporary, temporary.open("w", encoding="utf-8") as file:
-            self._head(file, kind, included)
-            for part in self._parts:
-                mask = choose(part) == number
-                rows = self._rows(part)
+def _write_together(
+    directory: Path, view: View, failed: FailedRows, parts: list[ExportedFile], lists: Sequence[_List]
+) -> None:
+    """Write some lists, all of them in one pass over the bundles."""
+    total = sum(_size(part) for part in parts)
+    with ExitStack() as stack:
+        files = []
+        for one in lists:
+            path = stack.enter_context(replacing(directory / f"{one.name}{SUFFIX}"))
+            file = stack.enter_context(path.open("w", encoding="utf-8"))
+            included = sum(int(one.mask(part).sum()) for part in parts)
+            kind = "EXCLUSION" if one.excludes else "INCLUSION"
+            file.write(f"CONDUIT_HDF5_{kind}\n{included} {total - included} {len(parts)}\n")
+            file.write(f"{directory.resolve() / 'bundles'}/\n")
+            files.append(file)
+        for part in parts:
+            rows = np.asarray(view.read(view.row, part.lo, part.hi))
+            for one, file in zip(lists, files, strict=True):
+                mask = one.mask(part)
                 listed = rows[mask]
-                if kind == "exclusion":
-                    listed = np.sort(np.concatenate([rows[~mask], self._failed.among(part.lo, part.hi)]))
+                if one.excludes:
+                    listed = np.sort(np.concatenate([rows[~mask], failed.among(part.lo, part.hi)]))
                 _write_line(file, part, int(mask.sum()), listed)
-        return name
-
-    def write_trainers(self, base: str, owner: Array, trainers: int) -> Iterator[str]:
-        """An inclusion list for each trainer, many of them in one pass over the bundles."""
-        share = int((owner == 0).sum())
-        for first in range(0, trainers, _AT_ONCE):
-            some = range(first, min(first + _AT_ONCE, trainers))
-            names = [f"t{k}_{base}{SUFFIX}" for k in some]
-            with ExitStack() as stack:
-                places = [stack.enter_context(replacing(self._directory / name)) for name in names]
-                files = [stack.enter_context(place.open("w", encoding="utf-8")) for place in places]
-                for file in files:
-                    self._head(file, "inclusion", share)
-                for part in self._parts:
-                    rows, mine = self._rows(part), owner[part.lo : part.hi]
-                    for k, file in zip(some, files, strict=True):
-                        listed = rows[mine == k]
-                        _write_line(file, part, len(listed), listed)
-            yield from names
-
-    def _rows(self, part: ExportedFile) -> Array:
-        return np.asarray(self._view.read(self._view.row, part.lo, part.hi))
-
-    def _head(self, file: IO[str], kind: str, included: int) -> None:
-        file.write(f"CONDUIT_HDF5_{kind.upper()}\n{included} {self._total - included} {len(self._parts)}\n")
-        file.write(f"{self._directory.resolve() / 'bundles'}/\n")
 
 
 def _size(part: ExportedFile) -> int:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,42 @@ from merlin.shards.format.segments import Array, Ragged
 NAME = "data.zarr"
 _CHUNK_BYTES = 1 << 18
 _FILE_BYTES = 32 << 20
+_VALUES_STEP = 1 << 20  # of the values of ragged columns, whose files end inside of samples
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrayPlan:
+    """An array to be made: rows in files, and in chunks inside of these; `step` is a multiple of both."""
+
+    path: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    step: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file_rows(self) -> int:
+        return _divisor(self.step, _FILE_BYTES // self._row_bytes)
+
+    @property
+    def _row_bytes(self) -> int:
+        return max(1, self.dtype.itemsize * prod(self.shape[1:]))
+
+    def create(self, group: Any, compression: str) -> None:
+        is_text, rows = self.dtype.kind == "O", self.file_rows
+        chunk_rows = rows if is_text else _divisor(rows, _CHUNK_BYTES // self._row_bytes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Zarr warns that text has no final specification yet
+            group.create_array(
+                self.path,
+                shape=self.shape,
+                dtype=str if is_text else self.dtype,
+                chunks=(chunk_rows, *self.shape[1:]),
+                shards=(rows, *self.shape[1:]) if rows > chunk_rows else None,
+                compressors=_codec(compression),
+                fill_value="" if is_text else 0,
+                attributes=dict(self.attributes),
+            )
 
 
 class ZarrExporter(Exporter):
@@ -58,48 +96,21 @@ class ZarrExporter(Exporter):
         data = self.view.ens.manifest
         group.attrs.update({"study": data.study, "content_digest": data.content_digest})
         for column in self.view.columns:
-            for path, dtype, shape, attributes in self._arrays(column):
-                if path not in group:
-                    self._create(group, path, dtype, shape, attributes)
+            for array in self._arrays(column):
+                if array.path not in group:
+                    array.create(group, self.compression)
 
-    def _arrays(
-        self, column: ExportColumn
-    ) -> Iterator[tuple[str, np.dtype[Any], tuple[int, ...], dict[str, Any]]]:
-        """(path, dtype, shape, attributes) of the arrays that hold a column."""
-        attributes = _attributes(column)
+    def _arrays(self, column: ExportColumn) -> Iterator[_ArrayPlan]:
+        """The arrays that hold a column."""
+        known = column.to_json().items()
+        attributes = {name: value for name, value in known if name not in ("name", "path", "dtype")}
+        path, num = column.path, self.view.num
         if not column.ragged:
-            yield column.path, column.dtype, (self.view.num, *column.shape), attributes
+            yield _ArrayPlan(path, column.dtype, (num, *column.shape), self.step, attributes)
             return
-        total = int(self._offsets[column.key][-1])
-        yield f"{column.path}/values", column.dtype, (total, *column.shape), attributes
-        yield f"{column.path}/offsets", np.dtype("<i8"), (self.view.num + 1,), {}
-
-    def _create(
-        self, group: Any, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], attributes: dict[str, Any]
-    ) -> None:
-        rows, inner = self._rows(path, dtype, shape)
-        chunks = (inner, *shape[1:])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Zarr warns that text has no final specification yet
-            group.create_array(
-                path,
-                shape=shape,
-                dtype=str if dtype.kind == "O" else dtype,
-                chunks=chunks,
-                shards=(rows, *shape[1:]) if rows > inner else None,
-                compressors=_codec(self.compression),
-                fill_value="" if dtype.kind == "O" else 0,
-                attributes=attributes,
-            )
-
-    def _rows(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int, int]:
-        """Rows of a file and of a chunk. Files end where the exporter's steps do, except those of `values`."""
-        row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-        whole = 1 << 20 if path.endswith("/values") else self.step
-        rows = _divisor(whole, _FILE_BYTES // max(1, row_bytes))
-        if dtype.kind == "O":
-            return rows, rows
-        return rows, _divisor(rows, _CHUNK_BYTES // max(1, row_bytes))
+        shape = (int(self._offsets[column.key][-1]), *column.shape)
+        yield _ArrayPlan(f"{path}/values", column.dtype, shape, _VALUES_STEP, attributes)
+        yield _ArrayPlan(f"{path}/offsets", np.dtype("<i8"), (num + 1,), self.step)
 
     @cached_property
     def _offsets(self) -> dict[str, Array]:
@@ -166,16 +177,16 @@ class ZarrExporter(Exporter):
     def _files(self, root: Path, lo: int, hi: int) -> Iterator[Path]:
         """The files that `write_part` wrote for samples [lo, hi)."""
         for column in self.view.columns:
-            for path, dtype, shape, _ in self._arrays(column):
-                step = self._rows(path, dtype, shape)[0]
-                if path.endswith("/values"):
+            for array in self._arrays(column):
+                step = array.file_rows
+                if array.path.endswith("/values"):
                     offsets = self._offsets[column.key]
                     start, stop = -(-int(offsets[lo]) // step), -(-int(offsets[hi]) // step)
                 else:
                     more = column.ragged and hi == self.view.num
                     start, stop = lo // step, -(-(hi + more) // step)
-                rest = "/0" * (len(shape) - 1)
-                yield from (root / path / f"c/{index}{rest}" for index in range(start, stop))
+                rest = "/0" * (len(array.shape) - 1)
+                yield from (root / array.path / f"c/{index}{rest}" for index in range(start, stop))
 
     def is_present(self, directory: Path, part: ExportedFile) -> bool:
         root = self._root(directory)
@@ -218,10 +229,6 @@ def _codec(name: str) -> Any:
         case "gzip":
             return codecs.GzipCodec(level=4)
     return None
-
-
-def _attributes(column: ExportColumn) -> dict[str, Any]:
-    return {name: value for name, value in column.to_json().items() if name not in ("name", "path", "dtype")}
 
 
 def _divisor(number: int, limit: int) -> int:
