@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from merlin.base.text import size
-from merlin.shards.describe import Description, source_name
+from merlin.shards.describe import DataSetDescription, source_name
 from merlin.shards.description_rows import (
     NUMBERS,
     FieldRow,
@@ -27,7 +27,7 @@ _GAP = "  "
 Row = tuple[str, ...]
 
 
-def lines(facts: Description, width: int) -> Iterator[str]:
+def lines(facts: DataSetDescription, width: int) -> Iterator[str]:
     """Everything that people are shown, at most `width` columns wide where words can be folded."""
     yield from _head(facts, width)
     fields = list(field_rows(facts, _number, _MAX_CHANNELS))
@@ -51,7 +51,7 @@ def _titled(title: str, content: list[str]) -> list[str]:
     return ["", title.upper(), *content] if content else []
 
 
-def _head(facts: Description, width: int) -> list[str]:
+def _head(facts: DataSetDescription, width: int) -> list[str]:
     shards = f"{facts.num_shards:,} shard" + ("" if facts.num_shards == 1 else "s")
     splits = (f"{name} {num:,} ({100 * share:.1f}%)" for name, num, share, _ in split_rows(facts))
     some = f"{facts.sizes_from:,} of {shards}"
@@ -64,7 +64,7 @@ def _head(facts: Description, width: int) -> list[str]:
     return [str(facts.path), str(facts.counts), "", *_pairs([pair for pair in pairs if pair[1]], width)]
 
 
-def _ratio(facts: Description) -> str:
+def _ratio(facts: DataSetDescription) -> str:
     """How much compression saves, if it does anything."""
     if not any(field.is_compressed for field in facts.fields) or not facts.size_bytes:
         return ""
@@ -97,7 +97,7 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _inputs(facts: Description) -> list[str]:
+def _inputs(facts: DataSetDescription) -> list[str]:
     rows = [
         (column.name, what, dtype_text(column.dtype), *numbers(column.statistics, 0, _number))
         for what, column in input_columns(facts)
@@ -108,7 +108,7 @@ def _inputs(facts: Description) -> list[str]:
 # what is not in the data set
 
 
-def _sources(facts: Description) -> list[str]:
+def _sources(facts: DataSetDescription) -> list[str]:
     """The outcomes by step instance, if there are several."""
     if len(facts.sources) < 2:
         return []
@@ -122,7 +122,7 @@ def _sources(facts: Description) -> list[str]:
     return _table(("source", "planned", *OUTCOMES), rows, right=("planned", *OUTCOMES))
 
 
-def _left_out(facts: Description, width: int) -> list[str]:
+def _left_out(facts: DataSetDescription, width: int) -> list[str]:
     out = []
     for group in facts.left_out[:_MAX_GROUPS]:
         where = f"{group.source}: " if group.source else ""

@@ -16,10 +16,10 @@ from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.rows import format_ranges, to_ranges
 from merlin.shards.proving.origin import find_aggregate
 from merlin.shards.proving.repair import lend, plan_repair, take_over
-from merlin.shards.proving.verify import Report
+from merlin.shards.proving.verify import VerifyReport
 from merlin.workspace.directory import Workspace, members, open_workspace
 
-Verify = Callable[[Path], Report]
+Verify = Callable[[Path], VerifyReport]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
     return Home(study.data_set_dir(known[data.aggregate]), study, data.aggregate)
 
 
-def how_to_repair(report: Report) -> str:
+def how_to_repair(report: VerifyReport) -> str:
     """What to do about a data set that is damaged."""
     words = ("shards", "verify", report.path, "--repair")
     if find_aggregate(report.path) is None:
@@ -72,8 +72,8 @@ def how_to_repair(report: Report) -> str:
 
 
 def repair(
-    directory: Path, report: Report, *, workspace: Path | None, verify: Verify, workers: int | None
-) -> tuple[Report, Repaired]:
+    directory: Path, report: VerifyReport, *, workspace: Path | None, verify: Verify, workers: int | None
+) -> tuple[VerifyReport, Repaired]:
     """Repair one data set after a full check; returns the last check, and what was done.
 
     Raises:
@@ -107,7 +107,7 @@ def _listed(samples: Any) -> str:
     return f"{count(len(samples), 'sample')} ({format_ranges(to_ranges(samples))})"
 
 
-def show_repair(report: Report, done: Repaired) -> None:
+def show_repair(report: VerifyReport, done: Repaired) -> None:
     """Print what a repair did, for people."""
     if done.was_interrupted:
         print(f"{report.path}: the repair was interrupted; run it again to go on")

@@ -35,7 +35,7 @@ from merlin.shards.proving.damage import NO_ROWS
 from merlin.shards.proving.expected import expected_rows, sample_ids, tasks_of
 from merlin.shards.proving.origin import has_manifest_outcome, manifest_instance, promised
 from merlin.shards.proving.repair import RepairPlan, plan_repair
-from merlin.shards.proving.verify import Report
+from merlin.shards.proving.verify import VerifyReport
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.manifest import write_manifest
@@ -92,7 +92,7 @@ class Repair:
         study: Workspace | None,
         aggregate: str,
         *,
-        verify: Callable[[], Report],
+        verify: Callable[[], VerifyReport],
         watch: Watch,
         workers: int | None,
     ) -> None:
@@ -105,7 +105,7 @@ class Repair:
         self._original: dict[int, tuple[str, ShardInfo | None]] = {}  # content digest and sidecar, by shard
         self.done = Repaired()
 
-    def run(self, report: Report) -> Report:
+    def run(self, report: VerifyReport) -> VerifyReport:
         """Repair what a full check has found; returns the last check.
 
         Raises:
@@ -128,7 +128,7 @@ class Repair:
 
     # ------------------------------------------------------------------ rounds
 
-    def _round(self, report: Report) -> None:
+    def _round(self, report: VerifyReport) -> None:
         if not report.has_manifest:
             self._rebuild_manifest()
             return
@@ -292,9 +292,7 @@ class Repair:
             gone.append(lo + np.flatnonzero(~ok))
         return np.concatenate(gone)
 
-    def _embedded(
-        self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]
-    ) -> None:
+    def _embedded(self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]) -> None:
         options = RunOptions(workers=self._workers, again=again, only=tuple(sorted(only)))
         with self._watch() as observer:
             summary = run_embedded(study, options, observer)

@@ -72,7 +72,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class DataSetDescription:
     """A data set in brief."""
 
     path: Path
@@ -141,16 +141,16 @@ class Description:
         }
 
 
-def describe(path: str | os.PathLike[str]) -> Description:
+def describe(path: str | os.PathLike[str]) -> DataSetDescription:
     """Describe the data set at `path`. Raises NotADataSetError if there is none."""
     return describe_data_set(read_manifest(Path(path)))
 
 
-def describe_data_set(data: DataSet) -> Description:
+def describe_data_set(data: DataSet) -> DataSetDescription:
     """Describe a data set whose manifest was read."""
     raw = {column.path: _raw_bytes(data, column) for column in data.columns}
     stored, num_shards = _stored_bytes(data)
-    return Description(
+    return DataSetDescription(
         path=data.directory,
         study=data.study,
         aggregate=data.aggregate,

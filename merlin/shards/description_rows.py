@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from merlin.base.text import size
-from merlin.shards.describe import Description, FieldFacts
+from merlin.shards.describe import DataSetDescription, FieldFacts
 from merlin.shards.format.manifest_file import ColumnInfo, FieldInfo
 from merlin.shards.format.statistics import Statistics
 
@@ -38,7 +38,7 @@ class FieldRow:
     has_statistics: bool = True  # or stands above rows that have
 
 
-def field_rows(facts: Description, write: Write, max_channels: int) -> Iterator[FieldRow]:
+def field_rows(facts: DataSetDescription, write: Write, max_channels: int) -> Iterator[FieldRow]:
     """Every field with its channels; before the first member of a graph, the graph."""
     graph, known = "", ""
     for field in facts.fields:
@@ -122,12 +122,12 @@ def _about(info: FieldInfo, known: str) -> str:
     return "; ".join(words)
 
 
-def input_columns(facts: Description) -> list[tuple[str, ColumnInfo]]:
+def input_columns(facts: DataSetDescription) -> list[tuple[str, ColumnInfo]]:
     """The inputs and parameters, each with which of both it is."""
     return [*(("input", column) for column in facts.inputs), *(("parameter", c) for c in facts.parameters)]
 
 
-def split_rows(facts: Description) -> list[tuple[str, int, float, float]]:
+def split_rows(facts: DataSetDescription) -> list[tuple[str, int, float, float]]:
     """(name, samples, their share of all, the share that was asked for) of each split."""
     counts, num = facts.split_counts, max(1, facts.num_rows)
     return [
@@ -136,7 +136,7 @@ def split_rows(facts: Description) -> list[tuple[str, int, float, float]]:
     ]
 
 
-def provenance(facts: Description) -> list[tuple[str, str]]:
+def provenance(facts: DataSetDescription) -> list[tuple[str, str]]:
     """Where the data set comes from, as (what, value)."""
     study = facts.study
     known = [

@@ -18,7 +18,7 @@ from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.reading import query
 from merlin.shards.reading.reader import SampleReader
 from merlin.shards.reading.store import CACHE_BYTES, Store
-from merlin.shards.reading.table import Table, data_frame
+from merlin.shards.reading.table import ResultTable, data_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -52,7 +52,7 @@ class Ensemble(SampleReader):
         """
         return self.take(query.positions_where(self, expression))
 
-    def query_table(self, sql: str) -> Table:
+    def query_table(self, sql: str) -> ResultTable:
         """The answer to an SQL query over the view `rows`, which has every planned row, whatever became of it.
 
         ens.query_table("select outcome, count(*) group by all").to_pandas()

@@ -1,6 +1,6 @@
 """The paper that charts are drawn on: colours, places in inches, axes without junk.
 
-Colours are told apart with every common colour blindness (after Okabe and Ito, 2008), and each meaning has one
+Colours can be distinguished with every common colour blindness (after Okabe and Ito, 2008), and each meaning has one
 colour everywhere. Every colour here is written in one way only, so that the page can replace it by a variable
 and follow the reader's light or dark theme.
 """
@@ -76,7 +76,7 @@ class Canvas:
     width: float
     height: float
     top: float = 0.0  # of the strip, from the upper edge of the figure
-    figure_height: float = 0.0  # 0: the strip is the whole figure
+    figure_height: float = 0.0  # 0: the strip is the complete figure
     is_vector: bool = False
 
     @property

@@ -29,7 +29,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Graphs:
+class GraphChart:
     name: str
     coloured_by: str
     drawings: tuple[Drawing, ...]
@@ -74,7 +74,7 @@ def circle(num: int) -> Array:
     return np.column_stack([np.cos(angle), np.sin(angle)])
 
 
-def draw(data: Graphs, canvas: Canvas) -> None:
+def draw(data: GraphChart, canvas: Canvas) -> None:
     known = [d.colours for d in data.drawings if d.colours is not None and d.colours.size]
     limits = None
     if known:
@@ -116,7 +116,7 @@ def _graph(axes: Any, drawing: Drawing, limits: tuple[float, float] | None) -> A
     return out
 
 
-def _bar(canvas: Canvas, data: Graphs, image: Any, limits: tuple[float, float]) -> None:
+def _bar(canvas: Canvas, data: GraphChart, image: Any, limits: tuple[float, float]) -> None:
     left = WIDTH - MARGIN - 1.9
     axes = canvas.axes(left, canvas.height - 0.2, 1.2, 0.07)
     bar = canvas.figure.colorbar(image, cax=axes, orientation="horizontal", ticks=[])

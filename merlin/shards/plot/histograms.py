@@ -21,7 +21,7 @@ _CELL = 0.25
 
 
 @dataclass(frozen=True)
-class Quantity:
+class SampleValues:
     """One number per sample."""
 
     name: str
@@ -31,7 +31,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Histograms:
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[SampleValues, ...]
     split: Array  # (n,) index into `split_names`
     split_names: tuple[str, ...]  # none: all samples in one
 
@@ -70,7 +70,7 @@ def draw(data: Histograms, canvas: Canvas) -> None:
         _panel(axes, quantity, groups, step)
 
 
-def _panel(axes: Any, quantity: Quantity, groups: list[tuple[str, str, Array]], room: float) -> None:
+def _panel(axes: Any, quantity: SampleValues, groups: list[tuple[str, str, Array]], room: float) -> None:
     scale = choose_scale(quantity.values)
     for i, (_, colour, mask) in enumerate(groups):
         edges = scale.edges(int(mask.sum()))
@@ -98,7 +98,7 @@ class Drivers:
         return 0.4 + _CELL * len(self.scalars) + 0.1
 
 
-def drivers(inputs: tuple[Quantity, ...], scalars: tuple[Quantity, ...]) -> Drivers:
+def drivers(inputs: tuple[SampleValues, ...], scalars: tuple[SampleValues, ...]) -> Drivers:
     """Spearman's coefficient of every scalar with every input, at most `MAX_DRIVERS` inputs."""
     inputs = inputs[:MAX_DRIVERS]
     table = [[rank_correlation(x.values, y.values) for x in inputs] for y in scalars]

@@ -74,7 +74,7 @@ class Sheet:
 
 
 def shrink(picture: Array, limit: int = MAX_PIXELS) -> Array:
-    """A picture (h, w, …) of at most `limit` pixels a side, by averaging whole blocks."""
+    """A picture (h, w, …) of at most `limit` pixels a side, by averaging blocks of pixels."""
     for axis in (0, 1):
         step = -(-picture.shape[axis] // limit)
         if step > 1:

@@ -13,7 +13,7 @@ from merlin.shards.reading.planned import task_inputs
 
 Array = np.ndarray[Any, Any]
 
-MAX_LOST = 400  # of each outcome; so many marks can still be told apart
+MAX_LOST = 400  # of each outcome; so many marks can still be distinguished
 
 
 def lost_inputs(data: DataSet, labels: tuple[str, ...], parameters: tuple[str, ...]) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from html import escape
 
 import merlin.shards.plot.tables as tables
 from merlin.base.text import count, size
-from merlin.shards.describe import Description
+from merlin.shards.describe import DataSetDescription
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.figure import drawing
 from merlin.shards.plot.page_style import CSS
@@ -21,7 +21,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 Part = tuple[str, str, str]  # of a page: its id, its title, and HTML
 
 
-def make_page(facts: Description, sections: list[Section]) -> str:
+def make_page(facts: DataSetDescription, sections: list[Section]) -> str:
     """The page's HTML."""
     name = escape(str(facts.study.get("name", "")) or facts.path.name)
     parts = [
@@ -77,14 +77,14 @@ def cards(facts: list[tuple[str, str]]) -> str:
     return f'<div class="cards">{words}</div>'
 
 
-def _subtitle(facts: Description) -> str:
+def _subtitle(facts: DataSetDescription) -> str:
     finished = str(facts.study.get("finished", ""))[:16].replace("T", " ")
     return f"data set <code>{escape(facts.aggregate)}</code>" + (
         f", finished {escape(finished)} UTC" if finished else ""
     )
 
 
-def _cards(facts: Description) -> list[tuple[str, str]]:
+def _cards(facts: DataSetDescription) -> list[tuple[str, str]]:
     num_fields = len({field.info.graph or field.info.name for field in facts.fields})
     return [
         (f"{facts.num_rows:,}", "samples"),

@@ -22,7 +22,7 @@ _TRUE_COLOURS = {("r", "g", "b"), ("red", "green", "blue")}
 
 
 @dataclass(frozen=True)
-class View:
+class PictureView:
     """A picture within a sample: a channel of an image, or a plane through a volume."""
 
     label: str
@@ -32,7 +32,7 @@ class View:
     divisor: float = 1.0  # of true colours, to 0 … 1
 
 
-def views_of(field: FieldInfo) -> list[View]:
+def views_of(field: FieldInfo) -> list[PictureView]:
     """Every channel of an image, or three mid-planes of every channel of a volume; at most `MAX_CHANNELS`."""
     layout = field.full_layout
     if len(layout) != len(field.shape):
@@ -40,7 +40,7 @@ def views_of(field: FieldInfo) -> list[View]:
     if _is_true_colour(field, layout):
         scale = 255.0 if field.dtype.endswith("u1") or field.dtype == "uint8" else 1.0
         order = tuple(layout.index(letter) for letter in "hwc")
-        return [View("", "", (slice(None),) * 3, order, scale)]
+        return [PictureView("", "", (slice(None),) * 3, order, scale)]
     num = field.shape[layout.index("c")] if "c" in layout else 1
     cuts = [("", {})] if field.kind == "image" else _mid_planes(field, layout)
     views = []
@@ -70,10 +70,10 @@ def _mid_planes(field: FieldInfo, layout: str) -> list[tuple[str, dict[str, int]
     return planes
 
 
-def _view(layout: str, fixed: dict[str, int], label: str, scale: str) -> View:
+def _view(layout: str, fixed: dict[str, int], label: str, scale: str) -> PictureView:
     left = [letter for letter in layout if letter not in fixed]
     order = tuple(left.index(letter) for letter in "dhw" if letter in left)
-    return View(label, scale, tuple(fixed.get(letter, slice(None)) for letter in layout), order)
+    return PictureView(label, scale, tuple(fixed.get(letter, slice(None)) for letter in layout), order)
 
 
 def make_rows(reader: SampleReader, fields: list[FieldInfo], samples: Array) -> tuple[tuple[Row, ...], str]:
@@ -97,7 +97,7 @@ def make_rows(reader: SampleReader, fields: list[FieldInfo], samples: Array) -> 
     return rows, f"; {left} more rows of channels are not drawn" if left else ""
 
 
-def _picture(values: Array, view: View, limit: int) -> Array:
+def _picture(values: Array, view: PictureView, limit: int) -> Array:
     return shrink(values[view.index].transpose(view.order) / view.divisor, limit)
 
 

@@ -18,7 +18,7 @@ from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.choice import CHART_KINDS, Choice, choose, sample_ids
-from merlin.shards.plot.histograms import Quantity
+from merlin.shards.plot.histograms import SampleValues
 from merlin.shards.plot.lost import lost_inputs
 from merlin.shards.plot.pictures import make_rows, most_samples, views_of
 from merlin.shards.plot.ticks import drawn, drawn_name, label, number
@@ -44,7 +44,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Source:
+class ChartSource:
     """What sections are made from."""
 
     request: Request
@@ -55,7 +55,7 @@ class Source:
         return self.choice.reader
 
     @cached_property
-    def inputs(self) -> list[Quantity]:
+    def inputs(self) -> list[SampleValues]:
         """The numeric inputs and parameters that vary, of the rows chosen."""
         return [q for q in _input_quantities(self, self.choice.rows) if _varies(q.values)]
 
@@ -85,7 +85,7 @@ def make_sections(
     for name in request.fields:
         if name not in known:
             raise UsageError(f"no field or input '{name}' in {reader.path}; there are: {', '.join(known)}")
-    source = Source(request, choose(reader, split=request.split, query=request.query))
+    source = ChartSource(request, choose(reader, split=request.split, query=request.query))
     made: list[Section] = []
     for kind in CHART_KINDS:
         if kind in request.kinds:
@@ -104,7 +104,7 @@ def _first(found: Sequence[T], most: int, what: str) -> tuple[tuple[T, ...], str
     return tuple(found[:most]), more
 
 
-def _inputs(source: Source) -> Iterator[Section]:
+def _inputs(source: ChartSource) -> Iterator[Section]:
     """Where the inputs were sampled, and which samples were lost where."""
     inputs = source.inputs
     if not inputs:
@@ -124,20 +124,20 @@ def _inputs(source: Source) -> Iterator[Section]:
     yield Section("inputs", "Coverage of the inputs", note, chart.height, partial(coverage.draw, chart))
 
 
-def _input_quantities(source: Source, rows: Array) -> Iterator[Quantity]:
+def _input_quantities(source: ChartSource, rows: Array) -> Iterator[SampleValues]:
     """The numeric inputs and parameters."""
     reader, data = source.reader, source.reader.manifest
     for group, columns in ((reader.inputs, data.inputs), (reader.parameters, data.parameters)):
         for column in columns:
             if column.dtype != "text" and source.wants(column.name):
-                yield Quantity(column.name, "", drawn(group[column.name][rows]).astype(float))
+                yield SampleValues(column.name, "", drawn(group[column.name][rows]).astype(float))
 
 
 def _varies(values: Array) -> bool:
     return bool(len(values)) and float(np.nanmax(values)) > float(np.nanmin(values))
 
 
-def _scalars(source: Source) -> Iterator[Section]:
+def _scalars(source: ChartSource) -> Iterator[Section]:
     shown, more = _first(_scalar_quantities(source), histograms.MAX_PANELS, "scalars")
     if not shown:
         return
@@ -151,22 +151,22 @@ def _scalars(source: Source) -> Iterator[Section]:
         yield Section("scalars", title, note, table.height, partial(histograms.draw_drivers, table))
 
 
-def _scalar_quantities(source: Source) -> list[Quantity]:
+def _scalar_quantities(source: ChartSource) -> list[SampleValues]:
     found = []
     for info in source.fields("scalar", "series"):
         if info.ragged or len(info.shape) > 1 or (info.kind == "series" and info.role != "targets"):
             continue
         values = drawn(source.reader[info.name][source.choice.rows]).astype(np.float64)
         if not info.shape:
-            found.append(Quantity(drawn_name(info), info.units, values))
+            found.append(SampleValues(drawn_name(info), info.units, values))
         else:
             names = info.channels or tuple(map(str, range(info.shape[0])))
             for n, column in zip(names[:8], values.T, strict=False):
-                found.append(Quantity(f"{drawn_name(info)}[{n}]", info.units, column))
+                found.append(SampleValues(f"{drawn_name(info)}[{n}]", info.units, column))
     return found
 
 
-def _series(source: Source) -> Iterator[Section]:
+def _series(source: ChartSource) -> Iterator[Section]:
     fans: list[series.Fan] = []
     most = 0
     infos = [info for info in source.fields("series", "ragged") if _is_series(info)]
@@ -194,7 +194,7 @@ def _is_series(info: FieldInfo) -> bool:
     return info.kind == "series" and not info.graph and len(info.shape) in (1, 2)
 
 
-def _fans_of(source: Source, info: FieldInfo, rows: Array) -> Iterator[series.Fan]:
+def _fans_of(source: ChartSource, info: FieldInfo, rows: Array) -> Iterator[series.Fan]:
     along, channel = _axes_of(info)
     at = series.thin(info.shape[along])
     x, x_label = _coordinates(source, info, along)
@@ -209,7 +209,7 @@ def _fans_of(source: Source, info: FieldInfo, rows: Array) -> Iterator[series.Fa
         yield series.Fan(f"{drawn_name(info)}[{name}]", info.units, x_label, x[at], part[:, at], shown)
 
 
-def _ragged_fan(source: Source, info: FieldInfo, rows: Array) -> series.Fan:
+def _ragged_fan(source: ChartSource, info: FieldInfo, rows: Array) -> series.Fan:
     """Up to the length that nineteen of twenty samples do not exceed; shorter ones end where they end."""
     items = source.reader.column_at(info.path)[rows]
     length = max(1, int(np.quantile(items.lengths, 0.95)))
@@ -223,20 +223,20 @@ def _ragged_fan(source: Source, info: FieldInfo, rows: Array) -> series.Fan:
     return series.Fan(drawn_name(info), info.units, x_label, x, values, _lines(source, len(rows)))
 
 
-def _lines(source: Source, num: int) -> Array:
+def _lines(source: ChartSource, num: int) -> Array:
     """The samples of a fan that are drawn as lines."""
     return np.unique(np.linspace(0, num - 1, min(num, source.request.num, _MAX_LINES)).astype(np.int64))
 
 
 def _axes_of(info: FieldInfo) -> tuple[int, int | None]:
-    """The axis that a series runs along, and the one that tells its channels apart, if it has two."""
+    """The axis that a series runs along, and the one that separates its channels, if it has two."""
     if len(info.shape) == 1:
         return 0, None
     channel = info.axes.index("channel") if "channel" in info.axes and len(info.axes) == 2 else 1
     return 1 - channel, channel
 
 
-def _coordinates(source: Source, info: FieldInfo, along: int) -> tuple[Array, str]:
+def _coordinates(source: ChartSource, info: FieldInfo, along: int) -> tuple[Array, str]:
     """Where along its axis the values of a series lie, and what to call that."""
     name = info.axes[along] if along < len(info.axes) else ""
     known = _coordinate_name(source, info)
@@ -246,7 +246,7 @@ def _coordinates(source: Source, info: FieldInfo, along: int) -> tuple[Array, st
     return np.arange(info.shape[along], dtype=np.float64), f"{name} (index)" if name else "index"
 
 
-def _coordinate_name(source: Source, info: FieldInfo) -> str:
+def _coordinate_name(source: ChartSource, info: FieldInfo) -> str:
     """The series field that the axis is named after, if it ascends and is the same for all samples; else ""."""
     if info.ragged:
         return ""
@@ -261,7 +261,7 @@ def _coordinate_name(source: Source, info: FieldInfo) -> str:
     return name if bool((some == some[0]).all() and (np.diff(some[0]) > 0).all()) else ""
 
 
-def _sheet(source: Source, kind: str, title: str) -> Iterator[Section]:
+def _sheet(source: ChartSource, kind: str, title: str) -> Iterator[Section]:
     infos = [info for info in source.fields(kind) if views_of(info)]
     if not infos:
         return
@@ -278,7 +278,7 @@ def _sheet(source: Source, kind: str, title: str) -> Iterator[Section]:
 
 
 def _leading(reader: SampleReader) -> FieldInfo | None:
-    """The scalar that varies most for its mean; it tells samples apart best."""
+    """The scalar that varies most for its mean; it distinguishes samples best."""
 
     def spread(info: FieldInfo) -> float:
         known = info.statistics
@@ -288,7 +288,7 @@ def _leading(reader: SampleReader) -> FieldInfo | None:
     return max(scalars, key=spread, default=None)
 
 
-def _ordered(source: Source, leading: FieldInfo | None, num: int) -> tuple[Array, tuple[str, ...]]:
+def _ordered(source: ChartSource, leading: FieldInfo | None, num: int) -> tuple[Array, tuple[str, ...]]:
     """`num` samples at even quantiles of the leading scalar, and their values of it."""
     if leading is None:
         return source.choice.some(num), ("",) * num
@@ -299,7 +299,7 @@ def _ordered(source: Source, leading: FieldInfo | None, num: int) -> tuple[Array
     return source.choice.rows[picked], tuple(number(value, 2) + units for value in values[picked])
 
 
-def _graphs(source: Source) -> Iterator[Section]:
+def _graphs(source: ChartSource) -> Iterator[Section]:
     """A few samples of each graph field."""
     for name, members in source.reader.graphs.items():
         if not any(source.wants(info.name, name) for info in members.values()) or "edges" not in members:
@@ -312,12 +312,12 @@ def _graphs(source: Source) -> Iterator[Section]:
         for sample, graph in zip(sample_ids(source.reader, rows), found, strict=True):
             drawing, how, coloured_by = graphs.lay_out(f"#{sample}", graph)
             drawings.append(drawing)
-        chart = graphs.Graphs(name, coloured_by, tuple(drawings))
+        chart = graphs.GraphChart(name, coloured_by, tuple(drawings))
         note = source.choice.note_of(len(rows)).removeprefix("a fixed subset of ") + f", {how}"
         yield Section("graphs", f"Graphs: {name}", note, chart.height, partial(graphs.draw, chart))
 
 
-def _ragged(source: Source) -> Iterator[Section]:
+def _ragged(source: ChartSource) -> Iterator[Section]:
     """How long the ragged fields are; of a graph, how many nodes and edges."""
     counts: dict[str, Array] = {}
     chosen = source.reader.take(source.choice.rows)
@@ -331,14 +331,14 @@ def _ragged(source: Source) -> Iterator[Section]:
             counts[name] = chosen.column_at(info.path).lengths
     if not counts:
         return
-    quantities = [Quantity(name, "", values.astype(np.float64)) for name, values in counts.items()]
+    quantities = [SampleValues(name, "", values.astype(np.float64)) for name, values in counts.items()]
     shown, more = _first(quantities, histograms.MAX_PANELS, "fields")
     chart = histograms.Histograms(shown, np.zeros(len(source.choice), np.int64), ())
     note = source.choice.note + more
     yield Section("ragged", "Items per sample", note, chart.height, partial(histograms.draw, chart))
 
 
-_MAKERS: dict[str, Callable[[Source], Iterator[Section]]] = {
+_MAKERS: dict[str, Callable[[ChartSource], Iterator[Section]]] = {
     "inputs": _inputs,
     "scalars": _scalars,
     "series": _series,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from merlin.base.text import count, size
-from merlin.shards.describe import Description, LeftOut
+from merlin.shards.describe import DataSetDescription, LeftOut
 from merlin.shards.description_rows import (
     NUMBERS,
     FieldRow,
@@ -44,7 +44,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
     )
 
 
-def fields_table(facts: Description) -> str:
+def fields_table(facts: DataSetDescription) -> str:
     """Every field, the members of a graph below its name, every channel with its statistics."""
     ratio = ["compression"] if any(field.is_compressed for field in facts.fields) else []
     columns = ["field", "kind", "type", "shape", *NUMBERS, "units", "per sample", *ratio]
@@ -64,7 +64,7 @@ def _field_name(row: FieldRow) -> str:
     return f'{name}<span class="about">{escape(row.about)}</span>'
 
 
-def inputs_table(facts: Description) -> str:
+def inputs_table(facts: DataSetDescription) -> str:
     """Inputs and parameters; nothing if there are none."""
     rows = [
         [
@@ -78,7 +78,7 @@ def inputs_table(facts: Description) -> str:
     return table(("name", "", "type", *NUMBERS), rows, right=NUMBERS) if rows else ""
 
 
-def left_out_table(facts: Description) -> str:
+def left_out_table(facts: DataSetDescription) -> str:
     """Why samples are not in the data set; nothing if all are."""
     rows = [_left_out_row(group) for group in facts.left_out[:_MAX_GROUPS]]
     hidden = facts.left_out[_MAX_GROUPS:]
@@ -100,7 +100,7 @@ def _left_out_row(group: LeftOut) -> list[str]:
     ]
 
 
-def splits_table(facts: Description) -> str:
+def splits_table(facts: DataSetDescription) -> str:
     rows = [
         [escape(name), f"{num:,}", f"{100 * share:.1f} %", f"{100 * wanted:.3g} %"]
         for name, num, share, wanted in split_rows(facts)
@@ -108,12 +108,12 @@ def splits_table(facts: Description) -> str:
     return table(("split", "samples", "share", "wanted"), rows, right=("samples", "share", "wanted"))
 
 
-def provenance_table(facts: Description) -> str:
+def provenance_table(facts: DataSetDescription) -> str:
     rows = [[label, f"<code>{escape(value)}</code>"] for label, value in provenance(facts)]
     return table(("", ""), rows).replace("<thead><tr><th></th><th></th></tr></thead>", "")
 
 
-def outcome_bar(facts: Description) -> str:
+def outcome_bar(facts: DataSetDescription) -> str:
     """planned = ok + failed + …, as a bar and in words."""
     counts = {outcome: getattr(facts.counts, outcome) for outcome in OUTCOMES}
     parts = "".join(f'<span class="{o}" style="flex-grow:{num}"></span>' for o, num in counts.items() if num)
@@ -123,7 +123,7 @@ def outcome_bar(facts: Description) -> str:
     return f'<div class="bar">{parts}</div>\n<p class="outcomes">{planned} {sign} {words}</p>'
 
 
-def summary(facts: Description, num: int) -> str:
+def summary(facts: DataSetDescription, num: int) -> str:
     """A few lines for a notebook, about `num` of the samples; it takes the notebook's own colours."""
     columns = ("field", "kind", "type", "shape", "min", "mean", "max", "units")
     found = (row for row in field_rows(facts, _number, 0) if not row.is_channel and row.kind != "graph")

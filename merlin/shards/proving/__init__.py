@@ -1,1 +1,1 @@
-"""Proof that a data set is whole, and its repair."""
+"""Proof that a data set is intact, and its repair."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
 from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo
-from merlin.shards.proving.damage import NO_ROWS, Kind, Problem, in_rows, problem
+from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, Kind, in_rows, problem
 from merlin.shards.proving.expected import expected_rows, sample_ids
 
 Array = np.ndarray[Any, Any]
@@ -26,7 +26,7 @@ class ShardProblems:
         self.path = data.directory / entry.file
         self.expected = expected_rows(data, entry.lo, entry.hi)
         self.lost = NO_ROWS  # rows whose fields are gone; a problem that concerns some of them lists these
-        self.found: list[Problem] = []
+        self.found: list[DataSetProblem] = []
 
     def add(
         self, kind: Kind, message: str, *, file: str = "", dataset: str = "", rows: Array = NO_ROWS

@@ -33,7 +33,7 @@ NO_ROWS: Array = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DataSetProblem:
     """One finding. `rows` are the row numbers of the data set that it concerns, `samples` their samples' ids."""
 
     kind: Kind
@@ -64,15 +64,15 @@ def problem(
     dataset: str = "",
     rows: Array = NO_ROWS,
     lost: Array = NO_ROWS,
-) -> Problem:
+) -> DataSetProblem:
     """A finding about rows (n,) of a data set, in any order; of these, the ones in `lost` are lost."""
     rows = np.unique(rows)
     samples = tuple(to_ranges(np.unique(sample_ids(data, rows))))
     gone = tuple(to_ranges(np.intersect1d(rows, lost)))
-    return Problem(kind, file, message, dataset, tuple(to_ranges(rows)), samples, gone)
+    return DataSetProblem(kind, file, message, dataset, tuple(to_ranges(rows)), samples, gone)
 
 
-def lost_rows(problems: Iterable[Problem]) -> Array:
+def lost_rows(problems: Iterable[DataSetProblem]) -> Array:
     """Rows (n,) whose tasks have to run again, ascending."""
     return numbers(r for p in problems for r in p.lost)
 
@@ -83,7 +83,7 @@ def numbers(ranges: Iterable[tuple[int, int]]) -> Array:
     return np.unique(np.concatenate(parts)) if parts else NO_ROWS
 
 
-def samples_by_kind(problems: Iterable[Problem]) -> dict[str, Ranges]:
+def samples_by_kind(problems: Iterable[DataSetProblem]) -> dict[str, Ranges]:
     """The ids of the samples that each kind of damage concerns."""
     found: dict[str, list[tuple[int, int]]] = {}
     for each in problems:

@@ -15,9 +15,9 @@ from merlin.shards.format.digest import digest_text
 from merlin.shards.format.row_check import FIELDS, GIVEN, group_of
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
 from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
-from merlin.shards.proving.damage import NO_ROWS, Problem, in_rows, lost_rows, numbers
+from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, in_rows, lost_rows, numbers
 from merlin.shards.proving.previous import ProvenRows
-from merlin.shards.proving.scan import Findings
+from merlin.shards.proving.scan import ColumnFindings
 from merlin.shards.proving.stored import StoredShard
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ _IDS = ("row", "sample_id")
 class Symptoms:
     """What reading a shard file has shown."""
 
-    findings: Mapping[str, Findings]  # by column; those without findings may be left out
+    findings: Mapping[str, ColumnFindings]  # by column; those without findings may be left out
     is_skeleton_intact: bool
     size_bytes: int
 
@@ -73,7 +73,7 @@ class Diagnosis:
             self._judge_column(dataset)
         self._judge_rest()
 
-    def _found(self) -> list[Problem]:
+    def _found(self) -> list[DataSetProblem]:
         return self._problems.found[self._num_before :]
 
     # ------------------------------------------------------------ what is lost

@@ -34,7 +34,7 @@ class ProvenRows:
     """The proven rows of one shard file; a row source for the packer (see gather)."""
 
     def __init__(self, path: Path, info: ShardInfo) -> None:
-        """Read and check the whole file against what `info` recorded of its rows.
+        """Read and check the complete file against what `info` recorded of its rows.
 
         Raises ShardError if `info` has recorded no check values. A file that cannot be read has no proven rows.
         """
@@ -175,12 +175,12 @@ def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[s
 
 
 def _is_intact(values: Array, dataset: DatasetInfo) -> bool:
-    """Whether the values of a small column have the digests that were recorded."""
+    """The values of a small column have the digests that were recorded."""
     step = dataset.block_rows
     blocks = [digest_array(values[lo : lo + step]) for lo in range(0, len(values), step)]
     return tuple(blocks) == dataset.blocks
 
 
 def _has_skeleton(path: Path, info: ShardInfo) -> bool:
-    """Whether everything but the values is as it was written."""
+    """Everything but the values is as it was written."""
     return path.stat().st_size == info.size_bytes and skeleton_digest(path, info.datasets) == info.skeleton

@@ -30,7 +30,7 @@ from merlin.shards.format.manifest_file import (
 from merlin.shards.format.row_check import FIELDS, decode
 from merlin.shards.format.rows import Ranges, row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, read_info, shard_name
-from merlin.shards.proving.damage import NO_ROWS, Problem, lost_rows, numbers
+from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, lost_rows, numbers
 from merlin.shards.proving.expected import expected_rows
 from merlin.shards.proving.previous import previous_rows
 from merlin.shards.proving.reread import filtered_in, reread_info
@@ -60,9 +60,9 @@ class RepairPlan:
         return self.manifest or bool(self.repack) or len(self.rows) > 0
 
 
-def plan_repair(data: DataSet, problems: Iterable[Problem]) -> RepairPlan:
+def plan_repair(data: DataSet, problems: Iterable[DataSetProblem]) -> RepairPlan:
     """Decide what to do about the findings of a full check."""
-    by_file: dict[str, list[Problem]] = {}
+    by_file: dict[str, list[DataSetProblem]] = {}
     for each in problems:
         by_file.setdefault(each.file, []).append(each)
     rows = lost_rows(p for found in by_file.values() for p in found)

@@ -1,4 +1,4 @@
-"""What a sidecar says of a shard, told from the shard itself: to prove it without its sidecar, or to get that back."""
+"""The sidecar of a shard, computed from the shard itself: to prove it without its sidecar, or to get that back."""
 
 from __future__ import annotations
 

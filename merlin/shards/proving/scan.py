@@ -32,13 +32,13 @@ _local = threading.local()
 
 
 @dataclass(slots=True)
-class Findings:
+class ColumnFindings:
     """What is wrong with a column; places are rows of the file, for ragged values items."""
 
     bad: list[tuple[int, int]] = field(default_factory=list)  # the stored bytes differ, or cannot be decoded
     broken: list[Array] = field(default_factory=list)  # the bytes are right, values are out of range
 
-    def add(self, other: Findings) -> None:
+    def add(self, other: ColumnFindings) -> None:
         self.bad += other.bad
         self.broken += other.broken
 
@@ -51,7 +51,7 @@ class Job:
     extents: tuple[Extent, ...]
     bounds: Bounds | None
 
-    def run(self, descriptor: int, tick: Tick) -> Findings:
+    def run(self, descriptor: int, tick: Tick) -> ColumnFindings:
         """Read them from an open file."""
         if self.dataset.compression in ("", "none"):
             return _scan_raw(self, descriptor, tick)
@@ -59,7 +59,7 @@ class Job:
 
 
 def jobs_of(info: ShardInfo, bounds: Callable[[DatasetInfo], Bounds | None]) -> Iterator[Job]:
-    """All columns of a shard in jobs of about 32 MiB, each of whole blocks."""
+    """All columns of a shard in jobs of about 32 MiB, each of complete blocks."""
     for dataset in info.datasets:
         if dataset.dtype == TEXT_DTYPE:
             continue
@@ -74,8 +74,8 @@ def jobs_of(info: ShardInfo, bounds: Callable[[DatasetInfo], Bounds | None]) -> 
             yield Job(dataset, tuple(some), promised)
 
 
-def _scan_raw(job: Job, descriptor: int, tick: Tick) -> Findings:
-    dataset, bounds, found = job.dataset, job.bounds, Findings()
+def _scan_raw(job: Job, descriptor: int, tick: Tick) -> ColumnFindings:
+    dataset, bounds, found = job.dataset, job.bounds, ColumnFindings()
     dtype, shape, row_bytes = np.dtype(dataset.dtype), dataset.shape[1:], _row_bytes(dataset)
     rows_at_once = PIECE_BYTES // row_bytes
     size = rows_at_once * row_bytes or PIECE_BYTES // dtype.itemsize * dtype.itemsize
@@ -115,9 +115,9 @@ def _read(descriptor: int, at: int, size: int) -> Array:
     return memory[:num]
 
 
-def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> Findings:
+def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> ColumnFindings:
     """Compressed columns: the stored bytes of every chunk, then what they decode to, block by block."""
-    dataset, found = job.dataset, Findings()
+    dataset, found = job.dataset, ColumnFindings()
     chunks, memory = _chunks(dataset), np.empty(0, np.uint8)
     states: dict[int, BlockDigest] = {}  # of the decoded values, by block
     row_bytes = _row_bytes(dataset)
@@ -153,7 +153,7 @@ def _chunks(dataset: DatasetInfo) -> Chunks | None:
         return None
 
 
-def _compare(dataset: DatasetInfo, states: dict[int, BlockDigest], found: Findings) -> None:
+def _compare(dataset: DatasetInfo, states: dict[int, BlockDigest], found: ColumnFindings) -> None:
     """Add the blocks whose values are not those that were compressed, though the stored bytes are."""
     for number, state in states.items():
         lo = number * dataset.block_rows

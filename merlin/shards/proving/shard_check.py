@@ -22,11 +22,11 @@ from merlin.shards.format.shard_info import (
 )
 from merlin.shards.proving.bounds import bounds_of
 from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
-from merlin.shards.proving.damage import Kind, Problem, in_rows
+from merlin.shards.proving.damage import DataSetProblem, Kind, in_rows
 from merlin.shards.proving.diagnose import Diagnosis, Symptoms, open_by_itself
 from merlin.shards.proving.probe import plain
 from merlin.shards.proving.reread import content_digest
-from merlin.shards.proving.scan import Findings, Tick, jobs_of
+from merlin.shards.proving.scan import ColumnFindings, Tick, jobs_of
 from merlin.shards.proving.stored import StoredShard
 from merlin.shards.writing.columns import skeleton_digest
 
@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 def check_shard(
     data: DataSet, entry: ShardEntry, *, scanners: Executor, tick: Tick, quick: bool
-) -> list[Problem]:
+) -> list[DataSetProblem]:
     """The problems of one shard, whose values are read by the `scanners`."""
     check = _ShardCheck(data, entry, scanners, tick, quick)
     check.run()
@@ -128,9 +128,9 @@ class _ShardCheck:
         is_intact = skeleton_digest(self._path, info.datasets) == info.skeleton
         if with_values:
             self._tick(max(0, self._size - sum(e.nbytes for d in info.datasets for e in d.extents)))
-        findings: dict[str, Findings] = {}
+        findings: dict[str, ColumnFindings] = {}
         for job, scan in zip(jobs, scans, strict=True):
-            findings.setdefault(job.dataset.name, Findings()).add(scan.result())
+            findings.setdefault(job.dataset.name, ColumnFindings()).add(scan.result())
         return Symptoms(findings, is_intact, self._size)
 
     def _lost_without_proof(self, why: str) -> None:

@@ -229,5 +229,5 @@ def _column_of(dataset: DatasetInfo) -> StoredColumn:
         return StoredColumn(name, dtype, shape, offset=dataset.extents[0].offset if dataset.extents else None)
     try:
         return StoredColumn(name, dtype, shape, chunks=chunks_of(dataset))
-    except ShardError:  # it cannot be read without the library; whoever asks for it is told
+    except ShardError:  # it cannot be read without the library: reading it raises an error
         return StoredColumn(name, dtype, shape)

@@ -34,7 +34,7 @@ from merlin.shards.format.manifest_file import (
     read_manifest,
 )
 from merlin.shards.format.rows import to_ranges
-from merlin.shards.proving.damage import Problem, lost_rows, problem, samples_by_kind
+from merlin.shards.proving.damage import DataSetProblem, lost_rows, problem, samples_by_kind
 from merlin.shards.proving.expected import ABSENT, sample_ids
 from merlin.shards.proving.origin import find_aggregate, has_manifest_outcome, promised
 from merlin.shards.proving.shard_check import check_shard
@@ -43,12 +43,12 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     """What `verify` found."""
 
     path: Path
     is_quick: bool
-    problems: tuple[Problem, ...]
+    problems: tuple[DataSetProblem, ...]
     seconds: float
     counts: Counts | None = None  # None if the shards could not be checked, as all that follows
     num_shards: int = 0
@@ -95,20 +95,20 @@ def verify(
     *,
     quick: bool = False,
     workers: int | None = None,
-) -> Report:
+) -> VerifyReport:
     """Check a data set in as many threads as there are cores, or `workers`.
 
     `quick` reads no values: files, sizes, sidecars, headers, attributes, texts and counts. Memory: a block and a
     compressed chunk per thread, and the sidecars of a few shards.
 
-    Without a readable manifest the shards are held against what their study says, if it is around the data set.
+    Without a readable manifest the shards are compared with what their study says, if they lie in its workspace.
 
     Raises:
         NotADataSetError: there is no manifest and nothing shows that there was one; or it is of a version that is not
             known here.
     """
     started = time.monotonic()
-    lost: Problem | None = None
+    lost: DataSetProblem | None = None
     directory = manifest_path(Path(path)).parent
     try:
         data = read_manifest(directory)
@@ -116,12 +116,12 @@ def verify(
         lost = _manifest_problem(directory, e)
         known = promised(directory)
         if known is None:
-            return Report(directory, quick, (lost,), time.monotonic() - started)
+            return VerifyReport(directory, quick, (lost,), time.monotonic() - started)
         data = known
     beside = [lost] if lost else [*_check_counts(data), *_check_virtual(data)]
     counter = _Counter(data.size_bytes, progress)
     problems = (*beside, *_check_shards(data, counter, quick, workers))
-    return Report(
+    return VerifyReport(
         path=data.directory,
         is_quick=quick,
         problems=problems,
@@ -136,14 +136,16 @@ def verify(
     )
 
 
-def _manifest_problem(directory: Path, error: ShardError) -> Problem:
+def _manifest_problem(directory: Path, error: ShardError) -> DataSetProblem:
     """A manifest that is lost or damaged. Raises NotADataSetError where that cannot be said."""
     path = directory / NAME
     has_sidecars = any(directory.glob("shard_*.json"))
     if not path.is_file():
         if not has_sidecars or not _was_finished(directory):
             raise error
-        return Problem("missing file", NAME, "the manifest is not there, although the data set was finished")
+        return DataSetProblem(
+            "missing file", NAME, "the manifest is not there, although the data set was finished"
+        )
     try:
         head = json.loads(path.read_text(encoding="utf-8"))
         kind = (head["format"], head["version"])
@@ -151,11 +153,11 @@ def _manifest_problem(directory: Path, error: ShardError) -> Problem:
         kind = (FORMAT, VERSION)
     if kind != (FORMAT, VERSION) or not has_sidecars:
         raise NotADataSetError(str(error)) from error
-    return Problem("damaged manifest", NAME, str(error).removeprefix(f"{path}: "))
+    return DataSetProblem("damaged manifest", NAME, str(error).removeprefix(f"{path}: "))
 
 
 def _was_finished(directory: Path) -> bool:
-    """Whether the study of a data set without a manifest says that it had one; true where no study is there."""
+    """The study of a data set without a manifest says that it had one; also true where no study is there."""
     found = find_aggregate(directory)
     return found is None or has_manifest_outcome(*found)
 
@@ -175,7 +177,7 @@ class _Counter:
                 self._progress(min(self.done, self._total), self._total)
 
 
-def _check_counts(data: DataSet) -> Iterator[Problem]:
+def _check_counts(data: DataSet) -> Iterator[DataSetProblem]:
     """The manifest agrees with itself: counts, ranges, and the rows of its shards."""
     for counts, of in [(data.counts, "the data set"), *((s.counts, f"'{s.id}'") for s in data.sources)]:
         if not counts.reconciled:
@@ -200,7 +202,7 @@ def _check_counts(data: DataSet) -> Iterator[Problem]:
         yield problem(data, "count mismatch", NAME, message)
 
 
-def _check_virtual(data: DataSet) -> Iterator[Problem]:
+def _check_virtual(data: DataSet) -> Iterator[DataSetProblem]:
     """The virtual data set, and the name under which people find it."""
     entry = data.virtual
     for name in dict.fromkeys((entry.file, VIRTUAL_NAME)):
@@ -216,7 +218,7 @@ def _check_virtual(data: DataSet) -> Iterator[Problem]:
             yield problem(data, "damaged ensemble", name, f"its digest differs{other}")
 
 
-def _check_shards(data: DataSet, counter: _Counter, quick: bool, workers: int | None) -> list[Problem]:
+def _check_shards(data: DataSet, counter: _Counter, quick: bool, workers: int | None) -> list[DataSetProblem]:
     """Each shard by one thread, which leaves the reading of values to as many others."""
     num = workers or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(num, "verify-values") as scanners, ThreadPoolExecutor(num, "verify") as checkers:

@@ -123,7 +123,7 @@ def _map(address: int | None, size: int, protection: int, flags: int, descriptor
 
 
 def map_file(descriptor: int) -> Array:
-    """A whole file as read-only bytes; without keeping the file open where the system allows that."""
+    """A complete file as read-only bytes; without keeping the file open where the system allows that."""
     size = os.fstat(descriptor).st_size
     if not size:
         return np.zeros(0, np.uint8)

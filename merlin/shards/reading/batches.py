@@ -59,7 +59,7 @@ class _Table:
 
 
 @dataclass(eq=False)
-class Plan:
+class GatherPlan:
     """How a list of columns is gathered: all numeric and of fixed shape, or text."""
 
     columns: dict[str, str]  # path by name
@@ -78,7 +78,7 @@ class Plan:
 class Buffers(dict[str, Array]):
     """Arrays (num, …) by name for `Ensemble.batch` to fill, each aligned so that filling it is fast."""
 
-    def __init__(self, plan: Plan, store: Store, num: int) -> None:
+    def __init__(self, plan: GatherPlan, store: Store, num: int) -> None:
         self.plan = plan
         self.num = num
         self.blocks = plan.blocks(num)
@@ -98,10 +98,10 @@ class Batches:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._plans: OrderedDict[tuple[str, ...], Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, ...], GatherPlan] = OrderedDict()
         self._lock = ForkLock()
 
-    def plan(self, columns: Mapping[str, str]) -> Plan:
+    def plan(self, columns: Mapping[str, str]) -> GatherPlan:
         """`columns`: path by name."""
         names = tuple(columns)
         with self._lock:
@@ -113,7 +113,7 @@ class Batches:
             self._plans.move_to_end(names)
             return found
 
-    def _make(self, columns: Mapping[str, str]) -> Plan:
+    def _make(self, columns: Mapping[str, str]) -> GatherPlan:
         tables: dict[Any, _Table] = {}
         others: dict[str, str] = {}
         for name, path in columns.items():
@@ -132,9 +132,9 @@ class Batches:
                 kept.append(table)
             else:
                 others |= zip(table.names, table.paths, strict=True)
-        return Plan(dict(columns), kept, others)
+        return GatherPlan(dict(columns), kept, others)
 
-    def gather(self, plan: Plan, rows: Array, out: Mapping[str, Array] | None) -> dict[str, Array]:
+    def gather(self, plan: GatherPlan, rows: Array, out: Mapping[str, Array] | None) -> dict[str, Array]:
         """Rows (n,) of the data set, into the arrays of `out` where it has them."""
         if not isinstance(out, Buffers) or out.plan is not plan or out.num != len(rows):
             given, out = out or {}, Buffers(plan, self._store, len(rows))
@@ -153,7 +153,9 @@ class Batches:
                 found[name] = given[name]
         return found
 
-    def _fill(self, plan: Plan, rows: Array, blocks: Sequence[Array], arrays: Mapping[str, Array]) -> None:
+    def _fill(
+        self, plan: GatherPlan, rows: Array, blocks: Sequence[Array], arrays: Mapping[str, Array]
+    ) -> None:
         for table, block in zip(plan.tables, blocks, strict=True):
             table.fill(self._store, rows, block)
         for name, path in plan.others.items():

@@ -90,7 +90,7 @@ class LazyArray:
 
 
 def _is_basic(key: Any) -> bool:
-    """Whether a key of an axis is one of those that NumPy takes axis by axis."""
+    """NumPy takes a key of this kind axis by axis."""
     if isinstance(key, bool):
         return False
     return key is None or key is Ellipsis or isinstance(key, int | np.integer | slice)

@@ -1,7 +1,7 @@
 """Every planned row of a data set: its outcome, the cause if it is absent, and its inputs and parameters.
 
 Outcomes and parameters are in the manifest. The inputs of absent rows are read from the study's samples, as long as
-its workspace is around the data set.
+the data set lies in its workspace.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from merlin.shards.reading.sql_text import mentioned, quote, quote_dotted, quote
 from merlin.shards.reading.table import (
     ID_COLUMNS,
     PLANNED_COLUMNS,
-    Table,
+    ResultTable,
     column_values,
     did_you_mean,
     split_codes,
@@ -32,7 +32,9 @@ Array = np.ndarray[Any, Any]
 
 VIEW = "rows"
 
-_UNKNOWN = re.compile(r'(?:Referenced column|column named|Table .* does not have a column named) "([^"]+)"')
+_UNKNOWN = re.compile(
+    r'(?:Referenced column|column named|Table .* does not have a column named) "([^"]+)"'
+)
 
 
 def positions_where(reader: SampleReader, expression: str) -> Array:
@@ -44,7 +46,7 @@ def positions_where(reader: SampleReader, expression: str) -> Array:
         return np.asarray(engine.run().fetchnumpy()["_at"], dtype=np.int64)
 
 
-def answer(reader: SampleReader, sql: str) -> Table:
+def answer(reader: SampleReader, sql: str) -> ResultTable:
     """The answer to one query over the view `rows`. Raises UsageError if it cannot be answered."""
     with _Engine(reader, with_from(sql, VIEW)) as engine:
         if reader.is_whole:
@@ -53,10 +55,10 @@ def answer(reader: SampleReader, sql: str) -> Table:
             engine.make_present()
         result = engine.run()
         columns = tuple(str(column[0]) for column in result.description or ())
-        return Table(columns=columns, rows=result.fetchall())
+        return ResultTable(columns=columns, rows=result.fetchall())
 
 
-def table_of(reader: SampleReader, num: int | None = None) -> Table:
+def table_of(reader: SampleReader, num: int | None = None) -> ResultTable:
     """The first `num` samples (None: all) with their ids, split, parameters, inputs, scalars and texts."""
     names = ", ".join(map(quote, usual_columns(reader.manifest)))
     return answer(reader.take(slice(num)), f"SELECT {names} FROM {VIEW}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.format.splits import split_indices
-from merlin.shards.reading.batches import Batches, Buffers, Plan
+from merlin.shards.reading.batches import Batches, Buffers, GatherPlan
 from merlin.shards.reading.indexing import Rows, as_indices
 from merlin.shards.reading.lazy import Inputs, LazyArray
 from merlin.shards.reading.ragged import GraphArray, RaggedArray
@@ -145,7 +145,7 @@ class SampleReader:
         fields and graphs, whose size is not known before."""
         return Buffers(self._plan(self._usual() if fields is None else fields), self._store, num)
 
-    def _plan(self, names: Sequence[str]) -> Plan:
+    def _plan(self, names: Sequence[str]) -> GatherPlan:
         """How those of the columns are gathered whose rows are all of one size."""
         return self._batches.plan({name: self._path_of(name) for name in names if self._is_fixed(name)})
 

@@ -155,7 +155,7 @@ class ShardFiles:
         return self.use(shard, read)
 
     def num_open(self) -> tuple[int, int]:
-        """How many files are open in the library, and how many are mapped whole."""
+        """How many files are open in the library, and how many are mapped completely."""
         return len(self._handles), len(self._maps)
 
     def close(self) -> None:

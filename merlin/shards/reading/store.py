@@ -48,7 +48,7 @@ class Store:
         self._compressed = {f.path for f in data.fields if f.compression not in ("", "none")}
         self._mapped: dict[str, MappedColumn | None] = {}
         self._strides: dict[str, tuple[int, int]] = {}  # of mapped columns with regular places: see `_stride`
-        self._map_budget = map_limit() // 2  # the other half is for files that are mapped whole
+        self._map_budget = map_limit() // 2  # the other half is for files that are mapped completely
         self._lock = ForkLock()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ PLANNED_COLUMNS = ("index", "source", "task", "outcome", "cause")  # of every pl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ResultTable:
     """The answer to a query."""
 
     columns: tuple[str, ...]
@@ -40,9 +40,9 @@ class Table:
     def to_pandas(self) -> DataFrame:
         return _pandas().DataFrame(self.rows, columns=list(self.columns))
 
-    def first(self, num: int | None) -> Table:
+    def first(self, num: int | None) -> ResultTable:
         """The first `num` rows; None: all."""
-        return Table(columns=self.columns, rows=self.rows[:num])
+        return ResultTable(columns=self.columns, rows=self.rows[:num])
 
     def write(self, path: Path) -> None:
         """Write it as .csv or .parquet, or the sample ids alone as .txt, one a line.

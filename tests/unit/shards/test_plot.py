@@ -19,7 +19,7 @@ from merlin.plan.plan_io import write_plan
 from merlin.shards import plot as plots
 from merlin.shards.plot import request, write_plot
 from merlin.shards.plot.choice import choose
-from merlin.shards.plot.sections import Source, _scalar_quantities, make_sections
+from merlin.shards.plot.sections import ChartSource, _scalar_quantities, make_sections
 
 pytest.importorskip("matplotlib")
 
@@ -309,7 +309,7 @@ def test_complex_numbers_are_drawn_by_their_magnitude(tmp_path):
     assert not study.collect(0, 20, outputs=outputs)
     with merlin.open_shards(study.finish()) as ens, warnings.catch_warnings():
         warnings.simplefilter("error")
-        source = Source(request(), choose(ens))
+        source = ChartSource(request(), choose(ens))
         (scalar,) = _scalar_quantities(source)
         assert scalar.name == "|wave|"
         np.testing.assert_allclose(scalar.values, np.arange(20))

@@ -15,7 +15,7 @@ from merlin.cli.output import flush, print_json
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
-    from merlin.shards.proving.verify import Report
+    from merlin.shards.proving.verify import VerifyReport
 
 EXIT_INTERRUPTED = 130
 
@@ -65,7 +65,7 @@ def verify(
     if workspace is not None and not with_repair:
         raise UsageError("--workspace says where --repair runs samples again; give both")
 
-    def check(folder: Path) -> Report:
+    def check(folder: Path) -> VerifyReport:
         with progress_bar(f"verify {folder.name}", "bytes") as report_bytes:
             return verify_one(folder, report_bytes, quick=quick, workers=num_workers)
 
@@ -91,7 +91,7 @@ def verify(
     sys.exit(code)
 
 
-def _show(report: Report, *, with_advice: bool) -> None:
+def _show(report: VerifyReport, *, with_advice: bool) -> None:
     from merlin.cli.repairing import how_to_repair
 
     for problem in report.problems:
@@ -107,7 +107,7 @@ def _show(report: Report, *, with_advice: bool) -> None:
         print(f"  {how_to_repair(report)}")
 
 
-def _show_size(report: Report) -> None:
+def _show_size(report: VerifyReport) -> None:
     print(f"  {report.counts}")
     pace = f" ({size(report.num_read / report.seconds)}/s)" if report.num_read and report.seconds else ""
     read = f"{size(report.num_read)} of {size(report.size_bytes)} read in {duration(report.seconds)}{pace}"
