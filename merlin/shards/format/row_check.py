@@ -52,12 +52,13 @@ class RowChecks:
         """`rows` (n,): the rows' numbers in the data set."""
         base = mix64(np.asarray(rows, dtype=np.int64).astype(np.uint64))
         self.values = np.stack([base] * NUM_GROUPS, axis=1)  # (n, NUM_GROUPS)
-        self.offsets: dict[str, Array] = {}  # (n + 1,) of the ragged columns that `take` will see
+        self.offsets: dict[str, Array] = {}  # (n + 1,) of the ragged columns that `add` will see
 
-    def take(self, name: str, lo: int, block: Array, digests: Sequence[bytes] | None = None) -> None:
-        """Add a block of any column; whether rows or items are in it is told by `offsets`.
+    def add(self, name: str, lo: int, block: Array, digests: Sequence[bytes] | None = None) -> None:
+        """Add a block of any column: little-endian and C-contiguous, or str objects.
 
-        `digests` are those of its rows, where they are wide and known (`digest.row_digests`).
+        It holds rows, or items of a column that `offsets` has, and begins with number `lo` of them. `digests` are
+        those of its rows, where they are wide and known (`digest.row_digests`).
         """
         if group_of(name) is None or not len(block):
             return
@@ -65,7 +66,7 @@ class RowChecks:
         if name in self.offsets:
             self._add_items(name, lo, hashes, self.offsets[name])
         else:
-            self._add(name, lo, hashes)
+            self.values[lo : lo + len(hashes), group_of(name)] += hashes * _column_weight(name)
 
     def part(self, lo: int, hi: int) -> RowChecks:
         """Rows [lo, hi), sharing the memory of their values."""
@@ -73,18 +74,10 @@ class RowChecks:
         part.values, part.offsets = self.values[lo:hi], {}
         return part
 
-    def add(self, name: str, lo: int, block: Array) -> None:
-        """Add rows [lo, lo + len(block)) of a column: little-endian and C-contiguous, or str objects."""
-        if group_of(name) is not None and len(block):
-            self._add(name, lo, _hashes(block))
-
     def add_items(self, name: str, lo: int, block: Array, offsets: Array) -> None:
         """Add items [lo, lo + len(block)) of a ragged column; row r has items [offsets[r], offsets[r + 1])."""
         if group_of(name) is not None and len(block):
             self._add_items(name, lo, _hashes(block), offsets)
-
-    def _add(self, name: str, lo: int, hashes: Array) -> None:
-        self.values[lo : lo + len(hashes), group_of(name)] += hashes * _column_weight(name)
 
     def _add_items(self, name: str, lo: int, hashes: Array, offsets: Array) -> None:
         hi = lo + len(hashes)

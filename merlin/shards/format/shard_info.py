@@ -74,10 +74,6 @@ class ShardInfo:
     datasets: tuple[DatasetInfo, ...]
 
     @property
-    def num_filtered(self) -> int:
-        return sum(b - a for ranges in self.filtered.values() for a, b in ranges)
-
-    @property
     def content_digest(self) -> str:
         """Of all values; independent of host, time, attempts, layout and compression."""
         content = [d for d in self.datasets if not d.name.startswith(PROVENANCE)]

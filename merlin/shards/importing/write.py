@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import socket
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,8 +18,6 @@ from merlin.shards.format.rows import to_ranges
 from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.format.shard_info import (
     ATTEMPT,
-    SHARD_FORMAT,
-    SHARD_VERSION,
     info_name,
     read_info,
 )
@@ -29,8 +25,15 @@ from merlin.shards.importing.directory import ImportedShard, study_id
 from merlin.shards.importing.numbering import SampleSpan
 from merlin.shards.importing.plan import SOURCE, ImportPlan
 from merlin.shards.importing.streams import Stream
-from merlin.shards.writing.columns import Around, ColumnSpec
-from merlin.shards.writing.gather import Place, field_columns, group_attributes, memory_column, store_shard
+from merlin.shards.writing.columns import ColumnSpec, FileHead
+from merlin.shards.writing.gather import (
+    Place,
+    field_columns,
+    file_attributes,
+    group_attributes,
+    memory_column,
+    store_shard,
+)
 from merlin.shards.writing.growing import write_manifest_file
 from merlin.shards.writing.manifest import MAX_CAUSES, Summary
 
@@ -112,8 +115,11 @@ def write_shard(
     ]
     per_shard = plan.aggregate.samples_per_shard
     place = Place(out, shard, shard * per_shard, min((shard + 1) * per_shard, plan.planned))
-    around = Around(attributes=_attributes(plan, place), groups=group_attributes(fields))
-    info = store_shard(place, content, fields, columns, around, {})
+    head = FileHead(
+        attributes=file_attributes(place, SOURCE, {"study": plan.schema.name, **_about(plan)}),
+        groups=group_attributes(fields),
+    )
+    info = store_shard(place, content, fields, columns, head, {})
     by_cause = defaultdict(list)
     for position, why in sorted(dropped.items()):
         by_cause[why].append(int(plan.rows[position]))
@@ -134,22 +140,6 @@ def _about(plan: ImportPlan) -> dict[str, Any]:
         "spec_digest": plan.schema_digest,
         "code_version": __version__,
         "seed": plan.schema.seed,
-    }
-
-
-def _attributes(plan: ImportPlan, place: Place) -> dict[str, Any]:
-    return {
-        "format": SHARD_FORMAT,
-        "version": SHARD_VERSION,
-        "study": plan.schema.name,
-        **_about(plan),
-        "aggregate": SOURCE,
-        "shard": place.shard,
-        "row_lo": place.lo,
-        "row_hi": place.hi,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "created": _now(),
     }
 
 

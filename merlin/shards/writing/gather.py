@@ -11,15 +11,17 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from merlin.base.compression import NONE, Compression
 from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
-from merlin.plan.plan import Aggregate, PlannedField, StepInstance
+from merlin.plan.plan import Aggregate, Plan, PlannedField, StepInstance
 from merlin.shards.format.row_check import RowChecks, encode
 from merlin.shards.format.rows import RowMap, row_map, to_ranges
 from merlin.shards.format.shard_info import (
@@ -34,12 +36,8 @@ from merlin.shards.format.shard_info import (
 )
 from merlin.shards.format.statistics import Accumulator
 from merlin.shards.writing.assembly import Assembly, RowSource
-from merlin.shards.writing.columns import Around, ColumnSpec, skeleton_digest, write_columns
-
-if TYPE_CHECKING:
-    from merlin.workspace.directory import Workspace
-
-FORMAT, VERSION = SHARD_FORMAT, SHARD_VERSION
+from merlin.shards.writing.columns import ColumnSpec, FileHead, skeleton_digest, write_columns
+from merlin.workspace.directory import Workspace
 
 _MAX_ATTRIBUTE = 32 << 10  # bytes of JSON; HDF5 has room for 64 KiB
 
@@ -87,17 +85,13 @@ def write_shard(
     for a, b in absent_rows:
         present[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
     wanted = lo + np.flatnonzero(present)
-    assembly = Assembly(workspace, aggregate_instance, shard, wanted, previous)
-    try:
+    with closing(Assembly(workspace, aggregate_instance, shard, wanted, previous)) as assembly:
         return _write(workspace, aggregate_instance, rows, shard, assembly)
-    finally:
-        assembly.close()
 
 
 def _write(
     workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int, assembly: Assembly
 ) -> ShardInfo:
-    directory = workspace.data_set_dir(instance)
     columns = [
         *(
             column
@@ -111,13 +105,13 @@ def _write(
         memory_column(ATTEMPT, assembly.attempts),
     ]
     filtered = {expression: to_ranges(found) for expression, found in assembly.filtered.items()}
-    around = Around(
-        attributes=_attributes(workspace, instance, rows, shard),
+    place = Place(workspace.data_set_dir(instance), shard, *rows.shard_range(shard))
+    head = FileHead(
+        attributes=file_attributes(place, instance.id, _study_attributes(workspace, rows, place)),
         groups=group_attributes(rows.aggregate.fields),
         texts={FILTERED: json.dumps(filtered)} if rows.aggregate.valid else {},
     )
-    place = Place(directory, shard, *rows.shard_range(shard))
-    return store_shard(place, assembly, rows.aggregate.fields, columns, around, filtered)
+    return store_shard(place, assembly, rows.aggregate.fields, columns, head, filtered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +129,7 @@ def store_shard(
     content: Content,
     fields: Sequence[PlannedField],
     columns: list[ColumnSpec],
-    around: Around,
+    head: FileHead,
     filtered: Mapping[str, tuple[tuple[int, int], ...]],
 ) -> ShardInfo:
     """Write the file and its sidecar, so that a kill at any moment leaves a shard with its own description or none."""
@@ -146,7 +140,7 @@ def store_shard(
     remove_leftovers(directory, path.name)
     following = directory / next_info_name(shard)
     with replacing(path) as temporary:
-        datasets = write_columns(temporary, columns, around, checks)
+        datasets = write_columns(temporary, columns, head, checks)
         info = ShardInfo(
             file=path.name,
             shard=shard,
@@ -175,61 +169,27 @@ def codec_of(field: PlannedField, aggregate: Aggregate) -> Compression:
     return Compression(name, field.shuffle or aggregate.shuffle or "byte", level)
 
 
-def field_columns(field: PlannedField, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
-    """The data sets of a field: one, or the values and the offsets of a ragged one."""
-    if field.ragged:
-        return _ragged_columns(field, aggregate, assembly)
-
-    def fill(lo: int, hi: int, out: Array) -> None:
-        assembly.read(field.path, lo, hi, out)
-
-    dtype = field.value_dtype
-    return [
-        ColumnSpec(
-            field.path,
-            dtype,
-            (len(assembly.rows), *(() if field.is_text else field.shape)),
-            fill,
-            codec=NONE if field.is_text else codec_of(field, aggregate),
-            attributes=_field_attributes(field),
-            channel_axis=field.channel_axis,
-            with_statistics=dtype.kind in "iufb",
-        )
-    ]
-
-
-def _ragged_columns(field: PlannedField, aggregate: Aggregate, assembly: Content) -> list[ColumnSpec]:
-    """The values, all samples' one after the other, and the offsets with the statistics of the lengths."""
-    offsets = assembly.offsets(field.path)
-    lengths = Accumulator((), None)
-    lengths.add(np.diff(offsets))
-
-    def fill(lo: int, hi: int, out: Array) -> None:
-        assembly.read_items(field.path, lo, hi, out)
-
-    def fill_offsets(lo: int, hi: int, out: Array) -> None:
-        out[...] = offsets[lo:hi]
-
-    dtype = field.value_dtype
+def field_columns(field: PlannedField, aggregate: Aggregate, content: Content) -> list[ColumnSpec]:
+    """The data sets of a field: one, or the values (all samples' one after the other) and offsets of a ragged one."""
+    path, dtype = field.path, field.value_dtype
+    offsets = content.offsets(path) if field.ragged else None
     values = ColumnSpec(
-        f"{field.path}/values",
+        path if offsets is None else f"{path}/values",
         dtype,
-        (int(offsets[-1]), *field.shape),
-        fill,
-        codec=codec_of(field, aggregate),
+        (len(content.rows) if offsets is None else int(offsets[-1]), *field.shape),
+        partial(content.read if offsets is None else content.read_items, path),
+        codec=NONE if field.is_text else codec_of(field, aggregate),
+        attributes=_field_attributes(field) if offsets is None else {},
         channel_axis=field.channel_axis,
         with_statistics=dtype.kind in "iufb",
-        ragged=True,
+        ragged=field.ragged,
     )
-    ends = ColumnSpec(
-        f"{field.path}/offsets",
-        np.dtype("<i8"),
-        offsets.shape,
-        fill_offsets,
-        statistics=lengths.result(),
-        ragged=True,
-    )
-    return [values, ends]
+    if offsets is None:
+        return [values]
+    lengths = Accumulator((), None)
+    lengths.add(np.diff(offsets))
+    ends = memory_column(f"{path}/offsets", offsets.astype("<i8", copy=False))
+    return [values, replace(ends, statistics=lengths.result(), ragged=True)]
 
 
 def _field_attributes(field: PlannedField) -> dict[str, Any]:
@@ -311,29 +271,34 @@ def _parameter_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> lis
     return columns
 
 
-def _attributes(workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int) -> dict[str, Any]:
-    """Attributes of the file: format and provenance. They are no part of the content digest."""
+def about_study(plan: Plan) -> dict[str, Any]:
+    """What a manifest and the attributes of a shard say of the study that made it."""
+    names = ("study_id", "spec_digest", "code_version", "seed")
+    return {name: getattr(plan, name) for name in names}
+
+
+def _study_attributes(workspace: Workspace, rows: RowMap, place: Place) -> dict[str, Any]:
     plan = workspace.plan
-    lo, hi = rows.shard_range(shard)
-    sources = [rows.aggregate.sources[span.source] for span in rows.spans(lo, hi)]
+    sources = [rows.aggregate.sources[span.source] for span in rows.spans(place.lo, place.hi)]
     described = {
         "variables": plan.variables,
         "parameters": {source: workspace.instance(source).params for source in sources},
     }
     texts = {name: json.dumps(value) for name, value in described.items()}
+    short = {name: text for name, text in texts.items() if len(text.encode()) <= _MAX_ATTRIBUTE}
+    return {"study": plan.name, **about_study(plan), **short}
+
+
+def file_attributes(place: Place, aggregate: str, study: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a shard: format and provenance. They are no part of the content digest."""
     return {
         "format": SHARD_FORMAT,
         "version": SHARD_VERSION,
-        "study": plan.name,
-        "study_id": plan.study_id,
-        "spec_digest": plan.spec_digest,
-        "code_version": plan.code_version,
-        "seed": plan.seed,
-        **{name: text for name, text in texts.items() if len(text.encode()) <= _MAX_ATTRIBUTE},
-        "aggregate": instance.id,
-        "shard": shard,
-        "row_lo": lo,
-        "row_hi": hi,
+        **study,
+        "aggregate": aggregate,
+        "shard": place.shard,
+        "row_lo": place.lo,
+        "row_hi": place.hi,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

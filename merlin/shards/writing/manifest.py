@@ -44,7 +44,7 @@ from merlin.shards.format.splits import split_indices
 from merlin.shards.format.statistics import Statistics, merge
 from merlin.shards.writing import bundle
 from merlin.shards.writing.cleanup import clean_data_set
-from merlin.shards.writing.gather import codec_of, write_shard
+from merlin.shards.writing.gather import about_study, codec_of, write_shard
 from merlin.shards.writing.growing import publish
 from merlin.workspace.directory import Workspace
 
@@ -96,10 +96,7 @@ def make_part(
         aggregate.id,
         study={
             "name": plan.name,
-            "study_id": plan.study_id,
-            "spec_digest": plan.spec_digest,
-            "code_version": plan.code_version,
-            "seed": plan.seed,
+            **about_study(plan),
             "created": plan.created,
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         },

@@ -10,7 +10,7 @@ import pytest
 
 from merlin.shards.format.digest import digest_array
 from merlin.shards.writing import columns as module
-from merlin.shards.writing.columns import LARGE_PAGE, PAGE, Around, ColumnSpec, write_columns
+from merlin.shards.writing.columns import LARGE_PAGE, PAGE, ColumnSpec, FileHead, write_columns
 
 
 def test_large_columns_begin_at_large_pages_and_others_at_pages(
@@ -35,7 +35,7 @@ def test_large_columns_begin_at_large_pages_and_others_at_pages(
 
     path = tmp_path / "shard.h5"
     written = {
-        info.name: info for info in write_columns(path, [spec(name) for name in values], Around({"a": 1}))
+        info.name: info for info in write_columns(path, [spec(name) for name in values], FileHead({"a": 1}))
     }
 
     with h5py.File(path) as file:

@@ -57,7 +57,7 @@ def test_known_digests_of_rows_are_their_check_values(offsets):
     for digests in (None, row_digests(block)):
         checks = RowChecks(np.arange(6 if offsets is None else 4))
         checks.offsets = {} if offsets is None else {"fields/a": offsets}
-        checks.take("fields/a", 0, block, digests)
+        checks.add("fields/a", 0, block, digests)
         made.append(checks.values)
     assert np.array_equal(*made)
     assert not np.array_equal(made[0], RowChecks(np.arange(len(made[0]))).values)

@@ -375,7 +375,7 @@ def test_a_data_set_without_samples_is_an_export_without_samples(tmp_path, to):
 def test_the_command_offers_the_formats_that_there_are():
     from merlin.cli.commands.shards import export as command
 
-    assert command.FORMATS == tuple(FORMATS)
+    assert tuple(FORMATS) == command.FORMATS
 
 
 def test_a_data_set_of_a_study_leaves_with_its_parameters_and_failures(tmp_path):
