@@ -105,12 +105,12 @@ def _add(
     table: FailureTable,
     keep: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> None:
-    tasks = table.tasks[keep]
-    kinds = table.cause_indices[keep].astype(np.int64) << 16 | table.exit_codes[keep].astype(np.uint16)
+    tasks, codes = table.tasks[keep], table.exit_codes[keep]
+    kinds = table.cause_indices[keep].astype(np.int64) << 16 | codes.astype(np.uint16)
     for kind in np.unique(kinds).tolist():
         cause, signature = table.causes[kind >> 16]
-        code = (kind & 0xFFFF) - (0x10000 if kind & 0x8000 else 0)
         these = tasks[kinds == kind]
+        code = int(codes[kinds == kind][0])
         key = (step, exit_class(cause, code), signature or normalise(cause))
         group = groups.setdefault(key, _Gathered(cause))
         group.count += len(these)
@@ -119,7 +119,7 @@ def _add(
         for task in these[: NUM_EXAMPLES - len(group.examples)].tolist():
             group.examples.append((entry.header.instance, task))
         if not group.tail and table.tails:
-            group.tail = next((t for task, t in table.tails.items() if task in set(these.tolist())), "")
+            group.tail = next((text for task, text in table.tails.items() if task in these), "")
 
 
 _TIMEOUT = re.compile(r"\btime[d ]*[ -]?out\b|\bwalltime\b", re.IGNORECASE)
@@ -147,19 +147,8 @@ def exit_class(cause: str, exit_code: int) -> str:
 def _finish(
     workspace: Workspace, instances: dict[str, StepInstance], key: Key, gathered: _Gathered
 ) -> FailureGroup:
-    examples = []
-    for instance_id, task in gathered.examples:
-        instance = instances[instance_id]
-        examples.append(
-            Example(
-                instance=instance_id,
-                task=task,
-                sample_id=workspace.sample_id(instance, task),
-                directory=_place(workspace, instance, task),
-                inputs=_inputs(workspace, instance, task),
-            )
-        )
     step, kind, signature = key
+    examples = [_example(workspace, instances[id], task) for id, task in gathered.examples]
     return FailureGroup(
         step=step,
         exit_class=kind,
@@ -175,6 +164,18 @@ def _finish(
     )
 
 
+def _example(workspace: Workspace, instance: StepInstance, task: int) -> Example:
+    # a function has no directories of its samples
+    places = (workspace.task_dir(instance, task), workspace.instance_dir(instance) / LOGS)
+    return Example(
+        instance=instance.id,
+        task=task,
+        sample_id=workspace.sample_id(instance, task),
+        directory=next((str(place) for place in places if place.is_dir()), ""),
+        inputs=_inputs(workspace, instance, task),
+    )
+
+
 def _inputs(workspace: Workspace, instance: StepInstance, task: int) -> dict[str, Any]:
     """What was run; without the sample's values where the samples file is lost since."""
     inputs: dict[str, Any] = dict(instance.params)
@@ -183,12 +184,6 @@ def _inputs(workspace: Workspace, instance: StepInstance, task: int) -> dict[str
             row = workspace.samples().rows(task, task + 1)
             inputs |= {label: values.tolist()[0] for label, values in row.items()}
     return inputs
-
-
-def _place(workspace: Workspace, instance: StepInstance, task: int) -> str:
-    """Where to look for what the task left; a function has no directories of its samples."""
-    places = (workspace.task_dir(instance, task), workspace.instance_dir(instance) / LOGS)
-    return next((str(place) for place in places if place.is_dir()), "")
 
 
 def _tail_of_files(instances: dict[str, StepInstance], examples: list[Example]) -> str:

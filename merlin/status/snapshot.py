@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Counts, Entry, Replay, replay
 from merlin.plan.failed_input import num_on_failed_input
-from merlin.plan.plan import StepInstance
+from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
-from merlin.status.data_sets import DataSetStatus, data_sets_of
+from merlin.shards.format.counts import Counts as SampleCounts
+from merlin.shards.format.counts import counts_of as samples_of
 from merlin.status.live import is_live
 from merlin.workspace.directory import Workspace
 
@@ -57,6 +58,15 @@ class StepStatus:
     @property
     def done(self) -> int:
         return self.ok + self.failed + self.skipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSetStatus:
+    """A finished data set, with the samples that extensions have added."""
+
+    aggregate: str  # id of the step instance
+    path: str
+    samples: SampleCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +134,7 @@ def snapshot_of(
         eta_s=totals.eta_s,
         damage=tuple(str(d) for d in state.damage if not d.torn),
         ledger_bytes=state.size_bytes,
-        data_sets=tuple(data_sets_of(workspace, facts.counts)),
+        data_sets=tuple(_data_sets(workspace, facts.counts)),
     )
 
 
@@ -246,6 +256,19 @@ def _last_seen(state: Replay) -> dict[str, int]:
         if entry.writer.session == session:
             seen[entry.header.instance] = seen.get(entry.header.instance, 0) + 1
     return seen
+
+
+def _data_sets(workspace: Workspace, counts: Mapping[str, Counts]) -> Iterator[DataSetStatus]:
+    """The finished data sets of a study, in the order of the plan; `counts`: tasks by outcome of every step instance.
+
+    While samples run again, the manifest of before is still there, and not what the ledger says any more.
+    """
+    for instance in workspace.plan.instances:
+        if instance.kind is StepKind.MANIFEST and counts[instance.id].get(Outcome.OK) == instance.num_tasks:
+            assert instance.finishes is not None
+            directory = workspace.data_set_dir(workspace.instance(instance.finishes))
+            if samples := samples_of(directory):
+                yield DataSetStatus(aggregate=instance.finishes, path=str(directory), samples=samples)
 
 
 def _state(totals: StepStatus, live: bool, events: list[EventRecord]) -> State:

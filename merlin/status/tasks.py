@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 import numpy as np
@@ -89,32 +89,25 @@ def task_rows(workspace: Workspace, filters: TaskFilters | None = None) -> Itera
 
 
 def _checked(instances: Sequence[StepInstance], filters: TaskFilters) -> TaskFilters:
-    steps = () if "all" in filters.steps else filters.steps
-    _check("step", steps, sorted({i.step for i in instances}))
-    _check("task queue", filters.task_queues, sorted({i.queue for i in instances}))
-    if filters.max_tasks is not None and filters.max_tasks < 1:
-        raise UsageError(f"--max-tasks must be at least 1, not {filters.max_tasks}")
-    return TaskFilters(
-        task_status=_check("task status", [w.upper() for w in filters.task_status], TASK_STATUSES),
-        return_code=_check("return code", [_bare(w) for w in filters.return_code], RETURN_CODES),
-        steps=steps,
-        task_queues=filters.task_queues,
-        workers=filters.workers,
-        max_tasks=filters.max_tasks,
+    """The filters in the words of this file. Raises UsageError for words that there are not."""
+    checked = replace(
+        filters,
+        task_status=tuple(word.upper() for word in filters.task_status),
+        return_code=tuple(word.upper().removeprefix("MERLIN_") for word in filters.return_code),
+        steps=() if "all" in filters.steps else filters.steps,
     )
-
-
-def _bare(word: str) -> str:
-    return word.upper().removeprefix("MERLIN_")
-
-
-def _check(
-    what: str, words: tuple[str, ...] | list[str], allowed: tuple[str, ...] | list[str]
-) -> tuple[str, ...]:
-    for word in words:
-        if word not in allowed:
-            raise UsageError(f"unknown {what} {word!r}; there are: {', '.join(allowed)}")
-    return tuple(words)
+    for what, words, known in (
+        ("step", checked.steps, sorted({i.step for i in instances})),
+        ("task queue", checked.task_queues, sorted({i.queue for i in instances})),
+        ("task status", checked.task_status, TASK_STATUSES),
+        ("return code", checked.return_code, RETURN_CODES),
+    ):
+        for word in words:
+            if word not in known:
+                raise UsageError(f"unknown {what} {word!r}; there are: {', '.join(known)}")
+    if checked.max_tasks is not None and checked.max_tasks < 1:
+        raise UsageError(f"--max-tasks must be at least 1, not {checked.max_tasks}")
+    return checked
 
 
 def _rows(workspace: Workspace, state: Replay, filters: TaskFilters) -> Iterator[TaskRow]:
@@ -131,9 +124,10 @@ def _rows(workspace: Workspace, state: Replay, filters: TaskFilters) -> Iterator
 
 def _passing(columns: TaskColumns, filters: TaskFilters) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which tasks pass, decided once per distinct (outcome, exit code, writer)."""
-    outcomes, codes = columns.outcomes.astype(np.int64), columns.exit_codes.astype(np.uint16).astype(np.int64)
-    kinds, where = np.unique(outcomes << 16 | codes, return_inverse=True)
-    passes = np.array([_passes(int(kind), filters) for kind in kinds.tolist()], np.bool_)[where]
+    ends = columns.outcomes.astype(np.int64) << 16 | columns.exit_codes.astype(np.uint16)
+    _, first, where = np.unique(ends, return_index=True, return_inverse=True)
+    kinds = zip(columns.outcomes[first].tolist(), columns.exit_codes[first].tolist(), strict=True)
+    passes = np.array([_passes(*kind, filters) for kind in kinds], np.bool_)[where]
     if filters.workers:
         wanted = [i for i, w in enumerate(columns.writer_table) if _is_named(w.worker, filters.workers)]
         passes &= np.isin(columns.writers, wanted)
@@ -141,7 +135,7 @@ def _passing(columns: TaskColumns, filters: TaskFilters) -> np.ndarray[tuple[int
 
 
 def _is_named(worker: str, names: Iterable[str]) -> bool:
-    """Whether a process ("simw.node7.1") is meant by its name, or by its worker's, with the host or as in the spec."""
+    """True if a process ("simw.node7.1") is meant by its name, or by its worker's, with the host or as in the spec."""
     name = worker.removeprefix("celery@")
     return any(
         name == wanted or re.match(rf"{re.escape(wanted)}(-\d+)?\.", name)
@@ -149,8 +143,7 @@ def _is_named(worker: str, names: Iterable[str]) -> bool:
     )
 
 
-def _passes(kind: int, filters: TaskFilters) -> bool:
-    outcome, code = kind >> 16, (kind & 0xFFFF) - (0x10000 if kind & 0x8000 else 0)
+def _passes(outcome: int, code: int, filters: TaskFilters) -> bool:
     if filters.task_status and task_status(outcome, code) not in filters.task_status:
         return False
     return not filters.return_code or return_code(outcome, code) in filters.return_code
