@@ -50,7 +50,7 @@ class Continuation:
         self.path = samples_path(self.samples, self.options, self.variables)
 
     def look(self) -> int | None:
-        """How many samples are new; None if only generate.cmd can tell. Writes nothing.
+        """How many samples are new; None if generate.cmd makes them. Writes nothing.
 
         Raises:
             SamplesError: the samples do not continue the old ones.

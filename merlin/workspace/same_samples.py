@@ -1,4 +1,4 @@
-"""Whether a samples file of the user's still has the rows that a study was planned with."""
+"""Checks that a samples file of the user's still has the rows that a study was planned with."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def stamp(path: str | os.PathLike[str]) -> str:
     """Size and time of the last change of a file, or of all that a pattern matches; "" if there is none."""
     names = [str(path)] if Path(path).exists() else sorted(globbing.glob(str(path)))  # noqa: PTH207
     found = [Path(name).stat() for name in names]
-    whole = ",".join(f"{file.st_size}:{file.st_mtime_ns}" for file in found)
-    return whole if len(found) < 2 else hashlib.sha256(whole.encode()).hexdigest()
+    stamps = ",".join(f"{file.st_size}:{file.st_mtime_ns}" for file in found)
+    return stamps if len(found) < 2 else hashlib.sha256(stamps.encode()).hexdigest()
 
 
 class SameSamples:

@@ -21,7 +21,7 @@ Columns = dict[str, NDArray[Any]]
 def finding(
     path: Path, code: str, message: str, *, line: int = 0, col: int = 0, text: str = "", hint: str = ""
 ) -> Diagnostic:
-    """What is wrong with a samples file, or at a place in it."""
+    """A finding about a samples file, or about a place in it."""
     return Diagnostic(str(path), line, col, message, text=text, hint=hint, code=f"samples-{code}")
 
 
@@ -53,11 +53,11 @@ class SamplesTable(ABC):
     @property
     @abstractmethod
     def numeric(self) -> bool:
-        """Whether every column holds numbers; may have to read all rows."""
+        """True if every column holds numbers; may have to read all rows."""
 
     @property
     def known_numeric(self) -> bool:
-        """Whether every column holds numbers, as far as that is known without reading rows."""
+        """True if every column is known to hold numbers; reads no rows."""
         return self.numeric
 
     def rows(self, lo: int, hi: int) -> Columns:
@@ -74,7 +74,7 @@ class SamplesTable(ABC):
         return list(zip(*map(_printed, self.rows(lo, hi).values()), strict=True))
 
     def stored(self, lo: int, hi: int) -> bytes:
-        """The rows as the file has them, to tell whether they have changed."""
+        """The rows as the file has them, by which a change of them is found."""
         return repr(self.text_rows(lo, hi)).encode("utf-8", "surrogateescape")
 
     def findings(self, limit: int) -> list[Diagnostic]:
@@ -96,7 +96,7 @@ class SamplesTable(ABC):
         return
 
     def has_only(self, characters: bytes) -> bool:
-        """Whether the values are text of these characters alone, as far as that is known without dividing rows."""
+        """True if the values are known to consist of these characters; does not divide rows into values."""
         return False
 
     def place(self, row: int, j: int) -> tuple[str, int, int]:

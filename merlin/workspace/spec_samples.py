@@ -29,7 +29,7 @@ _TAIL_BYTES = 2000
 
 
 def is_made(samples: Samples, options: StudyOptions, path: Path) -> bool:
-    """Whether the samples are made for this study; existing ones are used as they are."""
+    """True if the samples are made for this study; existing ones are used as they are."""
     return options.samples_file is None and samples.generate is not None and not path.exists()
 
 
@@ -75,7 +75,7 @@ def _placed_in(spec: Spec, options: StudyOptions) -> Iterator[None]:
 
 
 def located(finding: Diagnostic, spec_file: str, place: tuple[int, int]) -> Diagnostic:
-    """A finding about a whole file, or about one without lines, points to where the spec names the file."""
+    """A finding without a line points to where the spec names the file."""
     if finding.line or not place[0]:
         return finding
     message = f"{finding.file}: {finding.message}"
@@ -114,7 +114,7 @@ def unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, path: Path) -> li
 
 
 def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
-    """The number of samples, None if only a command could tell."""
+    """The number of samples, None if they are made by a command."""
     if not is_made(samples, options, path):
         return located_samples(spec, options, path, check=False).num
     if samples.generate is None or samples.generate.cmd is not None:

@@ -22,7 +22,7 @@ def load_pyarrow(purpose: str) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is that of text."""
+    """True for an Arrow type of text."""
     pa = load_pyarrow("reading Parquet")
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 

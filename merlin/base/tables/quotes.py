@@ -54,7 +54,7 @@ class Dialect:
         ]
 
     def is_open(self, raw: bytes) -> bool:
-        """Whether the last field of a line goes on in the next one."""
+        """True if the last field of a line goes on in the next one."""
         text = raw.decode("utf-8", "surrogateescape").rstrip("\r")
         return any(match["open"] is not None for match in self._matches(text))
 

@@ -82,7 +82,7 @@ class TextTable:
         return self.line(row) + before.count("\n"), start - before.rfind("\n")
 
     def has_only(self, characters: bytes) -> bool:
-        """Whether all values consist of these characters; does not divide rows into values."""
+        """True if all values consist of these characters; does not divide rows into values."""
         allowed = np.zeros(256, dtype=np.bool_)
         allowed[list(characters + b"\r\n" + (b"" if self.dialect.delimiter else b" \t"))] = True
         for lo in range(int(self._starts[0]), int(self._ends[-1]), _BLOCK_BYTES):

@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]  # samples done, samples in all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What is asked for; equal options of one data set make equal files."""
+    """The options of an export; equal ones of one data set make equal files."""
 
     format: str
     fields: tuple[str, ...] | None = None  # all
@@ -47,7 +47,7 @@ class ExportedFile:
 class Exporter(ABC):
     """Writes a view in one format, file by file; files do not depend on each other.
 
-    `write` gets a temporary path and must leave a whole file there. When every file is done, `finish` writes
+    `write` gets a temporary path and must leave a complete file there. When every file is done, `finish` writes
     what describes them together.
     """
 
@@ -75,7 +75,7 @@ class Exporter(ABC):
 
     @abstractmethod
     def count(self, path: Path) -> int:
-        """How many samples the file at `path` holds, told by the file itself."""
+        """How many samples the file at `path` holds; reads the file."""
 
     def write_part(self, directory: Path, number: int) -> ExportedFile:
         """Write file `number` under a temporary name, count what it holds, and rename it.
@@ -94,7 +94,7 @@ class Exporter(ABC):
         return ExportedFile(name, lo, hi, size, digest, facts)
 
     def is_present(self, directory: Path, part: ExportedFile) -> bool:
-        """Whether a finished file is still there, with the size that it had."""
+        """True if a finished file is still there, with the size that it had."""
         path = directory / part.file
         return path.is_file() and path.stat().st_size == part.size_bytes
 

@@ -39,7 +39,7 @@ class OutColumn:
 
     @property
     def known(self) -> dict[str, str]:
-        """What is said of it."""
+        """Units and description, as far as they are known."""
         about = {"units": self.units, "description": self.description}
         return {name: text for name, text in about.items() if text}
 
@@ -49,7 +49,7 @@ WriteBlock = Callable[[int, Mapping[str, Array]], None]
 
 
 def holds_arrays(path: Path) -> bool:
-    """Whether the format that a file's suffix names has columns of arrays. Raises UsageError for an unknown one."""
+    """True if the format that a file's suffix names has columns of arrays. Raises UsageError for an unknown one."""
     if path.suffix.lower() not in _WRITERS:
         raise UsageError(f"{path}: columns are written as {', '.join(_WRITERS)}, as the file's name ends")
     return path.suffix.lower() != ".csv"

@@ -1,4 +1,4 @@
-"""What is exported: chosen columns of chosen rows, read in blocks of bounded size.
+"""The part of a data set that is exported: chosen columns of chosen rows, read in blocks of bounded size.
 
 Positions count the exported samples, 0 <= position < num. A block is a dict from column names to arrays
 (rows, …), arrays of str, or `Ragged` whose offsets begin with 0.
@@ -46,7 +46,7 @@ class ExportColumn(Column):
         return size * int(np.prod(self.shape, dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        """What is known of it, for files that travel without the manifest."""
+        """The column's description, for files that travel without the manifest."""
         known: dict[str, Any] = {
             "name": self.key,
             "path": self.path,

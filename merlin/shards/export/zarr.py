@@ -2,7 +2,7 @@
 
 ``data.zarr/fields/image``, ``data.zarr/inputs/x``, ``data.zarr/sample_id`` …; a ragged field is a group with the
 arrays ``values`` and ``offsets``. An array is cut into files of at most `_FILE_BYTES`, and these into chunks of
-about `_CHUNK_BYTES` (Zarr's sharding), so that a single sample is read without the ones around it.
+about `_CHUNK_BYTES` (Zarr's sharding), so that a single sample is read without its neighbours.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ZarrExporter(Exporter):
     def write_part(self, directory: Path, number: int) -> ExportedFile:
         root = self._root(directory)
         lo, hi = self.range_of(number)
-        # files of nothing but zeros are written too, so that each can be told from one that was lost
+        # files of nothing but zeros are written too, so that a file that is missing was lost
         with warnings.catch_warnings(), _zarr().config.set({"array.write_empty_chunks": True}):
             warnings.simplefilter("ignore")
             group = _zarr().open_group(root, mode="r+")
@@ -153,7 +153,7 @@ class ZarrExporter(Exporter):
             array[start:end] = self.view.read(column, start, end)
 
     def _write_ragged(self, group: Any, column: ExportColumn, lo: int, hi: int) -> None:
-        """The offsets of samples [lo, hi), and the values of whole files that begin among theirs."""
+        """The offsets of samples [lo, hi), and the values of the files that begin among theirs."""
         offsets = self._offsets[column.key]
         last = hi == self.view.num
         group[f"{column.path}/offsets"][lo : hi + last] = offsets[lo : hi + last]

@@ -1,6 +1,6 @@
 """NumPy files: a ``.npy`` is one column, the members of an ``.npz`` are several.
 
-A ``.npy`` is memory-mapped. Members of archives are read as they are unpacked, forward, and never whole.
+A ``.npy`` is memory-mapped. Members of archives are read as they are unpacked, forward, and never held as a whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the columns that were found can be what a schema says of them: the checks that a spec's fields pass."""
+"""Checks that the columns in the files can be what a schema says of them, as a spec's fields are checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_fit(schema: ImportSchema, fields: Iterable[PlannedField]) -> None:
 
 
 def _completed(written: Entry, field: PlannedField) -> Entry:
-    """What is written of a field, and the kind, type and shape that it has got."""
+    """The schema's entry of a field, completed by the kind, type and shape in the files."""
     place = written.key_place if written.key_place != NOWHERE else written.place
     found: dict[str, str | list[Entry]] = {
         "kind": field.kind,
@@ -39,8 +39,8 @@ def _completed(written: Entry, field: PlannedField) -> Entry:
         "shape": [Entry(size, place) for size in _sizes(field)],
     }
     known = {key: Entry(content, place, place) for key, content in found.items()}
-    said = {key: entry for key, entry in written.mapping.items() if not entry.is_null}
-    return replace(written, content=known | said)
+    given = {key: entry for key, entry in written.mapping.items() if not entry.is_null}
+    return replace(written, content=known | given)
 
 
 def _of_files(item: Diagnostic, field: PlannedField) -> Diagnostic:

@@ -5,7 +5,6 @@ Nothing outside of a file is read, whatever its links, external storage or virtu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,30 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.records import parsed
 from merlin.errors import ShardError, UsageError
 from merlin.shards.format.foreign_hdf5 import ForeignFile
 from merlin.shards.format.segments import Array, Ragged, Values
-from merlin.shards.importing.source_file import Facts, SourceFile, as_text, checked_cuts, list_some
+from merlin.shards.importing.source_file import (
+    Facts,
+    SourceFile,
+    as_text,
+    checked_cuts,
+    list_some,
+    plain_about,
+)
 
 
-class RowsFile(SourceFile):
+class _Hdf5Source(SourceFile):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._file = _open(path)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class RowsFile(_Hdf5Source):
     """Data sets whose first axis counts samples.
 
     Ragged: a group of ``values`` and ``offsets``, a data set that another one cuts, or variable-length rows.
@@ -27,7 +43,6 @@ class RowsFile(SourceFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._file = _open(path)
         self._known: dict[tuple[str, str | None], tuple[Any, Any]] = {}
 
     def names(self) -> list[str]:
@@ -41,7 +56,7 @@ class RowsFile(SourceFile):
 
     def _is_single(self, name: str) -> bool:
         if self._file.is_outside(name):
-            return False  # whoever asks for it hears why it is not read
+            return False  # reading it raises an error that says why
         node = self._file.dataset(name)
         return node is None or not node.shape
 
@@ -105,30 +120,26 @@ class RowsFile(SourceFile):
 
     def about(self, key: str) -> dict[str, Any]:
         with _explaining(self.path, key):
-            node = self._file.find(key)
             values = self._file.dataset(f"{key}/values")
-            told = ({} if values is None else dict(values.attrs)) | dict(node.attrs)
+            attributes = ({} if values is None else dict(values.attrs)) | dict(self._file.find(key).attrs)
             made = str(self._file.attrs.get("format", ""))
-        known = ("kind", "units", "description", "layout")
-        texts = {name: told[name] for name in known if isinstance(told.get(name), str | bytes)}
-        found: dict[str, Any] = {name: as_text([text])[0] for name, text in texts.items() if text}
-        names = {word: _names(told.get(word)) for word in ("axes", "channels")}
-        found |= {word: listed for word, listed in names.items() if listed}
+        found: dict[str, Any] = {}
+        for name in ("kind", "units", "description", "layout", "axes", "channels"):
+            value = attributes.get(name)
+            if isinstance(value, str | bytes) and value:
+                text = as_text([value])[0]
+                found[name] = _parsed_list(text) if name in ("axes", "channels") else text
         if key in ("sample_id", "row") and made.startswith("merlin-"):
             found["role"] = "id"
-        is_any = isinstance(told.get("finite"), bool | np.bool_) and not told["finite"]
-        return found | ({"finite": False} if is_any else {})
-
-    def close(self) -> None:
-        self._file.close()
+        is_any = isinstance(attributes.get("finite"), bool | np.bool_) and not attributes["finite"]
+        return plain_about(found | ({"finite": False} if is_any else {}))
 
 
-class GroupsFile(SourceFile):
+class GroupsFile(_Hdf5Source):
     """Each group of the file is a sample, in the order of their names; data sets inside have equal names."""
 
     def __init__(self, path: Path, success: str | None = None) -> None:
         super().__init__(path)
-        self._file = _open(path)
         self._success = success
         self._known: dict[str, str] = {}  # why a sample failed, as far as it was asked
         with _explaining(path):
@@ -210,9 +221,6 @@ class GroupsFile(SourceFile):
     def place(self, key: str, row: int) -> str:
         return f"{self.path}: sample '{self._samples[row]}', '{key}'"
 
-    def close(self) -> None:
-        self._file.close()
-
 
 def _open(path: Path) -> ForeignFile:
     try:
@@ -258,13 +266,12 @@ def _dtype(place: str, dataset: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _names(attribute: Any) -> list[str]:
-    """A list of names, as shards have them: JSON."""
+def _parsed_list(text: str) -> Any:
+    """A list of names, as shards have it: JSON."""
     try:
-        listed = json.loads(attribute)
-    except (TypeError, ValueError):
-        return []
-    return listed if isinstance(listed, list) and all(isinstance(name, str) for name in listed) else []
+        return parsed(text)
+    except ValueError:
+        return None
 
 
 def _text(node: Any) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from merlin.base.kinds import ROLES
+from merlin.base.records import parsed
 from merlin.base.yaml_text import yaml_text
 from merlin.errors import ShardError, UsageError
 from merlin.shards.importing.hdf5 import opening
-from merlin.shards.importing.resolve import guess_kind, told_of_axes
+from merlin.shards.importing.resolve import axes_written, guess_kind
 from merlin.shards.importing.source_file import Facts, SourceFile, plain_about
 from merlin.shards.importing.sources import open_source
 
@@ -51,7 +51,7 @@ def infer_schema(paths: Sequence[Path]) -> str:
 
 
 def is_grouped(path: Path) -> bool:
-    """Whether each group at the root of an HDF5 file is a sample: many of them, alike, and nothing else."""
+    """True if each group at the root of an HDF5 file is a sample: there are many, alike, and nothing else."""
     if path.suffix.lower() not in (".h5", ".hdf5"):
         return False
     with opening(path) as file:
@@ -67,7 +67,7 @@ def is_grouped(path: Path) -> bool:
 
 
 def _says_success(path: Path) -> bool:
-    """Whether the groups, which are samples, say as Conduit bundles do which of them failed."""
+    """True if the groups, which are samples, have Conduit's mark of those that failed."""
     with opening(path) as file:
         names = file.names()
         return all(file.find(f"{name}/{_SUCCESS}") for name in (min(names), max(names)))
@@ -83,7 +83,7 @@ def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
         first_of_kind.setdefault(f"{source.path.stem}{suffix}" if suffix == ".npy" else suffix, source)
     several = len({source.path.suffix for source in sources}) < len(first_of_kind)
     for source in first_of_kind.values():
-        said = _said_by_export(source.path)
+        written = _written_by_export(source.path)
         for key in source.names():
             try:
                 facts = source.facts(key)
@@ -94,7 +94,7 @@ def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
             if facts.is_text and (facts.shape or facts.ragged):
                 left_out.append(f"{source.path}: '{key}' holds several texts for each sample")
                 continue
-            about = {**said.get(key, {}), **source.about(key)}
+            about = {**written.get(key, {}), **source.about(key)}
             role, name = _role(key, about)
             if role and (role, name) not in found:
                 glob = source.path.name if several and source.path.suffix == ".npy" else ""
@@ -102,13 +102,13 @@ def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
     return list(found.values()), left_out
 
 
-def _said_by_export(path: Path) -> dict[str, dict[str, Any]]:
+def _written_by_export(path: Path) -> dict[str, dict[str, Any]]:
     """What the ``export.json`` beside a file, or above it, says of its columns."""
     for folder in (path.parent, path.parent.parent):
         try:
-            told = json.loads((folder / "export.json").read_text(encoding="utf-8"))
-            if path.relative_to(folder).as_posix() in {entry["file"] for entry in told["files"]}:
-                return {str(column["name"]): plain_about(column) for column in told["columns"]}
+            export = parsed((folder / "export.json").read_bytes())
+            if path.relative_to(folder).as_posix() in {entry["file"] for entry in export["files"]}:
+                return {str(column["name"]): plain_about(column) for column in export["columns"]}
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return {}
@@ -170,7 +170,7 @@ def _field(column: _Found, *, is_member: bool) -> dict[str, Any]:
         "file": column.file,
         "units": about.get("units", ""),
         "description": about.get("description", ""),
-        **told_of_axes(about, kind, facts.shape, facts.ragged),
+        **axes_written(about, kind, facts.shape, facts.ragged),
     }
     known = {name: list(v) if isinstance(v, tuple) else v for name, v in entry.items() if v}
     return known | ({} if about.get("finite", True) else {"finite": False})

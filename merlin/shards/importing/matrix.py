@@ -43,17 +43,17 @@ class MatrixFile(SourceFile):
             self._range, self._kept = (lo, hi), None
 
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
-        whole = replace(self._facts, dtype=facts.dtype)
+        facts_of_row = replace(self._facts, dtype=facts.dtype)
         first, last = self._range
-        at_once = max(1, KEPT_BYTES // (facts.dtype.itemsize * whole.shape[0]))
+        at_once = max(1, KEPT_BYTES // (facts.dtype.itemsize * facts_of_row.shape[0]))
         if last - first > at_once or not first <= lo <= hi <= last:
             parts = [
-                self._rows(at, min(at + at_once, hi), whole)[:, int(key)].copy()
+                self._rows(at, min(at + at_once, hi), facts_of_row)[:, int(key)].copy()
                 for at in range(lo, hi, at_once)
             ]
             return np.concatenate([np.zeros(0, facts.dtype), *parts])
-        if self._kept is None or self._kept[0] != whole:
-            self._kept = whole, self._rows(first, last, whole)
+        if self._kept is None or self._kept[0] != facts_of_row:
+            self._kept = facts_of_row, self._rows(first, last, facts_of_row)
         return self._kept[1][lo - first : hi - first, int(key)]
 
     def _rows(self, lo: int, hi: int, facts: Facts) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.records import parsed
 from merlin.base.tables.parquet import ParquetTable, is_text, load_pyarrow
 from merlin.errors import ShardError
 from merlin.shards.format.segments import Array, Ragged, Values
@@ -86,10 +86,10 @@ class ParquetFile(SourceFile):
 
     def about(self, key: str) -> dict[str, Any]:
         """What an export wrote down, or the metadata of the column."""
-        told = (self._table.schema.metadata or {}).get(b"merlin")
-        if told:
-            with suppress(ValueError, KeyError, TypeError, RecursionError):  # somebody else's
-                columns = {column["name"]: column for column in json.loads(told)["columns"]}
+        exported = (self._table.schema.metadata or {}).get(b"merlin")
+        if exported:
+            with suppress(ValueError, KeyError, TypeError):  # somebody else's
+                columns = {column["name"]: column for column in parsed(exported)["columns"]}
                 if key in columns:
                     return plain_about(columns[key])
         metadata = self._table.schema.field(key).metadata or {}
@@ -111,11 +111,11 @@ def _explaining(what: str) -> Iterator[None]:
 
 
 def _written_shape(field: Any) -> list[int]:
-    """What the column's metadata says; more than fixed-size lists can tell."""
+    """The shape in the column's metadata, of which fixed-size lists may hold a part."""
     found = (field.metadata or {}).get(b"shape")
     try:
-        sizes = [size for size in json.loads(found) if size != "*"] if found else []
-    except (ValueError, TypeError, RecursionError):
+        sizes = [size for size in parsed(found) if size != "*"] if found else []
+    except (ValueError, TypeError):
         return []
     return sizes if all(type(size) is int for size in sizes) else []
 

@@ -1,4 +1,4 @@
-"""What an import makes: its columns, the rows of its samples, and the data set that they become."""
+"""The plan of an import: its columns, the rows of its samples, and the data set that they become."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCE = "import"  # the id of the aggregate in the manifest, and of the source 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What is imported: columns, and the row of every position."""
+    """The columns of an import, and the row of every position."""
 
     schema: ImportSchema
     streams: tuple[Stream, ...]

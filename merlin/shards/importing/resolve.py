@@ -117,8 +117,10 @@ def _plain_streams(
 def _plain_stream(group: str, name: str, parts: Sequence[FileColumn]) -> Stream:
     if any(part.facts.is_text for part in parts):
         return Stream(f"{group}/{name}", PlannedField(name=name, kind="text"), parts)
-    whole = group == "parameters" and all(part.facts.dtype.kind in "iu" for part in parts)
-    return Stream(f"{group}/{name}", PlannedField(name=name, dtype="int64" if whole else "float64"), parts)
+    is_integer = group == "parameters" and all(part.facts.dtype.kind in "iu" for part in parts)
+    return Stream(
+        f"{group}/{name}", PlannedField(name=name, dtype="int64" if is_integer else "float64"), parts
+    )
 
 
 def _matrix_streams(group: str, name: str, parts: Sequence[FileColumn]) -> list[Stream]:
@@ -162,7 +164,7 @@ def _field_stream(
     known = replace(facts, dtype=np.dtype(field.dtype)) if field.dtype else facts
     kind: Any = field.kind or guess_kind(name, known, shape, ragged, about.get("kind", ""))
     says = {"axes": field.axes, "layout": field.layout, "channels": field.channels}
-    axes = says if any(says.values()) else told_of_axes(about, kind, shape, ragged)
+    axes = says if any(says.values()) else axes_written(about, kind, shape, ragged)
     made = PlannedField(
         name=name,
         kind=kind,
@@ -218,8 +220,8 @@ def _shape(name: str, field: ImportField, facts: Facts) -> tuple[tuple[int, ...]
     return wanted, ragged
 
 
-def told_of_axes(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragged: bool) -> dict[str, Any]:
-    """Layout, axes and channels as far as a file tells them and they fit what the column is."""
+def axes_written(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragged: bool) -> dict[str, Any]:
+    """Layout, axes and channels that a file gives, as far as they fit what the column is."""
     found: dict[str, Any] = {}
     layout = str(about.get("layout", ""))
     if layout and len(layout) == len(shape) and KINDS[kind].has_layout(layout):
@@ -233,14 +235,17 @@ def told_of_axes(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragge
     return found
 
 
-def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, said: str) -> Any:
-    """What a column is, by what is `said` of it, and by its shape. Raises ShardError for too many axes."""
+def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, written: str) -> Any:
+    """The kind of a column: the one `written` in its file if it fits, else by its shape.
+
+    Raises ShardError for too many axes.
+    """
     if ragged:
         return "ragged"
     if facts.is_text:
         return "text"
-    if said in KINDS and len(shape) in KINDS[said].axes:
-        return said
+    if written in KINDS and len(shape) in KINDS[written].axes:
+        return written
     kinds = {0: "scalar", 1: "series", 2: "image", 4: "volume"}
     if len(shape) == 3:
         return "image" if shape[-1] <= _SMALL or shape[0] <= _SMALL else "volume"

@@ -42,7 +42,7 @@ class SourceFile(ABC):
 
     @abstractmethod
     def has(self, key: str) -> bool:
-        """Whether there is such a column."""
+        """Say whether the file has the column."""
 
     @abstractmethod
     def facts(self, key: str, offsets: str | None = None) -> Facts:
@@ -96,16 +96,22 @@ def checked_cuts(place: str, cuts: Any, num: int) -> Array:
     return found.astype(np.int64)
 
 
-def plain_about(told: Any) -> dict[str, Any]:
-    """Of what a file says about a column: what is of the right type. Raises TypeError or ValueError if nothing is."""
+def plain_about(written: Any) -> dict[str, Any]:
+    """What a file says about a column, as far as it has the right type.
+
+    Raises TypeError or ValueError for what is no mapping.
+    """
     texts = ("path", "role", "kind", "units", "description", "layout")
-    found: dict[str, Any] = {name: text for name, text in dict(told).items() if name in texts}
-    found = {name: text for name, text in found.items() if isinstance(text, str)}
-    for name in ("axes", "channels"):
-        listed = told.get(name)
-        if isinstance(listed, list) and all(isinstance(entry, str) for entry in listed):
-            found[name] = listed
-    return found | ({"finite": told["finite"]} if isinstance(told.get("finite"), bool) else {})
+    found: dict[str, Any] = {}
+    for name, value in dict(written).items():
+        is_list = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        if (
+            (name in texts and isinstance(value, str))
+            or (name in ("axes", "channels") and is_list)
+            or (name == "finite" and isinstance(value, bool))
+        ):
+            found[name] = value
+    return found
 
 
 def list_some(names: Iterable[str], limit: int = 12) -> str:
