@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from merlin.base.document.field_types import Block, Count, Flag, Name, Positive, Text, TextList
+from merlin.base.document.field_types import Block, Count, Flag, Name, Positive, Text, TextList, optional
 from merlin.base.document.scalars import Problem, shown, to_float, to_int, typed
 
 DEFAULT_EPOCHS = 10
@@ -90,25 +90,20 @@ Steps = Annotated[
 class Fields(Block):
     """What of the data set is used; by default everything that is numeric."""
 
-    inputs: TextList | None = Field(
-        default=None,
-        description="Inputs and parameters, and fields that are numbers, series of one axis or images. "
-        "Default: all numeric inputs and parameters.",
+    inputs: TextList | None = optional(
+        "Inputs and parameters, and fields that are numbers, series of one axis or images. "
+        "Default: all numeric inputs and parameters."
     )
-    scalars: TextList | None = Field(
-        default=None, description="Fields of kind scalar. Default: all others, but none beside classes."
+    scalars: TextList | None = optional(
+        "Fields of kind scalar. Default: all others, but none beside classes."
     )
-    images: TextList | None = Field(
-        default=None, description="Fields of kind image. Default: all others, but none beside classes."
-    )
-    classes: TextList | None = Field(
-        default=None, description="Fields whose whole numbers tell a sample's class. Default: none."
-    )
+    images: TextList | None = optional("Fields of kind image. Default: all others, but none beside classes.")
+    classes: TextList | None = optional("Fields whose whole numbers tell a sample's class. Default: none.")
 
 
 class Splits(Block):
-    train: Name = Field(default="train", description="The split that is trained on.")
-    validation: Name = Field(default="validation", description="The split that is reported.")
+    train: Name = optional("The split that is trained on.", "train")
+    validation: Name = optional("The split that is reported.", "validation")
 
 
 class Model(Block):
@@ -127,20 +122,20 @@ class Model(Block):
 class PhaseOptimizer(Block):
     """What a phase has different."""
 
-    lr: Above0 | None = Field(default=None, description="Learning rate.")
-    betas: Betas | None = Field(default=None, description="Of adam and adamw.")
-    weight_decay: AtLeast0 | None = Field(default=None, description="Weight decay.")
-    momentum: Fraction | None = Field(default=None, description="Of sgd.")
+    lr: Above0 | None = optional("Learning rate.")
+    betas: Betas | None = optional("Of adam and adamw.")
+    weight_decay: AtLeast0 | None = optional("Weight decay.")
+    momentum: Fraction | None = optional("Of sgd.")
 
 
 class Optimizer(Block):
     """One optimiser for each phase of the model, all of this kind."""
 
-    name: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="Kind of optimiser.")
-    lr: Above0 = Field(default=1e-3, description="Learning rate, before the schedule.")
+    name: Literal["adam", "adamw", "sgd"] = optional("Kind of optimiser.", "adam")
+    lr: Above0 = optional("Learning rate, before the schedule.", 1e-3)
     betas: Betas = Field(default=(0.9, 0.999), description="Of adam and adamw.")
-    weight_decay: AtLeast0 = Field(default=0.0, description="Weight decay; decoupled for adamw, L2 else.")
-    momentum: Fraction = Field(default=0.0, description="Of sgd.")
+    weight_decay: AtLeast0 = optional("Weight decay; decoupled for adamw, L2 else.", 0.0)
+    momentum: Fraction = optional("Of sgd.", 0.0)
     phases: dict[str, PhaseOptimizer] = Field(
         default_factory=dict, description="What single phases of the model have different."
     )
@@ -149,112 +144,102 @@ class Optimizer(Block):
 class Schedule(Block):
     """The learning rate as a function of the step, relative to the optimiser's."""
 
-    name: Literal["constant", "cosine", "step"] = Field(
-        default="constant", description="Kind; cosine ends with the last step of the run."
+    name: Literal["constant", "cosine", "step"] = optional(
+        "Kind; cosine ends with the last step of the run.", "constant"
     )
-    warmup_steps: Count = Field(default=0, description="Steps in which the learning rate rises linearly.")
-    final: Fraction = Field(default=0.0, description="Of cosine: where it ends, relative to lr.")
-    every: Steps = Field(default=1000, description="Of step: steps between two changes.")
-    gamma: Above0 = Field(default=0.5, description="Of step: the factor of each change.")
+    warmup_steps: Count = optional("Steps in which the learning rate rises linearly.", 0)
+    final: Fraction = optional("Of cosine: where it ends, relative to lr.", 0.0)
+    every: Steps = optional("Of step: steps between two changes.", 1000)
+    gamma: Above0 = optional("Of step: the factor of each change.", 0.5)
 
 
 class EarlyStopping(Block):
-    metric: Name = Field(default="loss", description="A metric of the model, on the validation split.")
-    patience: Positive = Field(default=10, description="Validations without improvement before the end.")
-    min_delta: AtLeast0 = Field(default=0.0, description="What counts as an improvement.")
+    metric: Name = optional("A metric of the model, on the validation split.", "loss")
+    patience: Positive = optional("Validations without improvement before the end.", 10)
+    min_delta: AtLeast0 = optional("What counts as an improvement.", 0.0)
 
 
 class Training(Block):
     """The loop."""
 
-    epochs: Positive | None = Field(default=None, description="Length of the run; 10, unless steps is given.")
-    steps: Positive | None = Field(default=None, description="Length of the run in optimiser steps.")
-    batch_size: Positive = Field(
-        default=128, description="Samples of a step of one trainer, all its ranks together."
+    epochs: Positive | None = optional("Length of the run; 10, unless steps is given.")
+    steps: Positive | None = optional("Length of the run in optimiser steps.")
+    batch_size: Positive = optional("Samples of a step of one trainer, all its ranks together.", 128)
+    precision: Precision = optional("bf16 and fp16 are mixed precision.", "fp32")
+    accumulate: Positive = optional(
+        "Parts that a rank's batch is computed in: less memory, the same gradients.", 1
     )
-    precision: Precision = Field(default="fp32", description="bf16 and fp16 are mixed precision.")
-    accumulate: Positive = Field(
-        default=1, description="Parts that a rank's batch is computed in: less memory, the same gradients."
+    clip_norm: Above0 | None = optional("Greatest norm of a phase's gradients.")
+    compile: Flag = optional("torch.compile the model.", False)
+    ema: Fraction | None = optional(
+        "Decay of a moving average of the weights, which then is what is validated."
     )
-    clip_norm: Above0 | None = Field(default=None, description="Greatest norm of a phase's gradients.")
-    compile: Flag = Field(default=False, description="torch.compile the model.")
-    ema: Fraction | None = Field(
-        default=None, description="Decay of a moving average of the weights, which then is what is validated."
+    early_stopping: EarlyStopping | None = optional("End when nothing improves.")
+    validate_every: Steps | None = optional("Steps; default: each epoch.")
+    checkpoint_every: Steps | None = optional("Steps; default: each validation.")
+    keep: Positive = optional("Checkpoints kept, beside the best.", 3)
+    log_every: Steps = optional("Steps that a line of metrics is the mean of.", 50)
+    nonfinite_limit: Positive = optional(
+        "Steps in a row with a loss that is no number before the run ends.", 10
     )
-    early_stopping: EarlyStopping | None = Field(default=None, description="End when nothing improves.")
-    validate_every: Steps | None = Field(default=None, description="Steps; default: each epoch.")
-    checkpoint_every: Steps | None = Field(default=None, description="Steps; default: each validation.")
-    keep: Positive = Field(default=3, description="Checkpoints kept, beside the best.")
-    log_every: Steps = Field(default=50, description="Steps that a line of metrics is the mean of.")
-    nonfinite_limit: Positive = Field(
-        default=10, description="Steps in a row with a loss that is no number before the run ends."
+    device: Text = optional("auto, cpu, cuda or cuda:N.", "auto")
+    threads: Positive | None = optional(
+        "CPU threads of a process; default: the cores divided among processes."
     )
-    device: Text = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
-    threads: Positive | None = Field(
-        default=None, description="CPU threads of a process; default: the cores divided among processes."
-    )
-    deterministic: Flag = Field(
-        default=False, description="On a GPU: only deterministic kernels, which are slower. A CPU always is."
+    deterministic: Flag = optional(
+        "On a GPU: only deterministic kernels, which are slower. A CPU always is.", False
     )
 
 
 class Loading(Block):
     """How batches are read."""
 
-    num_workers: Count = Field(default=0, description="Processes that read; for compressed data sets.")
-    prefetch: Count | None = Field(
-        default=None, description="Batches read ahead; default: 2, or 0 where all lies in memory."
-    )
-    partition: Literal["hash", "equal"] = Field(
-        default="hash", description="How samples are dealt to trainers: by hash of their id, or evenly."
+    num_workers: Count = optional("Processes that read; for compressed data sets.", 0)
+    prefetch: Count | None = optional("Batches read ahead; default: 2, or 0 where all lies in memory.")
+    partition: Literal["hash", "equal"] = optional(
+        "How samples are dealt to trainers: by hash of their id, or evenly.", "hash"
     )
 
 
 class Metric(Block):
     name: Name = Field(description="A metric of the model.")
-    direction: Literal["min", "max"] | None = Field(
-        default=None, description="What is better; default: what the model says."
-    )
+    direction: Literal["min", "max"] | None = optional("What is better; default: what the model says.")
 
 
 class Mutation(Block):
     """Greatest factors by which a copied trainer's hyper-parameters are multiplied or divided."""
 
-    lr: Factor = Field(default=1.2, description="Learning rate.")
-    weight_decay: Factor = Field(default=1.0, description="Weight decay.")
-    width: Factor = Field(default=1.0, description="All widths of the model, by its option capacity.")
+    lr: Factor = optional("Learning rate.", 1.2)
+    weight_decay: Factor = optional("Weight decay.", 1.0)
+    width: Factor = optional("All widths of the model, by its option capacity.", 1.0)
 
 
 class Tournament(Block):
     """Trainers and how they compete."""
 
-    trainers: Positive = Field(default=1, description="Trainers, each with its own share of the samples.")
-    ranks_per_trainer: Positive = Field(default=1, description="Processes that share a trainer's batches.")
-    strategy: Strategy = Field(default="random_pairwise", description="none: independent trainers.")
-    interval: Steps = Field(default=500, description="Steps between two rounds.")
-    metrics: tuple[Metric, ...] = Field(
-        default=(), description="What decides, on the trainer's own tournament samples; default: loss."
+    trainers: Positive = optional("Trainers, each with its own share of the samples.", 1)
+    ranks_per_trainer: Positive = optional("Processes that share a trainer's batches.", 1)
+    strategy: Strategy = optional("none: independent trainers.", "random_pairwise")
+    interval: Steps = optional("Steps between two rounds.", 500)
+    metrics: tuple[Metric, ...] = optional(
+        "What decides, on the trainer's own tournament samples; default: loss.", ()
     )
     exchange: TextList = Field(default=("all",), description="all, or named parts of the model.")
-    transport: Literal["files", "process_group"] = Field(
-        default="files",
-        description="files: trainers come and go as they like; process_group: all from beginning to end.",
+    transport: Literal["files", "process_group"] = optional(
+        "files: trainers come and go as they like; process_group: all from beginning to end.", "files"
     )
-    wait: AtLeast0 = Field(
-        default=5.0,
-        description="Of files: how long a model of another trainer is waited for, in durations of an interval; "
+    wait: AtLeast0 = optional(
+        "Of files: how long a model of another trainer is waited for, in durations of an interval; "
         "0 takes the newest that is there.",
+        5.0,
     )
-    top: Positive | None = Field(
-        default=None, description="Of truncation: how many trainers the others copy; default: half of them."
+    top: Positive | None = optional(
+        "Of truncation: how many trainers the others copy; default: half of them."
     )
-    sample: Positive | None = Field(
-        default=None,
-        description="Of regularised_evolution: trainers of which the best is copied; default: half of them.",
+    sample: Positive | None = optional(
+        "Of regularised_evolution: trainers of which the best is copied; default: half of them."
     )
-    tournament_fraction: Fraction = Field(
-        default=0.1, description="Share of a trainer's samples that only decides rounds."
-    )
+    tournament_fraction: Fraction = optional("Share of a trainer's samples that only decides rounds.", 0.1)
     mutation: Mutation = Field(
         default_factory=lambda: Mutation(), description="Of truncation and regularised_evolution."
     )
@@ -264,12 +249,10 @@ class TrainConfig(Block):
     """A training run."""
 
     data: Name = Field(description="A data set, or a workspace with one.")
-    output: Name = Field(default="runs", description="Where run directories <name>_YYYYmmdd-HHMMSS are made.")
-    directory: Text | None = Field(
-        default=None, description="The run directory itself; if it holds this run, that is resumed."
-    )
-    name: Name = Field(default="train", description="Name of the run.")
-    seed: Count = Field(default=0, description="Of initial weights, shares and orders of the samples.")
+    output: Name = optional("Where run directories <name>_YYYYmmdd-HHMMSS are made.", "runs")
+    directory: Text | None = optional("The run directory itself; if it holds this run, that is resumed.")
+    name: Name = optional("Name of the run.", "train")
+    seed: Count = optional("Of initial weights, shares and orders of the samples.", 0)
     fields: Fields = Field(default_factory=lambda: Fields(), description="What of the data set is used.")
     splits: Splits = Field(default_factory=lambda: Splits(), description="Which splits are used.")
     normalise: dict[str, NormaliseMethod] = Field(
@@ -288,12 +271,12 @@ class TrainConfig(Block):
 
     @property
     def is_tournament(self) -> bool:
-        """Whether rounds are played."""
+        """True if rounds are played."""
         return self.tournament.trainers > 1 and self.tournament.strategy != "none"
 
     @property
     def mutates_width(self) -> bool:
-        """Whether copies of a model may be wider or narrower than it."""
+        """True if copies of a model may be wider or narrower than it."""
         copies = self.tournament.strategy in ("truncation", "regularised_evolution")
         return self.is_tournament and copies and self.tournament.mutation.width > 1.0
 
@@ -312,7 +295,7 @@ class TrainConfig(Block):
 
     @property
     def digest(self) -> str:
-        """Of what makes the result what it is; equal for a run and what may continue it (`CHANGEABLE`)."""
+        """The digest of everything that changes the result, which is all but `CHANGEABLE`."""
         data = self.to_json()
         for path in CHANGEABLE:
             block = data

@@ -30,17 +30,17 @@ def check_data(file: ConfigFile, ens: Ensemble) -> Selection:
     scalars, images = ([c for c in numeric if c.kind == kind] for kind in ("scalar", "image"))
     fields = [c for c in numeric if _may_be_input(c)]
     inputs = _choose(file, ens, "inputs", labels, [*fields, *labels])
-    told = _choose(file, ens, "classes", (), scalars)
-    learned = () if told else (*scalars, *images)
+    class_columns = _choose(file, ens, "classes", (), scalars)
+    learned = () if class_columns else (*scalars, *images)
     rest = [c for c in learned if c not in inputs]
     selection = Selection(
         inputs=inputs,
         scalars=_choose(file, ens, "scalars", [c for c in rest if c.kind == "scalar"], scalars),
         images=_choose(file, ens, "images", [c for c in rest if c.kind == "image"], images),
-        classes=tuple(_classes(file, ens, told)),
+        classes=tuple(_classes(file, ens, class_columns)),
     )
     _refuse_double(file, selection)
-    complete = not file.findings.failed  # else what is missing has been told
+    complete = not file.findings.failed  # else what is missing has been reported
     if complete and not selection.inputs:
         hint = "name fields that are inputs, e.g. fields.inputs: [image]"
         file.error(("fields", "inputs"), f"{ens.path} has no inputs that are numbers and vary", hint)
@@ -51,15 +51,15 @@ def check_data(file: ConfigFile, ens: Ensemble) -> Selection:
     _check_splits(file, ens)
     if not file.findings.failed:
         splits = (file.config.splits.train, file.config.splits.validation)
-        for found in find_bad_values(ens, selection, splits):
-            group = _group_of(found.column, selection)
+        for column, message in find_bad_values(ens, selection, splits):
+            group = _group_of(column, selection)
             hint = f"leave it out of fields.{group}, or let the study's aggregate step refuse such samples"
-            file.error(("fields", group), str(found), hint, code="not-finite")
+            file.error(("fields", group), message, hint, code="not-finite")
     return selection
 
 
 def _may_be_input(column: Column) -> bool:
-    """Of a field: a number, a series of one axis, or an image."""
+    """True for a field that is a number, a series of one axis, or an image."""
     plain = not column.is_complex and not column.graph
     return plain and (
         column.kind in ("scalar", "image") or (column.kind == "series" and len(column.shape) == 1)
@@ -94,7 +94,7 @@ def _choose(
 
 
 def _classes(file: ConfigFile, ens: Ensemble, columns: Sequence[Column]) -> Iterator[Classes]:
-    """With their values; notes a field that does not tell classes."""
+    """The columns with their values; notes a field that is no class."""
     for column in columns:
         try:
             yield Classes(column, class_values(ens, column))

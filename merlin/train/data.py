@@ -1,33 +1,34 @@
 """The data of a run: which columns, which samples of which trainer, and loaders over them.
 
 A batch, wherever it comes from, has "inputs" (n, d), "scalars" (n, m) and one entry (n, C, H, W) per image field,
-float32 and normalised; and one (n,) per field that tells classes, as it is stored. What there is none of is left out.
+float32 and normalised; and one (n,) per field of classes, as it is stored. What there is none of is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from merlin.base.field import Field
 from merlin.base.kinds import KINDS
 from merlin.errors import NotADataSetError, UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
+from merlin.train.config import TrainConfig
+from merlin.train.loading.dataset import ShardDataset
+from merlin.train.loading.loader import ShardLoader
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.order import Partition, derive_seed
 from merlin.train.models.base import Shapes, number
+from merlin.train.parallel.mesh import Mesh
 
-if TYPE_CHECKING:
-    from merlin.train.config import TrainConfig
-    from merlin.train.loading.dataset import ShardDataset
-    from merlin.train.loading.loader import ShardLoader
-
-INPUTS, SCALARS = "inputs", "scalars"
 DEFAULT_METHODS = {"inputs": "minmax", "scalars": "standard", "images": "standard"}
 DEFAULT_PREFETCH = 2
 MAX_CLASSES = 1000
@@ -55,7 +56,7 @@ def find_data_set(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Classes:
-    """A field that tells the class of a sample, and the values that it has, ascending."""
+    """A field that is the class of a sample, and the values that it has, ascending."""
 
     column: Column
     values: tuple[int, ...]
@@ -121,25 +122,21 @@ def _delivered(column: Column) -> Field:
     return Field(name=column.name, kind=column.kind, dtype=column.dtype.name, shape=shape, layout=layout)
 
 
+@dataclass(frozen=True)
 class TrainingData:
     """The samples of a run, as loaders of batches."""
 
-    def __init__(
-        self, ens: Ensemble, selection: Selection, normaliser: Normaliser, config: TrainConfig
-    ) -> None:
-        self.ens = ens
-        self.selection = selection
-        self.normaliser = normaliser
-        self.config = config
+    ens: Ensemble
+    selection: Selection
+    normaliser: Normaliser
+    config: TrainConfig
 
-    @property
+    @cached_property
     def shapes(self) -> Shapes:
         return self.selection.shapes
 
     def dataset(self, split: str | None, partition: Partition | None = None) -> ShardDataset:
-        """Samples of a split (None: all), or of a trainer's share of it; UsageError if there is no such split."""
-        from merlin.train.loading.dataset import ShardDataset
-
+        """Samples of a split (None: all), or of a share of it. Raises UsageError if there is no such split."""
         scalars = [c.name for c in self.selection.scalars]
         return ShardDataset(
             self.ens,
@@ -154,7 +151,7 @@ class TrainingData:
         )
 
     def share(self, trainer: int, part: Literal["train", "tournament"]) -> Partition:
-        """What trainer `trainer` trains on, or decides rounds with."""
+        """The samples that trainer `trainer` trains on, or decides rounds with."""
         config = self.config
         return Partition(
             trainer,
@@ -165,25 +162,21 @@ class TrainingData:
             config.tournament_fraction,
         )
 
-    def training_loader(
-        self, trainer: int, rank: int = 0, num_ranks: int = 1, device: Any = None
-    ) -> ShardLoader:
+    def training_loader(self, mesh: Mesh, device: torch.device) -> ShardLoader:
         """Endless shuffled epochs of a trainer's share; a step takes batch_size samples of all ranks."""
-        from merlin.train.loading.loader import ShardLoader
-
         config = self.config
-        dataset = self.dataset(config.splits.train, self.share(trainer, "train"))
+        dataset = self.dataset(config.splits.train, self.share(mesh.trainer, "train"))
         if len(dataset) < config.training.batch_size:
             raise UsageError(
-                f"trainer {trainer} has {len(dataset):,} samples to train on, less than one batch of "
+                f"trainer {mesh.trainer} has {len(dataset):,} samples to train on, less than one batch of "
                 f"{config.training.batch_size}: lower training.batch_size or tournament.trainers"
             )
         return ShardLoader(
             dataset,
-            config.training.batch_size // num_ranks,
-            seed=derive_seed(_ORDER, config.seed, trainer) >> 1,
-            rank=rank,
-            world_size=num_ranks,
+            config.training.batch_size // mesh.data.size,
+            seed=derive_seed(_ORDER, config.seed, mesh.trainer) >> 1,
+            rank=mesh.data.rank,
+            world_size=mesh.data.size,
             drop_last=True,
             prefetch=self._prefetch(device),
             num_workers=config.loader.num_workers,
@@ -191,44 +184,38 @@ class TrainingData:
             with_index=True,
         )
 
-    def _prefetch(self, device: Any) -> int:
+    def _prefetch(self, device: torch.device) -> int:
         """Inputs and scalars alone lie in memory: taking a batch of them is less work than asking a thread for it."""
         given = self.config.loader.prefetch
         if given is not None:
             return given
-        on_cpu = device is None or device.type == "cpu"
-        return 0 if on_cpu and not self.selection.single else DEFAULT_PREFETCH
+        return 0 if device.type == "cpu" and not self.selection.single else DEFAULT_PREFETCH
 
-    def evaluation_loader(
-        self, dataset: ShardDataset, rank: int = 0, num_ranks: int = 1, device: Any = None
-    ) -> ShardLoader:
+    def validation_loader(self, mesh: Mesh, device: torch.device) -> ShardLoader:
+        """The validation split, the same for every trainer."""
+        return self._evaluation_loader(self.dataset(self.config.splits.validation), mesh, device)
+
+    def tournament_loader(self, mesh: Mesh, device: torch.device) -> ShardLoader:
+        """The samples by which a trainer judges models in a round: part of its share, never trained on."""
+        dataset = self.dataset(self.config.splits.train, self.share(mesh.trainer, "tournament"))
+        return self._evaluation_loader(dataset, mesh, device)
+
+    def _evaluation_loader(self, dataset: ShardDataset, mesh: Mesh, device: torch.device) -> ShardLoader:
         """Every sample once, in order, dealt to ranks; batches may be smaller than batch_size, or empty."""
-        from merlin.train.loading.loader import ShardLoader
-
+        training = self.config.training
         return ShardLoader(
             dataset,
-            -(-self.config.training.batch_size // (num_ranks * self.config.training.accumulate)),
-            rank=rank,
-            world_size=num_ranks,
+            -(-training.batch_size // (mesh.data.size * training.accumulate)),
+            rank=mesh.data.rank,
+            world_size=mesh.data.size,
             shuffle=False,
             prefetch=self._prefetch(device),
             device=device,
         )
 
-    def validation_loader(self, rank: int = 0, num_ranks: int = 1, device: Any = None) -> ShardLoader:
-        """The validation split, the same for every trainer."""
-        return self.evaluation_loader(self.dataset(self.config.splits.validation), rank, num_ranks, device)
-
-    def tournament_loader(
-        self, trainer: int, rank: int = 0, num_ranks: int = 1, device: Any = None
-    ) -> ShardLoader:
-        """The samples by which a trainer judges models in a round: part of its share, never trained on."""
-        dataset = self.dataset(self.config.splits.train, self.share(trainer, "tournament"))
-        return self.evaluation_loader(dataset, rank, num_ranks, device)
-
 
 def class_values(ens: Ensemble, column: Column) -> tuple[int, ...]:
-    """The values of a field that tells classes, ascending; those that are not finite are left out.
+    """The values of a field of classes, ascending; those that are not finite are left out.
 
     Raises UsageError if they are no whole numbers, or too many for classes.
     """
@@ -249,47 +236,32 @@ def class_values(ens: Ensemble, column: Column) -> tuple[int, ...]:
     return tuple(int(value) for value in known)
 
 
-@dataclass(frozen=True)
-class BadValues:
-    """Values of a column that are NaN or infinite."""
-
-    column: Column
-    sample_ids: tuple[int, ...]  # the first ones
-    num: int  # of samples
-
-    def __str__(self) -> str:
-        ids = ", ".join(map(str, self.sample_ids)) + (", …" if self.num > len(self.sample_ids) else "")
-        return f"'{self.column.name}' is NaN or infinite in {self.num:,} samples: {ids}"
-
-
 def find_bad_values(
     ens: Ensemble, selection: Selection, splits: tuple[str, ...], show: int = 10
-) -> list[BadValues]:
-    """Columns with values that are no numbers; only those are read whose statistics say that there are some."""
+) -> Iterator[tuple[Column, str]]:
+    """Columns with values that are NaN or infinite, and in which samples; only those are read that may have some."""
     known = [ens.splits[name] for name in splits if name in ens.splits]
     rows = np.unique(np.concatenate([np.zeros(0, np.int64), *known]))
-    return [
-        found
-        for column in selection.columns
-        if _has_bad_values(ens, column) and (found := _bad_values(ens, column, rows, show))
-    ]
+    for column in selection.columns:
+        if _may_have_bad_values(ens, column):
+            bad = _bad_rows(ens, column, rows)
+            if len(bad):
+                ids = ", ".join(map(str, ens.sample_id[bad[:show]])) + (", …" if len(bad) > show else "")
+                yield column, f"'{column.name}' is NaN or infinite in {len(bad):,} samples: {ids}"
 
 
-def _has_bad_values(ens: Ensemble, column: Column) -> bool:
+def _may_have_bad_values(ens: Ensemble, column: Column) -> bool:
+    """By the statistics of the data set, which count finite values."""
     if column.statistics is None:
         return column.dtype.kind == "f"
-    return sum(column.statistics.count) < len(ens) * int(np.prod(column.shape, dtype=np.int64))
+    return sum(column.statistics.count) < len(ens) * prod(column.shape)
 
 
-def _bad_values(ens: Ensemble, column: Column, rows: np.ndarray[Any, Any], show: int) -> BadValues | None:
-    ids: list[int] = []
-    num = 0
-    size = column.dtype.itemsize * int(np.prod(column.shape, dtype=np.int64))
-    step = max(1, (32 << 20) // max(1, size))
+def _bad_rows(ens: Ensemble, column: Column, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    step = max(1, (32 << 20) // max(1, column.dtype.itemsize * prod(column.shape)))
+    bad = [np.zeros(0, np.int64)]
     for lo in range(0, len(rows), step):
         part = rows[lo : lo + step]
         values = ens.column_at(column.path)[part].reshape(len(part), -1)
-        bad = part[~np.isfinite(values).all(axis=1)]
-        num += len(bad)
-        ids += ens.sample_id[bad[: show - len(ids)]].tolist()
-    return BadValues(column, tuple(ids), num) if num else None
+        bad.append(part[~np.isfinite(values).all(axis=1)])
+    return np.concatenate(bad)

@@ -20,7 +20,7 @@ from merlin.train.events import (
     StopRequest,
     Validated,
 )
-from merlin.train.models.version import code_of, require_code
+from merlin.train.models.registry import code_of, require_code
 from merlin.train.progress import Judge, Progress
 from merlin.train.state_file import State
 from merlin.train.tournament.exchange import RoundInterruptedError

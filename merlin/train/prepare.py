@@ -18,9 +18,7 @@ from merlin.train.data import Classes, Selection, TrainingData, find_data_set
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
-from merlin.train.models.consent import require_consent
-from merlin.train.models.registry import build, find, resolved, version_of
-from merlin.train.models.version import require_code
+from merlin.train.models.registry import build, find, require_code, require_consent, resolved, version_of
 from merlin.train.parallel.world import choose_device, num_cores
 from merlin.train.quantities import Quantities
 from merlin.train.run_directory import (
@@ -158,7 +156,7 @@ def build_trainee(config: TrainConfig, shapes: Shapes, capacity: float | None = 
     if capacity is not None and capacity != configured_capacity(config):
         options["capacity"] = capacity
     try:
-        return build(config.model.name, shapes, options, Path(config.data))
+        return build(config.model.name, shapes, options)
     except _MODEL_ERRORS as error:
         raise TrainingError(
             f"the model {config.model.name} cannot be built: {type(error).__name__}: {error}"

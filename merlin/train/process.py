@@ -108,7 +108,7 @@ def open_loop(
         data = open_data(run, config)
         trainer = _trainer(config, mesh, data, device)
         stack.callback(trainer.close)
-        validation = data.validation_loader(mesh.data.rank, mesh.data.size, device)
+        validation = data.validation_loader(mesh, device)
         stack.callback(validation.close)
         tournament = _tournament(run, config, mesh, data, trainer, stop, note)
         checkpoints = Checkpoints(directory.checkpoints, keep, note, mesh.ranks)
@@ -131,7 +131,7 @@ def _trainer(config: TrainConfig, mesh: Mesh, data: TrainingData, device: torch.
     """The trainer before its first step, with its weights as they are drawn."""
     seed_initial_weights(config.seed, mesh.trainer)
     trainee = build_trainee(config, data.shapes)
-    loader = data.training_loader(mesh.trainer, mesh.data.rank, mesh.data.size, device)
+    loader = data.training_loader(mesh, device)
     training = config.training
     num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * len(loader)
     widths = None
@@ -163,7 +163,7 @@ def _tournament(
         transport = FileTransport(
             run.tournament, mesh.trainer, wanted.trainers, patience=wanted.wait, note=note
         )
-    loader = data.tournament_loader(mesh.trainer, mesh.data.rank, mesh.data.size, trainer.device)
+    loader = data.tournament_loader(mesh, trainer.device)
     return Rounds(config, trainer.trainee.directions(), loader, transport, stop)
 
 

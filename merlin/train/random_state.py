@@ -18,7 +18,7 @@ def seed_all(seed: int) -> None:
 
 
 def random_state(device: torch.device) -> State:
-    """Of every generator that a model may draw from."""
+    """The state of every generator that a model may draw from."""
     name, keys, position, has_gauss, gauss = np.random.get_state()
     return {
         "python": random.getstate(),

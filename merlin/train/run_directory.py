@@ -24,9 +24,9 @@ import torch
 
 from merlin.base.files import replacing, write_text
 from merlin.base.records import as_kind, to_plain
+from merlin.base.yaml_text import yaml_text
 from merlin.errors import TrainingError, WorkspaceError, command_line
 from merlin.shards.format.regular_file import read_json
-from merlin.spec.provenance import dump_data
 from merlin.train.checkpoint import best_checkpoint, read_checkpoint
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
@@ -64,7 +64,7 @@ class RunFacts:
     quantities: Quantities = field(default_factory=Quantities)
     model_version: int | str | None = None
     input_images: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    classes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the values that tell a class
+    classes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the values of a class, ascending
 
     @property
     def shapes(self) -> Shapes:
@@ -120,9 +120,11 @@ class RunDirectory:
             raise TrainingError(f"{path} cannot be read: {error}") from error
         if not isinstance(data, dict):
             raise TrainingError(f"{path} is damaged: it holds no facts")
-        if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+        if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
             raise TrainingError(f"{path}: not a {FORMAT} of version {VERSION}")
         try:
+            if unknown := data.keys() - RunFacts.__dataclass_fields__.keys():
+                raise ValueError(f"unknown facts {sorted(unknown)}")
             return as_kind(data, RunFacts)
         except ValueError as error:
             raise TrainingError(f"{path} is damaged: {error}") from error
@@ -167,7 +169,7 @@ def create_run(path: Path, config: TrainConfig, facts: RunFacts, normaliser: Nor
 
 
 def write_config(path: Path, config: TrainConfig) -> None:
-    write_text(path / CONFIG, dump_data(config.to_json()))
+    write_text(path / CONFIG, yaml_text(config.to_json()))
 
 
 def new_path(config: TrainConfig) -> Path:

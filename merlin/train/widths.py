@@ -1,6 +1,6 @@
 """Weights of a model as those of the same model with other widths, without looking at what the model is.
 
-A wider model computes what the narrower one did: units that were there hear nothing from new ones, whose own weights
+A wider model computes what the narrower one did: units that were there get nothing from new ones, whose own weights
 are as they were drawn and whose outgoing ones begin at 0 (function-preserving as in Chen et al., "Net2Net", ICLR 2016,
 who split units instead). A narrower one keeps the first units, which are the ones that were there longest.
 
@@ -34,7 +34,7 @@ class Widths:
 
 
 def is_allowed(capacity: float, configured: float) -> bool:
-    """Whether a model may become as wide or as narrow."""
+    """True if a model may become as wide or as narrow."""
     return configured / MOST <= capacity <= configured * MOST
 
 
@@ -49,10 +49,10 @@ def fitted(old: Tensor, drawn: Tensor, is_transposed: bool = False) -> Tensor:
     common = _common(old.shape, drawn.shape)
     new = drawn.clone()
     if new.ndim > 1:
-        heard = 0 if is_transposed else 1
-        unheard = list(common)
-        unheard[heard] = slice(common[heard].stop, None)
-        new[tuple(unheard)] = 0.0
+        source = 0 if is_transposed else 1
+        unsource = list(common)
+        unsource[source] = slice(common[source].stop, None)
+        new[tuple(unsource)] = 0.0
     new[common] = old[common].to(new.device)
     return new
 

@@ -26,11 +26,11 @@ from merlin.shards.export.lbann_schemas import write_schemas
 from merlin.shards.export.run import export
 from merlin.shards.export.view import ExportColumn, View
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
-from merlin.train.data import SCALARS
 from merlin.train.lbann.networks import Network, drawn
 from merlin.train.lbann.script import MODELS, script_text
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Trainee
+from merlin.train.models.outputs import SCALARS
 from merlin.train.prepare import Prepared, build_trainee, prepare
 from merlin.train.run_directory import RunFacts
 

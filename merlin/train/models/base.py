@@ -146,6 +146,6 @@ class Trainee(nn.Module):
 
     def predict(self, inputs: Tensor, images: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Predictions for normalised inputs (n, d): "scalars" (n, m) and images (n, C, H, W), normalised, and for
-        what tells classes logits (n, K). `images` are the images among the inputs, and given only if there are some.
+        classes logits (n, K). `images` are the images among the inputs, and given only if there are some.
         """
         raise NotImplementedError

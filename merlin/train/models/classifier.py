@@ -15,7 +15,7 @@ from merlin.train.models.layers import dense, scaled, stack
 
 
 class Classifier(Trainee):
-    """x_ND and images_NCHW -> logits_NK of each field that tells classes."""
+    """x_ND and images_NCHW -> logits_NK of each field of classes."""
 
     version = 1  # raise it with every change after which the same weights predict something else
 

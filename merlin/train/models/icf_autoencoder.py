@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from merlin.base.document.field_types import Block, Positive
+from merlin.base.document.field_types import Block, Positive, optional
 from merlin.errors import UsageError
 from merlin.train.config import Above0, AtLeast0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
@@ -53,19 +53,13 @@ _CNN_SCALARS = dense(64, 128)  # hidden layers from the latent code to scalars, 
 
 
 class CoderOptions(Block):
-    """Of the encoder and the decoder."""
+    """The options of the encoder and the decoder."""
 
-    kind: Literal["mlp", "cnn"] = Field(
-        default="mlp", description="What sees images: dense layers, or convolutions."
-    )
-    latent: Positive = Field(default=20, description="Numbers of a latent code.")
-    capacity: Above0 = Field(default=1.0, description="Factor of all widths and channels.")
-    variant: Variant = Field(
-        default="app", description="Widths: of LBANN's ICF application, or of the model of 2019."
-    )
-    activation: Activation = Field(
-        default="silu", description="Between hidden layers; variant 2019 has its own."
-    )
+    kind: Literal["mlp", "cnn"] = optional("What sees images: dense layers, or convolutions.", "mlp")
+    latent: Positive = optional("Numbers of a latent code.", 20)
+    capacity: Above0 = optional("Factor of all widths and channels.", 1.0)
+    variant: Variant = optional("Widths: of LBANN's ICF application, or of the model of 2019.", "app")
+    activation: Activation = optional("Between hidden layers; variant 2019 has its own.", "silu")
 
 
 class Coder(nn.Module):
@@ -138,15 +132,12 @@ class IcfAutoencoder(Trainee):
     phases = ("discriminator", "autoencoder")
 
     class Options(CoderOptions):
-        discriminator: Literal["latent", "joint"] | None = Field(
-            default=None,
-            description="What the discriminator sees: codes, or codes beside the data. "
-            "Default: latent, and joint for variant 2019.",
+        discriminator: Literal["latent", "joint"] | None = optional(
+            "What the discriminator sees: codes, or codes beside the data. "
+            "Default: latent, and joint for variant 2019."
         )
-        adversarial: AtLeast0 = Field(default=0.01, description="Weight of deceiving the discriminator.")
-        image_weight: Above0 = Field(
-            default=1.0, description="Of the images' error, relative to that of scalars."
-        )
+        adversarial: AtLeast0 = optional("Weight of deceiving the discriminator.", 0.01)
+        image_weight: Above0 = optional("Of the images' error, relative to that of scalars.", 1.0)
 
     def __init__(self, shapes: Shapes, options: Options) -> None:
         super().__init__()

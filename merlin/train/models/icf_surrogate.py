@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from merlin.base.document.field_types import Block, Name, Positive
+from merlin.base.document.field_types import Block, Name, Positive, optional
 from merlin.errors import UsageError
 from merlin.train.config import Above0, AtLeast0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
@@ -40,8 +40,8 @@ class AutoencoderSource(Block):
     """Where the latent space comes from. What is filled in when a run begins makes the run independent of it."""
 
     run: Name = Field(description="The run directory of an icf_autoencoder; its best model is taken.")
-    digest: str | None = Field(default=None, description="Of its weights; filled in.")
-    coder: CoderOptions | None = Field(default=None, description="How it is built; filled in.")
+    digest: str | None = optional("Of its weights; filled in.")
+    coder: CoderOptions | None = optional("How it is built; filled in.")
 
 
 def _as_source(value: Any) -> Any:
@@ -58,29 +58,23 @@ class IcfSurrogate(Trainee):
         autoencoder: Annotated[AutoencoderSource, BeforeValidator(_as_source)] = Field(
             description="The run directory of an icf_autoencoder that was trained on the same data."
         )
-        capacity: Above0 = Field(default=1.0, description="Factor of all widths but the autoencoder's.")
-        variant: Variant = Field(
-            default="app",
-            description="Widths and the defaults below: of LBANN's ICF application, or the model of 2019.",
+        capacity: Above0 = optional("Factor of all widths but the autoencoder's.", 1.0)
+        variant: Variant = optional(
+            "Widths and the defaults below: of LBANN's ICF application, or the model of 2019.", "app"
         )
-        fidelity: Literal["mse", "l1"] | None = Field(
-            default=None,
-            description="How far codes and inputs are from the true ones. Default: mse; 2019: l1.",
+        fidelity: Literal["mse", "l1"] | None = optional(
+            "How far codes and inputs are from the true ones. Default: mse; 2019: l1."
         )
-        cycle: AtLeast0 | None = Field(
-            default=None,
-            description="Weight of the cycle from inputs to a code and back. Default: 0.001; 2019: 0.1.",
+        cycle: AtLeast0 | None = optional(
+            "Weight of the cycle from inputs to a code and back. Default: 0.001; 2019: 0.1."
         )
-        output: AtLeast0 = Field(
-            default=1.0, description="Weight of the error of scalars and images behind the decoder; ours."
+        output: AtLeast0 = optional(
+            "Weight of the error of scalars and images behind the decoder; ours.", 1.0
         )
-        image_weight: Above0 = Field(
-            default=1.0, description="Of the images' error, relative to that of scalars."
-        )
-        adversarial: AtLeast0 = Field(default=0.01, description="Weight of deceiving each discriminator.")
-        refresh_every: Positive | None = Field(
-            default=None,
-            description="Steps that the discriminators' copies stay as they are. Default: 2; 2019: 1.",
+        image_weight: Above0 = optional("Of the images' error, relative to that of scalars.", 1.0)
+        adversarial: AtLeast0 = optional("Weight of deceiving each discriminator.", 0.01)
+        refresh_every: Positive | None = optional(
+            "Steps that the discriminators' copies stay as they are. Default: 2; 2019: 1."
         )
 
         def resolved(self) -> Self:

@@ -7,10 +7,9 @@ from math import prod
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from merlin.base.document.field_types import Block, Positive
+from merlin.base.document.field_types import Block, Positive, optional
 from merlin.errors import UsageError
 from merlin.train.config import Above0
 from merlin.train.models.base import Batch, Shapes
@@ -20,14 +19,13 @@ INPUTS = "inputs"
 
 
 class BodyOptions(Block):
-    """Of models that are an MLP on their inputs."""
+    """The options of models that are an MLP on their inputs."""
 
-    width: Positive = Field(default=256, description="Units of each hidden layer.")
-    depth: Positive = Field(default=3, description="Hidden layers.")
-    capacity: Above0 = Field(default=1.0, description="Factor of the width, and of channels.")
-    encoder: Literal["cnn", "mlp"] = Field(
-        default="cnn",
-        description="How images among the inputs are seen: by convolutions, or number by number.",
+    width: Positive = optional("Units of each hidden layer.", 256)
+    depth: Positive = optional("Hidden layers.", 3)
+    capacity: Above0 = optional("Factor of the width, and of channels.", 1.0)
+    encoder: Literal["cnn", "mlp"] = optional(
+        "How images among the inputs are seen: by convolutions, or number by number.", "cnn"
     )
 
 

@@ -107,7 +107,7 @@ class Pictures:
         return Pictures(sum(shape[0] for shape in shapes), height, width)
 
     def code_shape(self, channels: int) -> tuple[int, int, int]:
-        """Of what the smallest convolution sees."""
+        """The shape of what the smallest convolution sees."""
         return channels, self.height >> _HALVINGS, self.width >> _HALVINGS
 
 
@@ -115,9 +115,9 @@ def _size(shapes: Sequence[tuple[int, int, int]], option: str, key: str) -> tupl
     """Height and width of all images, which convolutions see side by side."""
     sizes = sorted({shape[1:] for shape in shapes})
     if len(sizes) != 1:
-        told = ", ".join(f"{h}x{w}" for h, w in sizes) or "none"
+        listed = ", ".join(f"{h}x{w}" for h, w in sizes) or "none"
         raise UsageError(
-            f"model.{option}: cnn needs images of one size, and these are selected: {told}; "
+            f"model.{option}: cnn needs images of one size, and these are selected: {listed}; "
             f"choose others in {key}, or {option}: mlp"
         )
     return sizes[0]

@@ -55,7 +55,7 @@ class Outputs:
         return dict(zip(self.images, images.split(sizes, 1), strict=True))
 
     def squared_errors(self, made: Mapping[str, Tensor], true: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of each sample and group, (n,): the mean over its numbers; every image field has the same weight."""
+        """The error of each sample and group, (n,): a mean over its numbers; every image field has the same weight."""
         found = {}
         if self.num_scalars:
             found[SCALARS] = (made[SCALARS] - true[SCALARS]).square().mean(1)
@@ -67,7 +67,7 @@ class Outputs:
     def mean_squared_errors(
         self, made: Mapping[str, Tensor], true: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Of each group, the mean of `squared_errors` over the samples, in one operation where there is one field."""
+        """For each group, the mean of `squared_errors` over the samples, in one operation where there is one field."""
         found = {}
         if self.num_scalars:
             found[SCALARS] = F.mse_loss(made[SCALARS], true[SCALARS])

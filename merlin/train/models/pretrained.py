@@ -13,7 +13,7 @@ from merlin.errors import CheckpointError, ShardError, UsageError, command_line
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.models.icf_autoencoder import CoderOptions, IcfAutoencoder
-from merlin.train.models.version import require_code
+from merlin.train.models.registry import require_code
 from merlin.train.state_file import read_state, require_format
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Pretrained:
 
     @property
     def digest(self) -> str:
-        """Of the weights of encoder and decoder."""
+        """The digest of the weights of encoder and decoder."""
         found = hashlib.sha256()
         for key in sorted(self.weights):
             value = self.weights[key].contiguous()
@@ -85,12 +85,12 @@ class Pretrained:
         if own == given:
             return
         lacking, more = sorted(set(own) - set(given)), sorted(set(given) - set(own))
-        told = [f"it has {', '.join(lacking)}"] if lacking else []
-        told += [f"it has no {', '.join(more)}"] if more else []
-        told += ["their order differs"] if not told else []
+        reasons = [f"it has {', '.join(lacking)}"] if lacking else []
+        reasons += [f"it has no {', '.join(more)}"] if more else []
+        reasons += ["their order differs"] if not reasons else []
         listing = ", ".join(own)
         raise UsageError(
-            f"model.autoencoder: {self.run} was trained on other {group}: {'; '.join(told)}\n"
+            f"model.autoencoder: {self.run} was trained on other {group}: {'; '.join(reasons)}\n"
             f"  Write fields.{group}: [{listing}], or train the autoencoder on what is selected here."
         )
 

@@ -1,4 +1,8 @@
-"""Models by name: those of this package, and users' own as "module:callable"."""
+"""Models by name: those of this package, and users' own as "module:callable".
+
+Weights are only right with the code that made them, so files with weights say which code that was. Files of a run may
+be anybody's, so code that they name is imported only if the user agrees.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ from typing import Any
 
 from merlin.base.document.field_types import Block
 from merlin.base.document.findings import allowed
-from merlin.errors import TrainingError, UsageError
+from merlin.errors import CheckpointError, TrainingError, UsageError
 from merlin.train.models.base import Shapes, Trainee
+from merlin.workspace.prepare import code_version
 
 # name -> "module:class"; the class has an `Options` and is called with (shapes, options)
 MODELS: dict[str, str] = {
@@ -76,12 +81,12 @@ def find(name: str) -> Model:
 
 
 def version_of(name: str) -> int | str | None:
-    """Of the model's code: the attribute `version` of its class or function, if it has one. Raises as `find`."""
+    """The version of a model's code: an attribute of its class or function, if it has one. Raises as `find`."""
     version = getattr(find(name).make, "version", None)
     return version if isinstance(version, int | str) else None
 
 
-def build(name: str, shapes: Shapes, options: Mapping[str, Any], data_path: Path | None = None) -> Trainee:
+def build(name: str, shapes: Shapes, options: Mapping[str, Any]) -> Trainee:
     """A model for data of these shapes. Raises UsageError for options it does not know."""
     model = find(name)
     if model.options is not None:
@@ -99,3 +104,43 @@ def resolved(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return dict(options)
     full: dict[str, Any] = model.options.model_validate(dict(options)).resolved().model_dump(mode="json")
     return full
+
+
+def code_of(name: str) -> dict[str, Any]:
+    """The model of this name, the version of its code (None if it says none), and the version of Merlin."""
+    return {"name": name, "version": version_of(name), "merlin": code_version()}
+
+
+def require_code(name: str, recorded: Mapping[str, Any], where: str) -> None:
+    """Raise CheckpointError if weights of `where`, made by the `recorded` code, are not for the model of this name.
+
+    Users' models are compared only if both say a version.
+    """
+    if recorded.get("name", name) != name:
+        raise CheckpointError(f"{where} is of the model {recorded.get('name')}, and not of {name}")
+    was, now = recorded.get("version"), version_of(name)
+    if not isinstance(was, int | str | None):
+        raise CheckpointError(f"{where} is damaged: the version of its model is a {type(was).__name__}")
+    if was == now or (name not in MODELS and None in (was, now)):
+        return
+    which = "without a version" if was is None else f"of version {was}"
+    maker = (
+        f"Merlin {recorded.get('merlin') or 'that made it'}"
+        if name in MODELS
+        else f"the code of {name} {which}"
+    )
+    raise CheckpointError(
+        f"{where} is of the model {name} {which}, and this is version {now}: with other code its weights are wrong\n"
+        f"  Train it again, or use {maker}."
+    )
+
+
+def require_consent(name: str, where: str, *, trust_code: bool) -> None:
+    """Raise UsageError if a file, at `where`, names a model that is not Merlin's own, and the user did not agree."""
+    if trust_code or name in MODELS or ":" not in name:  # a name without a colon is never imported
+        return
+    raise UsageError(
+        f"{where}: the model {name} is code from outside of Merlin, and nothing of it was run\n"
+        "  Whoever wrote this file chose what that name calls. If you trust them, and know what it means on this "
+        "machine, add --trust-code; in Python: trust_code=True."
+    )

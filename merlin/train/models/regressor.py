@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field
 from torch import Tensor, nn
 
+from merlin.base.document.field_types import optional
 from merlin.train.config import Above0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
 from merlin.train.models.inputs import BodyOptions, InputEncoder, inputs_of, refuse_classes
@@ -21,12 +21,10 @@ class Regressor(Trainee):
     version = 1  # raise it with every change after which the same weights predict something else
 
     class Options(BodyOptions):
-        kind: Literal["mlp", "cnn"] = Field(
-            default="mlp", description="What makes images: a dense layer, or transposed convolutions."
+        kind: Literal["mlp", "cnn"] = optional(
+            "What makes images: a dense layer, or transposed convolutions.", "mlp"
         )
-        image_weight: Above0 = Field(
-            default=1.0, description="Of the images' error, relative to that of scalars."
-        )
+        image_weight: Above0 = optional("Of the images' error, relative to that of scalars.", 1.0)
 
     def __init__(self, shapes: Shapes, options: Options) -> None:
         super().__init__()

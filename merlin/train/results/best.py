@@ -12,15 +12,13 @@ import torch
 
 from merlin.base.records import as_kind
 from merlin.errors import CheckpointError, ConfigError, ShardError, TrainingError, UsageError, command_line
-from merlin.train.checkpoint import read_state, require_format
 from merlin.train.config_file import load_config
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
-from merlin.train.models.consent import require_consent
-from merlin.train.models.registry import MODELS, build
-from merlin.train.models.version import require_code
+from merlin.train.models.registry import MODELS, build, require_code, require_consent
 from merlin.train.quantities import Quantities
 from merlin.train.run_directory import FACTS, MODEL_FORMAT, NORMALISE, VERSION, RunDirectory, is_run
+from merlin.train.state_file import read_state, require_format
 
 MODEL = "model.pt"
 
@@ -53,7 +51,7 @@ class _ModelFile:
     model: _Model
     shapes: dict[str, Any]
     quantities: Quantities
-    state_dict: dict[str, torch.Tensor]
+    state_dict: dict[str, Any]
 
 
 def best_directory(path: str | os.PathLike[str]) -> Path:
@@ -122,7 +120,8 @@ def _require_size(path: Path, file: _ModelFile) -> None:
     """CheckpointError if a model of ours would be larger than its weights are, before it takes any memory."""
     if file.model.name not in MODELS:
         return
-    depth, stored = file.model.options.get("depth"), sum(v.numel() for v in file.state_dict.values())
+    tensors = (value for value in file.state_dict.values() if isinstance(value, torch.Tensor))
+    depth, stored = file.model.options.get("depth"), sum(value.numel() for value in tensors)
     if isinstance(depth, int) and depth > len(file.state_dict):
         what = f"{depth:,} layers"
     else:

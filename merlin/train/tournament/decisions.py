@@ -83,7 +83,7 @@ def rank(scores: Mapping[int, Scores], metrics: Sequence[Metric]) -> list[int]:
 
 
 def is_sound(scores: Scores, metrics: Sequence[Metric]) -> bool:
-    """Whether all scores that decide are finite."""
+    """True if all scores that decide are finite."""
     return math.inf not in costs(scores, metrics)
 
 

@@ -110,7 +110,7 @@ class FileTransport:
     def _await(self, number: int, trainer: int, end: float) -> Waiting[int | None]:
         """The round whose offer of a trainer is used: `number` if it comes before `end`, else its newest; or None."""
         while True:
-            # first, since an offer is there before it is told
+            # first, since an offer is there before it is reported
             expected = self._is_expected(number, trainer)
             rounds = self._rounds(trainer)
             if number in rounds:
@@ -127,7 +127,7 @@ class FileTransport:
             yield
 
     def _is_expected(self, number: int, trainer: int) -> bool:
-        """Whether the offer of a round may be expected before long."""
+        """True if the offer of a round may be expected before long."""
         seen = self._members.look(trainer)
         return (
             seen is not None
@@ -174,7 +174,7 @@ class FileTransport:
                         gone.unlink(missing_ok=True)
 
     def _rounds(self, trainer: int) -> set[int]:
-        """Of which rounds there are offers; by listing, since some file systems remember that a name was not there."""
+        """The rounds of which there are offers; by listing, as some file systems remember that a name was not there."""
         try:
             names = [path.name for path in self._folder(trainer).iterdir()]
         except OSError:

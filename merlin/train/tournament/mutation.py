@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from merlin.train.tournament.strategies import Mutation, mutate
+from merlin.train.tournament.draws import MUTATION, uniform
 from merlin.train.widths import is_allowed
 
 # where an optimiser keeps what schedules start from
 BASE = {"lr": "initial_lr", "weight_decay": "weight_decay"}
 State = dict[str, Any]
+
+
+def drawn_factor(name: str, greatest: float, seed: int, number: int, trainer: int) -> float:
+    """A number between 1 / greatest and greatest, evenly on a logarithmic scale; a function of its arguments."""
+    letters = name.encode()
+    words = (int.from_bytes(letters[i : i + 8], "little") for i in range(0, len(letters), 8))
+    return float(greatest ** (2.0 * uniform(MUTATION, seed, number, trainer, *words) - 1.0))
 
 
 def mutated(
@@ -27,8 +34,11 @@ def mutated(
     that the balance between them stays. What is changed of the width is the capacity that the state asks for; its
     weights stay those of its parent. A width that is not allowed stays as it was, with factor 1.
     """
-    mutations = {name: Mutation(factor) for name, factor in factors.items() if factor > 1.0}
-    drawn = mutate(dict.fromkeys(mutations, 1.0), mutations, seed, number, trainer)
+    drawn = {
+        name: drawn_factor(name, greatest, seed, number, trainer)
+        for name, greatest in factors.items()
+        if greatest > 1.0
+    }
     optimizers = {}
     for phase, optimizer in state["optimizers"].items():
         hyper = dict(optimizer["hyper"])

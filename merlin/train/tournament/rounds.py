@@ -1,6 +1,6 @@
 """A round as the trainer plays it: offer, evaluate, meet, decide.
 
-All ranks of a trainer play together; the first one has the transport and tells the others what came. A trainer that
+All ranks of a trainer play together; the first one has the transport and passes on what came. A trainer that
 keeps its own model is bit by bit what it was before.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LEAST_WAIT_S = 30.0  # for processes that start, and where an interval takes next to no time
 _LOOK_S = (0.002, 0.1)  # the first and the longest pause between two looks
-_SLICE_S = 5.0  # after which the other ranks are told that the first one still waits
+_SLICE_S = 5.0  # after which the other ranks learn that the first one still waits
 
 
 class Rounds:
@@ -143,7 +143,7 @@ class Rounds:
         return {"partner": offer.trainer, "round": offer.number, "state": offer.state, "scores": scores}
 
     def _moves(self, number: int, summaries: Mapping[int, Summary]) -> dict[int, int]:
-        """Who copies whom."""
+        """The copies that are made, as {copy: original}."""
         scores = scores_of(summaries)
         half = max(1, len(scores) // 2)
         if self._config.strategy == "truncation":

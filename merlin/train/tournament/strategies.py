@@ -1,4 +1,4 @@
-"""Strategies over all trainers at once: truncation selection, regularised evolution, and how copies are mutated."""
+"""Strategies over all trainers at once: truncation selection and regularised evolution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from merlin.errors import UsageError
 from merlin.train.tournament.decisions import Metric, Scores, is_sound, rank
-from merlin.train.tournament.draws import MUTATION, SAMPLING, shuffled, uniform
+from merlin.train.tournament.draws import SAMPLING, shuffled
 
 
 def truncation(scores: Mapping[int, Scores], metrics: Sequence[Metric], top: int) -> dict[int, int]:
@@ -59,45 +59,3 @@ def regularised_evolution(
         return None
     oldest = min(births, key=lambda trainer: (births[trainer], trainer))
     return Birth(child=oldest, parent=rank(sound, metrics)[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """How a hyper-parameter changes: times a factor between 1 / factor and factor, evenly on a logarithmic scale."""
-
-    factor: float
-    low: float = 0.0
-    high: float = float("inf")
-
-    def __post_init__(self) -> None:
-        if not 1.0 <= self.factor < float("inf") or not self.low <= self.high:
-            raise UsageError(
-                f"a mutation has a factor of at least 1 and low <= high, not {self.factor}, {self.low}, {self.high}"
-            )
-
-
-def mutate(
-    values: Mapping[str, float], mutations: Mapping[str, Mutation], seed: int, round_number: int, trainer: int
-) -> dict[str, float]:
-    """Hyper-parameters of a copy that `trainer` took over in a round; those without a mutation stay as they are.
-
-    A function of its arguments, each hyper-parameter for itself. Raises UsageError for a mutation of something that
-    is not among the values.
-    """
-    if unknown := sorted(set(mutations) - set(values)):
-        raise UsageError(f"no hyper-parameters {unknown} to mutate; there are: {', '.join(values) or 'none'}")
-    mutated = dict(values)
-    for name, mutation in mutations.items():
-        letters = int.from_bytes(name.encode(), "little")
-        drawn = 2.0 * uniform(MUTATION, seed, round_number, trainer, *_words(letters)) - 1.0
-        mutated[name] = min(max(values[name] * mutation.factor**drawn, mutation.low), mutation.high)
-    return mutated
-
-
-def _words(number: int) -> list[int]:
-    """A large number as 64-bit parts of a seed."""
-    words = []
-    while number:
-        words.append(number % 2**64)
-        number >>= 64
-    return words

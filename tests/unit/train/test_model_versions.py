@@ -15,9 +15,8 @@ from trained import make_trained
 from merlin.errors import CheckpointError
 from merlin.train.checkpoint import read_checkpoint
 from merlin.train.models.pretrained import Pretrained
-from merlin.train.models.registry import MODELS, find
+from merlin.train.models.registry import MODELS, code_of, find, require_code
 from merlin.train.models.regressor import Regressor
-from merlin.train.models.version import code_of, require_code
 from merlin.train.results.best import load_best
 from merlin.train.results.export import model_facts
 from merlin.train.results.surrogate import load_surrogate
