@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.aligned import aligned_empty
 from merlin.shards.format.column import Column
+from merlin.shards.format.segments import Ragged
+from merlin.shards.reading.ragged import join_graphs
 from merlin.train.loading.scaling import Scaling
 
 Array = np.ndarray[Any, Any]
@@ -22,6 +25,8 @@ Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # shape and type of a
 
 FLOAT = np.dtype("<f4")
 _BLOCK_ROWS = 1 << 18
+_OFFSETS = np.dtype(np.int64)
+_PER_NODE = {"nodes", "positions", "node_targets"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +43,6 @@ class Source:
         return indices if self.rows is None else self.rows[indices]
 
 
-class Item(Protocol):
-    """A part of a batch, of one key or several."""
-
-    is_fixed: bool  # else its arrays have as many items as the samples of a batch have
-
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-
-    def layout(self, source: Source, num: int) -> Layout:
-        """The arrays that hold up to `num` samples."""
-        ...
-
-    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
-        """Read samples `indices` into arrays, which are there if the item is fixed; returns what they fill of them,
-        or new arrays."""
-        ...
-
-
 @dataclass(frozen=True)
 class Part:
     """A field of a batch: the type that it has there, and how it is normalised."""
@@ -63,10 +50,20 @@ class Part:
     column: Column
     dtype: np.dtype[Any]
     scaling: Scaling | None
+    move: tuple[int, int] | None = (
+        None  # the axis of the channels in a tensor: from where to where, from the end
+    )
 
     @property
     def name(self) -> str:
         return self.column.name
+
+    @property
+    def tensor_scaling(self) -> Scaling | None:
+        """The scaling for a tensor, whose channels may have moved."""
+        if self.scaling is None or self.move is None:
+            return self.scaling
+        return self.scaling.moved(self.move[1])
 
     def put(self, values: Array, out: Array | None) -> Array:
         """`values`, normalised and converted, at the beginning of `out` or in an array of their own."""
@@ -89,7 +86,6 @@ class Matrix:
     columns: Sequence[Column]
     scaling: Scaling | None
     cache_bytes: int
-    is_fixed = True
     _cached: Array | None = field(default=None, repr=False)
 
     @property
@@ -146,7 +142,6 @@ class Dense:
     """Fields of fixed shape, (n, *shape) each, gathered together."""
 
     parts: Sequence[Part]
-    is_fixed = True
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
     @property
@@ -182,6 +177,94 @@ class Dense:
         return Dense, (self.parts,)
 
 
+@dataclass
+class Varied:
+    """A ragged field: "<name>" (items, *shape), the items of all samples, and "<name>.offsets" (n + 1,) int64."""
+
+    part: Part
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.part.name, f"{self.part.name}.offsets"
+
+    def layout(self, source: Source, num: int) -> Layout:
+        values, offsets = self.keys
+        shape = max_items(self.part.column, source, num), *self.part.column.shape
+        return {values: (shape, self.part.dtype), offsets: ((num + 1,), _OFFSETS)}
+
+    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
+        found: Ragged = source.ens.column_at(self.part.column.path)[source.rows_of(indices)]
+        values, offsets = self.keys
+        return {
+            values: self.part.put(found.items, into.get(values)),
+            offsets: _put_offsets(found.offsets - found.offsets[0], into.get(offsets)),
+        }
+
+
+@dataclass
+class Graphs:
+    """The graphs of a batch as one: "<graph>.<role>" for each member, and "<graph>.ptr", "<graph>.edge_ptr" (n + 1,).
+
+    Nodes and edges of all graphs follow each other; edges count nodes through the batch (see
+    `merlin.shards.reading.ragged.GraphArray`).
+    """
+
+    name: str
+    members: Sequence[Part]
+
+    def __post_init__(self) -> None:
+        roles = {member.column.role for member in self.members}
+        if "edges" in roles and not roles & _PER_NODE:
+            raise UsageError(f"edges of '{self.name}' count nodes: ask for its nodes or positions, too")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*(member.name for member in self.members), *self._pointers)
+
+    @property
+    def _pointers(self) -> dict[str, str]:
+        """Keys of the joined graphs' beginnings, to the names that `join_graphs` has for them."""
+        ragged = {member.column.role for member in self.members if member.column.ragged}
+        found = {f"{self.name}.ptr": "ptr"} if ragged & _PER_NODE else {}
+        return found | ({f"{self.name}.edge_ptr": "edge_ptr"} if "edges" in ragged else {})
+
+    def layout(self, source: Source, num: int) -> Layout:
+        made: Layout = {}
+        for member in self.members:
+            rows = max_items(member.column, source, num) if member.column.ragged else num
+            made[member.name] = ((rows, *member.column.shape), member.dtype)
+        return made | dict.fromkeys(self._pointers, ((num + 1,), _OFFSETS))
+
+    def read(self, source: Source, indices: Array, into: Mapping[str, Array]) -> dict[str, Array]:
+        rows = source.rows_of(indices)
+        columns = [member.column for member in self.members]
+        joined = join_graphs({column.role: source.ens.column_at(column.path)[rows] for column in columns})
+        batch = {m.name: m.put(joined[m.column.role], into.get(m.name)) for m in self.members}
+        pointers = self._pointers.items()
+        return batch | {key: _put_offsets(joined[name], into.get(key)) for key, name in pointers}
+
+
+def max_items(column: Column, source: Source, num: int) -> int:
+    """Items that `num` samples have at most; all of them, if there are more samples than that."""
+    lengths = source.ens.column_at(column.path).lengths
+    if source.rows is not None:
+        lengths = lengths[source.rows]
+    if num >= len(lengths):
+        return int(lengths.sum()) * -(-num // max(1, len(lengths)))
+    return int(np.partition(lengths, len(lengths) - num)[len(lengths) - num :].sum()) if num else 0
+
+
+def _put_offsets(offsets: Array, out: Array | None) -> Array:
+    target = np.empty(offsets.shape, _OFFSETS) if out is None else out[: len(offsets)]
+    target[...] = offsets
+    return target
+
+
+Item = Matrix | Dense | Varied | Graphs
+"""A part of a batch, of one key or several. `layout` says which arrays hold up to `num` samples, and `read` fills those
+that it is given; only what varies in size makes arrays of its own if there are none."""
+
+
 class BatchReader:
     """Reads batches of some items of a source; any thread may."""
 
@@ -205,7 +288,11 @@ class BatchReader:
         An array has n samples, or if it is of variable length as many items as these have.
         """
         if into is None:
-            fixed = [item.layout(self.source, len(indices)) for item in self.items if item.is_fixed]
+            fixed = [
+                item.layout(self.source, len(indices))
+                for item in self.items
+                if isinstance(item, Matrix | Dense)
+            ]
             into = {key: aligned_empty(*what) for layout in fixed for key, what in layout.items()}
         batch: dict[str, Array] = {}
         for item in self.items:

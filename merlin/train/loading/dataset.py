@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -23,12 +24,22 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.shards.format.column import Column
 from merlin.shards.format.digest import combine
-from merlin.train.loading.batches import FLOAT, Array, BatchReader, Dense, Item, Matrix, Part, Source
+from merlin.train.loading.batches import (
+    FLOAT,
+    Array,
+    BatchReader,
+    Dense,
+    Graphs,
+    Item,
+    Matrix,
+    Part,
+    Source,
+    Varied,
+)
 from merlin.train.loading.columns import Columns, identity, refuse_text
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.order import Partition
 from merlin.train.loading.scaling import Scaling
-from merlin.train.loading.varied import Graphs, Varied
 
 INPUTS = "inputs"
 SCALARS = "scalars"
@@ -98,47 +109,36 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         self.ens = source if isinstance(source, Ensemble) else open_shards(source)
         self.split = split
         self.partition = Partition(*partition) if isinstance(partition, tuple) else partition
-        columns = Columns(self.ens)
-        chosen = columns.default_fields() if fields is None else [c for f in fields for c in columns.field(f)]
-        labels = columns.default_labels() if inputs is None else [columns.input(name) for name in inputs]
-        refuse_text([*chosen, *labels])
-        _refuse_unfit(labels)
+        chosen, labels = _choose(Columns(self.ens), fields, inputs)
         if normalise is not None and not isinstance(normalise, Normaliser):
             # what is not read need not be fit for it: a constant field, for example
             normalise = Normaliser.fit(self.ens, normalise, among=[*chosen, *labels])
         self.normaliser: Normaliser | None = normalise
         wanted = {c.name for c in chosen} if stack_scalars is True else set(stack_scalars or ())
-        self._stacked = [c for c in chosen if c.name in wanted and c.kind == "scalar" and not c.is_complex]
-        self._single = [c for c in chosen if c not in self._stacked]
-        self._labels = labels
-        self._layout, self._dtype, self._cache_bytes = layout, dtype, cache_bytes
-        self._matrices: dict[str, Matrix] = {}
+        stacked = [c for c in chosen if c.name in wanted and c.kind == "scalar" and not c.is_complex]
+        self._matrices = [
+            Matrix(key, columns, self._stacked_scaling(columns), cache_bytes)
+            for key, columns in ((INPUTS, labels), (SCALARS, stacked))
+            if columns
+        ]
+        self._parts = [self._part(column, dtype, layout) for column in chosen if column not in stacked]
         self.keys = self._unique_keys()
-        self._moves = {c.name: move for c in self._single if (move := self._move(c)) is not None}
-        self._scalings = self._all_scalings()
-        self._source: Source | None = Source(self.ens, _members(self.ens, split, self.partition))
+        self.input_names = tuple(name for column in labels for name in column.column_names)
+        self.scalar_names = tuple(column.name for column in stacked)
+        self._scalings = {matrix.key: matrix.scaling for matrix in self._matrices}
+        self._scalings |= {part.name: part.tensor_scaling for part in self._parts}
         self._readers: dict[bool, BatchReader] = {}
+        _ = self.source
 
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """The columns of "inputs"."""
-        return tuple(name for column in self._labels for name in column.column_names)
-
-    @property
-    def scalar_names(self) -> tuple[str, ...]:
-        """The columns of "scalars"."""
-        return tuple(column.name for column in self._stacked)
+    @cached_property
+    def source(self) -> Source:
+        """The samples, by their rows in the ensemble."""
+        return Source(self.ens, _members(self.ens, self.split, self.partition))
 
     @property
     def rows(self) -> Array:
         """The row of the ensemble that each sample is, (n,) int64."""
         return self.source.rows_of(np.arange(len(self), dtype=np.int64))
-
-    @property
-    def source(self) -> Source:
-        if self._source is None:
-            self._source = Source(self.ens, _members(self.ens, self.split, self.partition))
-        return self._source
 
     @property
     def fingerprint(self) -> str:
@@ -167,21 +167,21 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     def tensors(self, batch: Mapping[str, Array], single: bool = False) -> dict[str, Tensor]:
         """What a reader read, as tensors that share its memory, in the layout asked for."""
         made = {key: torch.from_numpy(values) for key, values in batch.items()}
-        for key, (old, new) in self._moves.items():
-            made[key] = made[key].movedim(old, new)
+        for part in self._parts:
+            if part.move is not None:
+                made[part.name] = made[part.name].movedim(*part.move)
         if not single:
             return made
-        ragged = {column.name: column.ragged for column in self._single}  # a sample has its items alone
-        names = {INPUTS: False, SCALARS: False, **ragged}
-        return {key: values if names[key] else values[0] for key, values in made.items() if key in names}
+        ragged = {part.name for part in self._parts if part.column.ragged}  # a sample has its items alone
+        return {key: made[key] if key in ragged else made[key][0] for key in self._scalings}
 
     def finish(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Normalise and convert, on any device, the tensors of a raw reader."""
         done = dict(batch)
-        for column in self._single:
-            scaling, values = self.scaling(column.name), done[column.name]
-            dtype = torch.float32 if self._target(column) == FLOAT else values.dtype
-            done[column.name] = (values if scaling is None else scaling.forward(values)).to(dtype)
+        for part in self._parts:
+            scaling, values = self._scalings[part.name], done[part.name]
+            dtype = torch.float32 if part.dtype == FLOAT else values.dtype
+            done[part.name] = (values if scaling is None else scaling.forward(values)).to(dtype)
         return done
 
     def scaling(self, key: str) -> Scaling | None:
@@ -189,14 +189,6 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         if key not in self._scalings:
             raise KeyError(f"no '{key}' of values in a batch; there are: {', '.join(self._scalings)}")
         return self._scalings[key]
-
-    def _all_scalings(self) -> dict[str, Scaling | None]:
-        """By key, for the layout that the batch has."""
-        found = {key: matrix.scaling for key, matrix in self._matrices.items()}
-        for column in self._single:
-            scaling, move = self._stored_scaling(column), self._moves.get(column.name)
-            found[column.name] = scaling if scaling is None or move is None else scaling.moved(move[1])
-        return found
 
     def inverse(self, key: str, values: Any) -> Any:
         """Predictions of `key`, an array or a tensor (…, *shape in a sample), in the data set's units."""
@@ -216,13 +208,9 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         return tuple(keys)
 
     def _items(self, raw: bool) -> list[Item]:
-        matrices = ((INPUTS, self._labels), (SCALARS, self._stacked))
-        items: list[Item] = [self._matrix(key, columns) for key, columns in matrices if columns]
-        parts = [
-            Part(c, c.dtype, None) if raw else Part(c, self._target(c), self._stored_scaling(c))
-            for c in self._single
-        ]
+        parts = [Part(p.column, p.column.dtype, None) for p in self._parts] if raw else self._parts
         plain = [part for part in parts if not part.column.graph]
+        items: list[Item] = [*self._matrices]
         if dense := [part for part in plain if not part.column.ragged]:
             items.append(Dense(dense))
         items += [Varied(part) for part in plain if part.column.ragged]
@@ -230,33 +218,21 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
             items.append(Graphs(graph, [part for part in parts if part.column.graph == graph]))
         return items
 
-    def _matrix(self, key: str, columns: Sequence[Column]) -> Matrix:
-        """One for all readers, as it keeps values in memory."""
-        if key not in self._matrices:
-            self._matrices[key] = Matrix(key, columns, self._stack(columns), self._cache_bytes)
-        return self._matrices[key]
+    def _scaling_of(self, column: Column) -> Scaling | None:
+        return None if self.normaliser is None else self.normaliser.of(column)
 
-    def _stack(self, columns: Sequence[Column]) -> Scaling | None:
-        found = [self._stored_scaling(column) for column in columns]
+    def _stacked_scaling(self, columns: Sequence[Column]) -> Scaling | None:
+        found = [self._scaling_of(column) for column in columns]
         widths = [len(column.column_names) for column in columns]
         return Scaling.stack(found, widths) if any(scaling is not None for scaling in found) else None
 
-    def _stored_scaling(self, column: Column) -> Scaling | None:
-        return None if self.normaliser is None else self.normaliser.of(column)
-
-    def _target(self, column: Column) -> np.dtype[Any]:
-        """The type of a field in a batch."""
-        converted = self._stored_scaling(column) is not None or (
-            self._dtype is not None and column.dtype.kind == "f"
-        )
-        return FLOAT if converted else column.dtype
-
-    def _move(self, column: Column) -> tuple[int, int] | None:
-        """From where to where the axis of the channels moves, counted from the end."""
-        axis, num = column.channel_axis, len(column.shape)
-        if self._layout is None or axis is None or column.kind not in ("image", "volume"):
-            return None
-        return axis - num, -num if self._layout == "chw" else -1
+    def _part(self, column: Column, dtype: str | None, layout: str | None) -> Part:
+        scaling = self._scaling_of(column)
+        converted = scaling is not None or (dtype is not None and column.dtype.kind == "f")
+        move, axis, num = None, column.channel_axis, len(column.shape)
+        if layout is not None and axis is not None and column.kind in ("image", "volume"):
+            move = axis - num, -num if layout == "chw" else -1
+        return Part(column, FLOAT if converted else column.dtype, scaling, move)
 
     def _checked(self, indices: Any) -> Array:
         """Sample numbers (n,) int64 in [0, len); negative ones count from the end."""
@@ -268,10 +244,17 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what every process finds out for itself."""
-        return {**self.__dict__, "_source": None, "_matrices": {}, "_readers": {}}
+        kept = {name: value for name, value in self.__dict__.items() if name != "source"}
+        return {**kept, "_readers": {}}
 
 
-def _refuse_unfit(labels: Sequence[Column]) -> None:
+def _choose(
+    columns: Columns, fields: Sequence[str] | None, inputs: Sequence[str] | None
+) -> tuple[list[Column], list[Column]]:
+    """The fields and the inputs of these names. Raises UsageError for what cannot be read as such."""
+    chosen = columns.default_fields() if fields is None else [c for f in fields for c in columns.field(f)]
+    labels = columns.default_labels() if inputs is None else [columns.input(name) for name in inputs]
+    refuse_text([*chosen, *labels])
     for column in labels:
         if column.ragged or len(column.shape) > 1:
             raise UsageError(
@@ -282,6 +265,7 @@ def _refuse_unfit(labels: Sequence[Column]) -> None:
             raise UsageError(
                 f"'{column.name}' is complex and has no place among the float32 inputs; leave it out"
             )
+    return chosen, labels
 
 
 def _members(ens: Ensemble, split: str | None, partition: Partition | None) -> Array | None:

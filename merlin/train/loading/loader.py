@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -38,6 +37,9 @@ class ShardLoader:
     A `for` loop runs from the present place to the end of the epoch, after which the place is the beginning of the
     next. One that is left early, and one after `load_state_dict`, is continued by the next `for`. The order of an
     epoch is a function of (seed, epoch) alone; the batch of a rank is one of (seed, epoch, step, world_size).
+
+    Attributes: `epoch` is the one that the next batch belongs to, from 0; `consumed` are the samples of it that all
+    ranks together have been handed.
 
     Tensors on the CPU lie in memory that is used again: a batch is valid until the next but one is asked for. Keep
     `clone()`s of what has to live longer, or ask for `copy=True`.
@@ -96,19 +98,9 @@ class ShardLoader:
         self._copy = copy
         self._prefetch = max(prefetch, 1) if num_workers else prefetch
         self._num_workers, self._start_method = num_workers, start_method
-        self._epoch, self._consumed = 0, 0
+        self.epoch, self.consumed = 0, 0
         self._filler: Filler | None = None
         self._iterator: weakref.ref[_Batches] | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next batch belongs to, from 0."""
-        return self._epoch
-
-    @property
-    def consumed(self) -> int:
-        """Samples of the epoch that all ranks together have been handed."""
-        return self._consumed
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -123,7 +115,7 @@ class ShardLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; in the midst of that epoch already, stay."""
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             self.seek(epoch)
 
     def seek(self, epoch: int, consumed: int = 0) -> None:
@@ -131,15 +123,15 @@ class ShardLoader:
         if epoch < 0 or not 0 <= consumed <= self.schedule.size:
             raise UsageError(f"there is no sample {consumed} of {self.schedule.size} in epoch {epoch}")
         self._end_iterator()
-        self._epoch, self._consumed = epoch, consumed
+        self.epoch, self.consumed = epoch, consumed
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the batch handed out last: plain numbers and text, the same on every rank."""
         return {
             "format": FORMAT,
             "version": VERSION,
-            "epoch": self._epoch,
-            "consumed": self._consumed,
+            "epoch": self.epoch,
+            "consumed": self.consumed,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "samples": self.dataset.fingerprint,
@@ -150,16 +142,16 @@ class ShardLoader:
 
         Raises LoaderError if the seed or the samples are others.
         """
-        if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
-            raise LoaderError(f"not a state of a loader: {state.get('format')} {state.get('version')}")
         mine = self.state_dict()
-        for key in ("seed", "shuffle", "samples"):
-            if state[key] != mine[key]:
-                what = "other samples" if key == "samples" else f"{key}={state[key]}"
-                raise LoaderError(
-                    f"the state is of a loader with {what}, so its order is not this one's; "
-                    "make the loader as it was, or begin an epoch: loader.seek(epoch)"
-                )
+        if any(state.get(key) != mine[key] for key in ("format", "version")):
+            raise LoaderError(f"not a state of a loader: {state.get('format')} {state.get('version')}")
+        other = next((key for key in ("seed", "shuffle", "samples") if state[key] != mine[key]), None)
+        if other is not None:
+            what = "other samples" if other == "samples" else f"{other}={state[other]}"
+            raise LoaderError(
+                f"the state is of a loader with {what}, so its order is not this one's; "
+                "make the loader as it was, or begin an epoch: loader.seek(epoch)"
+            )
         self.seek(state["epoch"], state["consumed"])
 
     def close(self) -> None:
@@ -172,9 +164,7 @@ class ShardLoader:
     def __enter__(self) -> ShardLoader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,11 +176,6 @@ class ShardLoader:
             running.close()
         self._iterator = None
 
-    def _ready_filler(self) -> Filler:
-        if self._filler is None or not self._filler.usable:
-            self._filler = self._make_filler()
-        return self._filler
-
     def _make_filler(self) -> Filler:
         raw, num = self._device is not None, self._num_workers
         reader = self.dataset.reader(raw)
@@ -201,11 +186,13 @@ class ShardLoader:
         delivery = Delivery(self.dataset, self._device, copy=self._copy, extras=self._extras)
         return Filler(reader, ring.slots(), delivery, pool)
 
-    def _producer(self, filler: Filler) -> Producer:
+    def _read_ahead(self) -> tuple[Filler, Producer]:
         """Reading from the present place on, into slots that the trainer does not hold."""
-        order = EpochOrder(self.schedule.size, self.seed, self._epoch, self.shuffle)
-        plan = plan_batches(order, self.schedule, self._consumed, self.rank)
-        return Producer(plan, filler, threaded=self._prefetch > 0)
+        if self._filler is None or not self._filler.usable:
+            self._filler = self._make_filler()
+        order = EpochOrder(self.schedule.size, self.seed, self.epoch, self.shuffle)
+        plan = plan_batches(order, self.schedule, self.consumed, self.rank)
+        return self._filler, Producer(plan, self._filler, threaded=self._prefetch > 0)
 
 
 class _Batches(Iterator[Batch]):
@@ -215,8 +202,7 @@ class _Batches(Iterator[Batch]):
         self._loader = loader
         self._pid = os.getpid()
         self._ended = False
-        self._filler = loader._ready_filler()
-        self._producer = loader._producer(self._filler)
+        self._filler, self._producer = loader._read_ahead()
 
     def __next__(self) -> Batch:
         if self._ended:
@@ -233,10 +219,10 @@ class _Batches(Iterator[Batch]):
             raise
         if ready is None:
             self.close()
-            self._loader._epoch, self._loader._consumed = self._loader._epoch + 1, 0
+            self._loader.epoch, self._loader.consumed = self._loader.epoch + 1, 0
             raise StopIteration
         held.append(ready.slot)
-        self._loader._consumed = ready.consumed
+        self._loader.consumed = ready.consumed
         if ready.await_copy is not None:
             ready.await_copy()
         return ready.batch

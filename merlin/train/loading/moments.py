@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from merlin.shards.format.statistics import Accumulator, Statistics
 from merlin.train.loading.columns import identity
 from merlin.train.loading.scaling import Scaling
 
-Progress = Callable[[str, int, int], None]  # column, samples read, samples in all
-
 FORMAT = "merlin-moments"
 VERSION = 1
 _READ_BYTES = 32 << 20
@@ -30,14 +27,13 @@ _READ_BYTES = 32 << 20
 class Moments:
     """Computes statistics of columns of one data set, once for each cache file."""
 
-    def __init__(self, ens: Ensemble, cache: Path | None, progress: Progress | None) -> None:
+    def __init__(self, ens: Ensemble, cache: Path | None) -> None:
         if cache is not None and cache.resolve().is_relative_to(ens.path.resolve()):
             raise UsageError(
                 f"{cache} lies inside the data set, which stays as it is; keep it beside the run"
             )
         self._ens = ens
         self._cache = cache
-        self._progress = progress
 
     @property
     def usual_split(self) -> str | None:
@@ -79,8 +75,6 @@ class Moments:
                 scaling.apply(values, made)
                 values = made
             statistics.add(values)
-            if self._progress is not None:
-                self._progress(column.name, min(lo + step, len(rows)), len(rows))
         return statistics.result()
 
     def _rows_at_once(self, column: Column) -> int:

@@ -21,7 +21,7 @@ from merlin.shards.format.column import Column
 from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.statistics import Statistics
 from merlin.train.loading.columns import Columns, refuse_text
-from merlin.train.loading.moments import Moments, Progress
+from merlin.train.loading.moments import Moments
 from merlin.train.loading.scaling import Scaling
 
 FORMAT = "merlin-normalisation"
@@ -74,7 +74,6 @@ class Normaliser:
         over: str | None = None,
         among: Collection[Column] | None = None,
         cache: str | Path | None = None,
-        progress: Progress | None = None,
     ) -> Normaliser:
         """Choose scalings for columns of `ens`.
 
@@ -90,7 +89,7 @@ class Normaliser:
 
         Raises UsageError for an unknown name, a constant column, or one without statistics or finite values.
         """
-        moments = Moments(ens, None if cache is None else Path(cache), progress)
+        moments = Moments(ens, None if cache is None else Path(cache))
         chosen = _choose(Columns(ens), methods, among)
         return cls({c.path: _fit(c, method, moments, over) for c, method in chosen.items()})
 
