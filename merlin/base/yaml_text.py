@@ -1,23 +1,49 @@
-"""Plain values as YAML for people: keys in their order, lists of scalars on one line."""
+"""Plain values as YAML for people: keys in their order, lists of scalars on one line, texts as they were typed."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+_UNSAFE = re.compile(r"[^\n\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff]")
+
+
+def _keeps_in_a_block(text: str) -> bool:
+    """May the text be a block scalar? Not with lines of blanks alone, nor with an indented first line."""
+    lines = text.split("\n")
+    blank = any(line and not line.strip(" \t") for line in lines)
+    return len(lines) > 1 and not blank and not lines[0].startswith((" ", "\t")) and not _UNSAFE.search(text)
+
 
 class _Dumper(yaml.SafeDumper):
+    """Block style, multi-line texts as they were typed, no anchors."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+    def analyze_scalar(self, scalar: str) -> Any:
+        analysis = super().analyze_scalar(scalar)
+        if _keeps_in_a_block(scalar):
+            analysis.allow_block = True  # PyYAML is afraid of tabs and of blanks before a line's end
+        return analysis
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
 
 
 class _ShortDumper(_Dumper):
     """Mappings that hold no mappings stand on one line, too."""
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
 def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
-    short = not any(isinstance(item, dict | list) for item in items)
+    short = all(not isinstance(item, dict | list) and "\n" not in str(item) for item in items)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=short)
 
 
@@ -26,13 +52,12 @@ def _represent_short(dumper: yaml.SafeDumper, items: dict[str, Any]) -> yaml.Nod
     return dumper.represent_mapping("tag:yaml.org,2002:map", items, flow_style=short)
 
 
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(list, _represent_list)
 _ShortDumper.add_representer(dict, _represent_short)
 
 
-def yaml_text(data: dict[str, Any], *, short_mappings: bool = False) -> str:
+def yaml_text(data: Mapping[str, Any], *, short_mappings: bool = False) -> str:
     """The text of a mapping; with `short_mappings` the innermost ones stand on one line."""
     dumper = _ShortDumper if short_mappings else _Dumper
-    return yaml.dump(
-        data, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10**6
-    )
+    return yaml.dump(dict(data), Dumper=dumper, sort_keys=False, allow_unicode=True, width=10**6)

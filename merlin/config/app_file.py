@@ -113,9 +113,8 @@ class _Reader:
         self._findings, self._env = findings, context.env
         for name in BLOCKS:
             if not tree.get(name).is_null and not isinstance(tree.get(name).content, dict):
-                findings.error(
-                    tree.get(name).place, f"{name} must be a mapping of keys and values", code="type"
-                )
+                message = f"{name} must be a mapping of keys and values"
+                findings.error(tree.get(name).place, message, code="type")
         # a key without a value is not given
         blocks = {
             name: replace(

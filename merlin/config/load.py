@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from merlin.base.document.scalars import Problem
-from merlin.config.app_file import read_app_file
 from merlin.config.model import Config, Endpoint
 from merlin.config.places import (
     APP_FILE,
@@ -54,6 +53,10 @@ def require_config(env: Mapping[str, str] = os.environ, *, cwd: Path | None = No
 
 def load_config(path: Path, env: Mapping[str, str] = os.environ, *, origin: str = "named") -> Config:
     """The configuration in one app.yaml. Raises ConfigError with every finding."""
+    from merlin.config.app_file import (
+        read_app_file,
+    )  # pydantic, which a user without an app.yaml starts without
+
     return read_app_file(absolute(str(path), env), env, origin)
 
 

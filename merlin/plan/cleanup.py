@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from merlin.plan.dependencies import topological_order
 from merlin.plan.plan import Edge, StepInstance, StepKind
+from merlin.plan.plan_io import replace_path
 
 
 def wait_before_cleanup(instances: Sequence[StepInstance], workspace: str) -> tuple[StepInstance, ...]:
@@ -45,24 +46,15 @@ def needed_by(
             continue
         if instance.aggregate is not None:
             needs = set(instance.aggregate.sources)
-        elif any(_names(text, directory) for text in (instance.command, instance.restart or "")):
+        elif any(
+            replace_path(text, directory, "") != text for text in (instance.command, instance.restart or "")
+        ):
             needs = set(found)
         else:
             needs = {edge.source for edge in instance.edges}
         for source in needs & found.keys():
             found[source].append(instance.id)
     return found
-
-
-def _names(text: str, directory: str) -> bool:
-    """True if the text holds the path, and not only one that begins with it."""
-    at = text.find(directory)
-    while at >= 0:
-        follows = text[at + len(directory) : at + len(directory) + 1]
-        if not follows or not (follows.isalnum() or follows in "-_."):
-            return True
-        at = text.find(directory, at + 1)
-    return False
 
 
 def _following(instances: Mapping[str, StepInstance], first: str) -> set[str]:

@@ -71,7 +71,7 @@ def relocate(plan: Plan, workspace: str) -> Plan:
         old, new = (str(Path(path).parents[1]) if path != "." else "../.." for path in (old, new))
 
     def text(value: str) -> str:
-        return _replace_prefix(value, old, new)
+        return replace_path(value, old, new)
 
     def scalars(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         return {name: text(value) if isinstance(value, str) else value for name, value in values.items()}
@@ -94,7 +94,7 @@ def relocate(plan: Plan, workspace: str) -> Plan:
     )
 
 
-def _replace_prefix(value: str, old: str, new: str) -> str:
+def replace_path(value: str, old: str, new: str) -> str:
     """Replace the path `old` where it ends at a path boundary, so /a/study_1 is not found in /a/study_10."""
     if old not in value:
         return value

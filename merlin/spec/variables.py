@@ -32,24 +32,14 @@ SAMPLE_TOKENS = frozenset({"MERLIN_SAMPLE_ID", "MERLIN_SAMPLE_PATH", "MERLIN_SAM
 # Known once the workspace exists.
 STUDY_VARIABLES = frozenset(
     {
-        "SPECROOT",
-        "MERLIN_TIMESTAMP",
-        "MERLIN_WORKSPACE",
-        "MERLIN_INFO",
-        "MERLIN_SPEC_ORIGINAL_TEMPLATE",
-        "MERLIN_SPEC_EXECUTED_RUN",
-        "MERLIN_SPEC_ARCHIVED_COPY",
+        "SPECROOT", "MERLIN_TIMESTAMP", "MERLIN_WORKSPACE", "MERLIN_INFO", "MERLIN_SPEC_ORIGINAL_TEMPLATE",
+        "MERLIN_SPEC_EXECUTED_RUN", "MERLIN_SPEC_ARCHIVED_COPY",
     }
-)
+)  # fmt: skip
 # Known when a step (or one of its tasks) is rendered.
 STEP_VARIABLES = SAMPLE_TOKENS | {
-    "WORKSPACE",
-    "LAUNCHER",
-    "VLAUNCHER",
-    "MERLIN_SAMPLE_NAMES",
-    "MERLIN_GLOB_PATH",
-    "MERLIN_PATHS_ALL",
-}
+    "WORKSPACE", "LAUNCHER", "VLAUNCHER", "MERLIN_SAMPLE_NAMES", "MERLIN_GLOB_PATH", "MERLIN_PATHS_ALL",
+}  # fmt: skip
 RESERVED = STUDY_VARIABLES | STEP_VARIABLES | frozenset(RETURN_CODE_VARIABLES)
 
 # A task finds the value of the column LABEL in the environment variable MERLIN_VALUE_LABEL: text that no shell reads.

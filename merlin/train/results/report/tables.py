@@ -7,9 +7,9 @@ from html import escape
 from typing import Any
 
 from merlin.base.text import duration
+from merlin.base.yaml_text import yaml_text
 from merlin.shards.plot.tables import table
 from merlin.shards.plot.ticks import number
-from merlin.spec.provenance import dump_data
 from merlin.train.results.evaluate import Evaluation
 from merlin.train.results.history import History
 from merlin.train.results.report.agreement import score
@@ -159,5 +159,5 @@ def provenance_table(evaluation: Evaluation) -> str:
     }
     rows = [[label, f"<code>{escape(value)}</code>"] for label, value in known.items()]
     listed = table(("", ""), rows).replace("<thead><tr><th></th><th></th></tr></thead>", "")
-    config = escape(dump_data(evaluation.config.to_json()))
+    config = escape(yaml_text(evaluation.config.to_json()))
     return f"{listed}\n<details><summary>The whole configuration</summary><pre>{config}</pre></details>"
