@@ -88,11 +88,12 @@ class Store:
     def read_rows(self, path: str, lo: int, hi: int) -> Array:
         """Rows [lo, hi): a read-only view of mapped files if they lie together, else a copy."""
         dtype, shape = self.layout(path)
-        pieces = list(self.pieces(lo, hi))
-        if not pieces:
+        if lo >= hi:
             return np.empty((0, *shape), dtype)
-        if len(pieces) == 1:
-            return self.read(path, *pieces[0])
+        shard, local = self.locate(lo)
+        if hi <= self._starts[shard + 1]:
+            return self.read(path, shard, local, local + hi - lo)
+        pieces = list(self.pieces(lo, hi))
         shards = np.array([shard for shard, _, _ in pieces])
         mapped = self._map(path)
         if mapped is not None and mapped.place(shards):
