@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,7 @@ class Field:
         return column_names(self.name, self.shape)
 
 
+@cache
 def dtype_of(written: str) -> np.dtype[Any]:
     """The little-endian NumPy type that a plan, a sidecar or a manifest names; objects for text."""
     import numpy as np

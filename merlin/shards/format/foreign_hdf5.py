@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import h5py
+import hdf5plugin  # noqa: F401 - registers decompressors
 
 from merlin.base.stored import DEFLATE, MOST, require_stored
-
-if TYPE_CHECKING:
-    import h5py
 
 _MAX_LINKS = 32  # soft links in one path; more lead in a circle
 _MAX_DEPTH = 8  # virtual data sets of virtual data sets
@@ -21,9 +21,6 @@ class ForeignFile:
     """A file that is open for reading. Methods raise ValueError for what leads out of it or cannot be, OSError."""
 
     def __init__(self, path: str | Path) -> None:
-        import h5py
-        import hdf5plugin  # noqa: F401 - registers decompressors
-
         self._file = h5py.File(path, "r", locking=False)
 
     @property
@@ -36,8 +33,6 @@ class ForeignFile:
 
     def datasets(self, path: str = "") -> list[str]:
         """The paths of all data sets in a group and the groups in it; those behind soft links are left out."""
-        import h5py
-
         found: list[str] = []
         group = self.find(path)
         if isinstance(group, h5py.Group):
@@ -48,14 +43,10 @@ class ForeignFile:
 
     def dataset(self, path: str) -> h5py.Dataset | None:
         """As `find`; None for what is no data set."""
-        import h5py
-
         found = self.find(path)
         return found if isinstance(found, h5py.Dataset) else None
 
     def is_group(self, path: str) -> bool:
-        import h5py
-
         return isinstance(self.find(path), h5py.Group)
 
     def is_outside(self, path: str) -> bool:
@@ -71,8 +62,6 @@ class ForeignFile:
         return self._find(path, 0)
 
     def _find(self, path: str, depth: int) -> Any:
-        import h5py
-
         node, todo, num_links = self._file["/"], _steps(path), 0
         while todo:
             name = todo.pop()
@@ -99,8 +88,6 @@ class ForeignFile:
 
     def _require_own(self, path: str, dataset: h5py.Dataset, depth: int) -> None:
         """ValueError if values are in other files, or are more than the file can hold."""
-        import h5py
-
         made = dataset.id.get_create_plist()
         if made.get_external_count():
             raise ValueError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from merlin.base.files import replacing
@@ -104,18 +105,12 @@ def write_bundle(path: Path, content: Contribution, attributes: Mapping[str, str
 
 
 def _write_dense(file: Any, name: str, values: Array, keep: Array) -> None:
-    import h5py
-
     num_rows = int(np.count_nonzero(keep))
     dtype: Any = h5py.string_dtype() if values.dtype.kind == "O" else values.dtype
     dataset = file.create_dataset(name, shape=(num_rows, *values.shape[1:]), dtype=dtype)
     if num_rows == len(keep):
         dataset[...] = values
-    else:
-        _write_kept(dataset, values, keep)
-
-
-def _write_kept(dataset: Any, values: Array, keep: Array) -> None:
+        return
     row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
     step, at = 8 * block_rows(row_bytes), 0
     for lo in range(0, len(values), step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ def convert(field: Field, raw: Any, *, textual: bool = False) -> Any:
         raise BadOutput(f"expected {wanted.name}, found null")
     if isinstance(raw, dict):
         raise BadOutput(
-            f"expected {wanted.name} of shape {shape_text(field)}, found an object with keys {_some(raw)}"
+            f"expected {wanted.name} of shape {shape_text(field)}, found an object with keys {some_of(raw)}"
         )
     if textual:
         raw = _parse_numbers(raw, wanted)
@@ -192,6 +193,7 @@ def _parse_numbers(raw: Any, wanted: np.dtype[Any]) -> Any:
         raise BadOutput(f"expected {wanted.name}, found text {text[:40]!r}") from None
 
 
-def _some(names: Any, limit: int = 8) -> str:
+def some_of(names: Iterable[Any], limit: int = 8) -> str:
+    """The first few names of a list, for messages."""
     listed = [str(name) for name in names]
     return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "")

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import h5py
 import numpy as np
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
+from merlin.ledger.replay import Replay
 from merlin.plan.cleanup import needed_by
 from merlin.plan.layout import FINISHED
 from merlin.plan.plan import StepInstance, StepKind
@@ -28,7 +31,6 @@ from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
     SHARD_VERSION,
-    DatasetInfo,
     ShardInfo,
     info_name,
     read_info,
@@ -37,15 +39,11 @@ from merlin.shards.format.shard_info import (
 from merlin.shards.proving.scan import jobs_of
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.shards.writing.columns import skeleton_digest
-
-if TYPE_CHECKING:
-    from merlin.ledger.replay import Replay
-    from merlin.workspace.directory import Workspace
+from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]
-Allowed = Callable[
-    [StepInstance, Array], Array
-]  # tasks (n,) of a source -> (n,) bool: nobody needs their files
+# tasks (n,) of a source -> (n,) bool: nobody needs their files
+Allowed = Callable[[StepInstance, Array], Array]
 
 
 def clean_after_shard(workspace: Workspace, aggregate: StepInstance, info: ShardInfo) -> int:
@@ -57,8 +55,6 @@ def clean_after_shard(workspace: Workspace, aggregate: StepInstance, info: Shard
 
 def clean_data_set(workspace: Workspace, aggregate: StepInstance) -> int:
     """Clean up what is left once the data set is finished; returns how many samples."""
-    from merlin.ledger.replay import Replay
-
     if not _cleans(aggregate):
         return 0
     allowed = _Permit(workspace, aggregate, Replay(workspace.ledger_dir, workspace.plan))
@@ -85,11 +81,8 @@ def _needing(workspace: Workspace, aggregate: StepInstance) -> dict[str, list[st
 def _clean_shard(workspace: Workspace, aggregate: StepInstance, info: ShardInfo, allowed: Allowed) -> int:
     """Raises ShardError, and removes nothing, if the shard is not what its sidecar says."""
     path = workspace.data_set_dir(aggregate) / shard_name(info.shard)
-    files = OpenFiles()
-    try:
+    with closing(OpenFiles()) as files:
         held = ColumnReader(path, SHARD_FORMAT, SHARD_VERSION, files).rows
-    finally:
-        files.close()
     going = list(_directories(workspace, row_map(workspace, aggregate), held, allowed))
     if going:
         prove(path, info)
@@ -151,38 +144,33 @@ def prove(path: Path, info: ShardInfo) -> None:
 
     Raises ShardError at the first that differs.
     """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with path.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # what was written is flushed already
         size = os.fstat(descriptor).st_size
         if size != info.size_bytes:
             raise ShardError(f"{path}: expected {info.size_bytes} bytes, found {size}")
         for job in jobs_of(info, lambda dataset: None):
             if job.run(descriptor, lambda num_bytes: None).bad:
-                raise ShardError(
-                    f"{path}: '{job.dataset.name}' differs from what was written; files are kept"
-                )
-    finally:
-        os.close(descriptor)
+                raise _differs(path, f"'{job.dataset.name}' differs")
     if skeleton_digest(path, info.datasets) != info.skeleton:
-        raise ShardError(f"{path}: its headers or texts differ from what was written; files are kept")
-    _prove_texts(path, [dataset for dataset in info.datasets if dataset.dtype == TEXT_DTYPE])
+        raise _differs(path, "its headers or texts differ")
+    with h5py.File(path, "r", locking=False) as shard:
+        for dataset in info.datasets:
+            if dataset.dtype == TEXT_DTYPE and not _is_intact(shard[dataset.name].asstr(), dataset.blocks):
+                raise _differs(path, f"'{dataset.name}' differs")
 
 
-def _prove_texts(path: Path, datasets: list[DatasetInfo]) -> None:
-    import h5py
+def _differs(path: Path, what: str) -> ShardError:
+    return ShardError(f"{path}: {what} from what was written; files are kept")
 
-    if not datasets:
-        return
-    with h5py.File(path, "r", locking=False) as file:
-        for dataset in datasets:
-            stored = file[dataset.name].asstr()
-            for number, digest in enumerate(dataset.blocks):
-                lo = number * TEXT_BLOCK_ROWS
-                if digest_text(stored[lo : lo + TEXT_BLOCK_ROWS]) != digest:
-                    raise ShardError(
-                        f"{path}: '{dataset.name}' differs from what was written; files are kept"
-                    )
+
+def _is_intact(texts: Any, blocks: Sequence[str]) -> bool:
+    starts = range(0, len(blocks) * TEXT_BLOCK_ROWS, TEXT_BLOCK_ROWS)
+    return all(
+        digest_text(texts[lo : lo + TEXT_BLOCK_ROWS]) == digest
+        for lo, digest in zip(starts, blocks, strict=True)
+    )
 
 
 # --------------------------------------------------------------------- removal
@@ -190,10 +178,8 @@ def _prove_texts(path: Path, datasets: list[DatasetInfo]) -> None:
 
 def remove_task_files(directory: str) -> None:
     """Remove a task's directory; what cannot be removed stays, as clean-up is not worth a failure."""
-    try:
+    with suppress(OSError):
         os.unlink(f"{directory}/{FINISHED}")  # noqa: PTH108 - runs once per sample
-    except OSError:
-        pass
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -206,7 +192,5 @@ def _remove_empty(directory: Path, depth: int) -> None:
             return
         for path in inner:
             _remove_empty(Path(path), depth - 1)
-    try:
+    with suppress(OSError):
         directory.rmdir()
-    except OSError:
-        pass

@@ -9,25 +9,30 @@ import json
 import os
 import re
 import stat
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.plan.layout import is_set_aside
 from merlin.plan.plan import PlannedField
-from merlin.shards.format.foreign_hdf5 import ForeignFile
-from merlin.shards.writing.check import BadOutput, convert
+from merlin.shards.writing.check import BadOutput, convert, some_of
 
 
-class Document(Protocol):
+class Document(ABC):
     """An opened output file."""
 
+    @abstractmethod
+    def __init__(self, path: str) -> None: ...
+
+    @abstractmethod
     def get(self, field: PlannedField) -> Any:
         """The field's value; BadOutput if it is not there."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027 - most are read at once
+        """Let go of the file."""
 
 
 class TaskFiles:
@@ -73,8 +78,7 @@ def find_file(directory: str, pattern: str) -> str:
         return matches[0]
     if not matches:
         raise BadOutput(f"expected a file '{pattern}', found none")
-    listed = ", ".join(matches[:3]) + (", …" if len(matches) > 3 else "")
-    raise BadOutput(f"expected one file '{pattern}', found {len(matches)} ({listed})")
+    raise BadOutput(f"expected one file '{pattern}', found {len(matches)} ({some_of(matches, 3)})")
 
 
 def _is_file(path: str) -> bool:
@@ -85,13 +89,8 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _suffix(path: str) -> str:
-    name = path.rpartition("/")[2]
-    return "." + name.rpartition(".")[2].lower() if "." in name else ""
-
-
 def _read_field(path: str, field: PlannedField, documents: dict[str, Document]) -> Any:
-    suffix = "regex" if field.regex is not None else _suffix(path)
+    suffix = "regex" if field.regex is not None else os.path.splitext(path)[1].lower()  # noqa: PTH122
     document = documents.get(suffix)
     if document is None:
         opener = _OPENERS.get(suffix)
@@ -116,7 +115,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-class Json:
+class Json(Document):
     """A JSON document; `key` is a dotted path, integers index lists, no key means the whole document."""
 
     def __init__(self, path: str) -> None:
@@ -146,22 +145,16 @@ class Json:
                 raise BadOutput(f"expected key '{key}', found {_contents(node)}")
         return node
 
-    def close(self) -> None:
-        pass
-
 
 def _contents(node: Any) -> str:
     if isinstance(node, dict):
-        keys = list(node)
-        return (
-            "keys " + ", ".join(map(str, keys[:8])) + (", …" if len(keys) > 8 else "") if keys else "no keys"
-        )
+        return f"keys {some_of(node)}" if node else "no keys"
     if isinstance(node, list):
         return f"a list of {len(node)}"
     return f"{type(node).__name__} {str(node)[:40]!r}"
 
 
-class Npy:
+class Npy(Document):
     """A single array; `key` is not used."""
 
     def __init__(self, path: str) -> None:
@@ -172,11 +165,8 @@ class Npy:
     def get(self, field: PlannedField) -> Any:
         return self._array
 
-    def close(self) -> None:
-        pass
 
-
-class Npz:
+class Npz(Document):
     """Named arrays; `key` may be left out when there is only one."""
 
     def __init__(self, path: str) -> None:
@@ -192,7 +182,7 @@ class Npz:
         names = self._file.files
         key = field.key or (names[0] if len(names) == 1 else "")
         if key not in names:
-            raise BadOutput(f"expected key '{key}', found {', '.join(names[:8]) or 'nothing'}")
+            raise BadOutput(f"expected key '{key}', found {some_of(names) or 'nothing'}")
         try:
             self._require_stored(key)
             return self._file[key]
@@ -211,7 +201,7 @@ class Npz:
         self._file.close()
 
 
-class Table:
+class Table(Document):
     """Delimited text: `key` is a column's header or index; a series is the whole column, a scalar needs one
     row.
 
@@ -222,11 +212,7 @@ class Table:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
             text = file.read()
         delimiter = "\t" if path.lower().endswith((".tab", ".tsv")) else ","
-        rows = [
-            [cell.strip() for cell in row]
-            for row in csv.reader(io.StringIO(text), delimiter=delimiter)
-            if row
-        ]
+        rows = ([cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), delimiter=delimiter))
         self._rows = [row for row in rows if any(row)]
         if not self._rows:
             raise ValueError("the file is empty")
@@ -259,12 +245,8 @@ class Table:
             return self._header.index(key)
         if key.isdigit() and int(key) < width:
             return int(key)
-        raise BadOutput(
-            f"expected column '{key}', found {', '.join(self._header[:8]) or f'{width} without header'}"
-        )
-
-    def close(self) -> None:
-        pass
+        found = some_of(self._header) or f"{width} without header"
+        raise BadOutput(f"expected column '{key}', found {found}")
 
 
 def _is_number(cell: str) -> bool:
@@ -275,10 +257,12 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-class Hdf5:
+class Hdf5(Document):
     """Any HDF5 file; `key` is the path of a dataset, or may be left out when the root holds only one."""
 
     def __init__(self, path: str) -> None:
+        from merlin.shards.format.foreign_hdf5 import ForeignFile  # h5py and its filters
+
         self._file = ForeignFile(path)
 
     def get(self, field: PlannedField) -> Any:
@@ -294,14 +278,14 @@ class Hdf5:
         key = field.key or (names[0] if len(names) == 1 else "")
         node = self._file.dataset(key) if key else None
         if node is None:
-            raise BadOutput(f"expected a dataset '{key}', found {', '.join(names[:8]) or 'nothing'}")
+            raise BadOutput(f"expected a dataset '{key}', found {some_of(names) or 'nothing'}")
         return node.asstr()[()] if field.is_text and h5py.check_string_dtype(node.dtype) else node[()]
 
     def close(self) -> None:
         self._file.close()
 
 
-class Text:
+class Text(Document):
     """Any text file, searched with the field's `regex`: the first match counts; for a series, every match.
 
     The value is the first group, or the whole match if the expression has no group. A text field without
@@ -324,11 +308,8 @@ class Text:
             raise BadOutput(f"expected a match of '{field.regex}', found none")
         return match.group(group)
 
-    def close(self) -> None:
-        pass
 
-
-_OPENERS: dict[str, Any] = {
+_OPENERS: dict[str, type[Document]] = {
     "regex": Text,
     ".json": Json,
     ".npy": Npy,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from merlin.plan.plan import PlannedField, StepInstance
-from merlin.shards.writing.check import castable, shape_mismatch
+from merlin.shards.writing.check import castable, shape_mismatch, some_of
 from merlin.shards.writing.piece import Piece, convert_rows
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def output_rows(column: PlannedField, outputs: Outputs, num_tasks: int) -> Array
     """The function's array for a field, or why there is none."""
     name = column.output or column.name
     if name not in outputs:
-        found = ", ".join(sorted(outputs)[:8]) or "nothing"
-        return f"expected an output '{name}', found {found}"
+        return f"expected an output '{name}', found {some_of(sorted(outputs)) or 'nothing'}"
     try:
         values = np.asarray(outputs[name])
     except ValueError:
