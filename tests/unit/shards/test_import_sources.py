@@ -153,6 +153,19 @@ def test_csv_without_titles_and_series_of_columns(tmp_path):
     assert source.facts("p*").shape == (2,) and read(source, "p*", 0, 2).tolist() == [[1, 2], [3, 4]]
 
 
+def test_rows_of_tables_as_other_programs_write_them(tmp_path):
+    (tmp_path / "a.tsv").write_text('x\tname\n1\t"a\tb ""c"""\n\t\n2\t#1 new\n3\t"two\nlines"\n')
+    source = opened(tmp_path / "a.tsv")
+    assert read(source, "x", 0, 3).tolist() == [1, 2, 3]
+    assert list(read(source, "name", 0, 3)) == ['a\tb "c"', "#1 new", "two\nlines"]
+    assert source.place("name", 2) == f"{tmp_path / 'a.tsv'}:5:3: row 2, 'name'"
+    (tmp_path / "b.csv").write_bytes(b"x,y\r1,2\r3,4\r")
+    assert read(opened(tmp_path / "b.csv"), "y", 0, 2).tolist() == [2, 4]
+    (tmp_path / "c.csv").write_text('x,y\n1,"2\n3,4\n')
+    with pytest.raises(ShardError, match=r"c\.csv:2: a quote is not closed"):
+        opened(tmp_path / "c.csv")
+
+
 def test_bad_cells_are_reported_with_line_and_column(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n3,n/a\n4,\n")
     source = opened(tmp_path / "a.csv")

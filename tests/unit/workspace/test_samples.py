@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.errors import SamplesError
+from merlin.workspace.new_samples import write_rows
 from merlin.workspace.samples import check_samples, open_samples, save_samples
 from merlin.workspace.samples_table import SamplesTable
 
@@ -111,6 +112,27 @@ def test_whatever_the_csv_module_quotes_comes_back(tmp_path_factory, rows):
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows(rows)
     table = open_samples(path, LABELS)
     assert table.text_rows(0, table.num) == rows
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tab"])
+@given(
+    rows=st.lists(
+        st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\0"))] * 2), min_size=1
+    )
+)
+def test_text_comes_back_from_a_file_of_new_rows(tmp_path_factory, suffix, rows):
+    folder = tmp_path_factory.mktemp("written")
+    np.save(folder / "old.npy", np.array([("a", "b"), *rows]))
+    write_rows(folder / f"new{suffix}", open_samples(folder / "old.npy", LABELS), 0)
+    table = open_samples(folder / f"new{suffix}", LABELS)
+    assert table.text_rows(1, table.num) == [(a.rstrip("\0"), b.rstrip("\0")) for a, b in rows]
+
+
+def test_lines_may_end_as_old_programs_end_them(tmp_path):
+    (tmp_path / "s.csv").write_bytes(b"X0,X1\r1,2\r3,4\r")
+    table = open_samples(tmp_path / "s.csv", LABELS)
+    check_samples(table)
+    assert table.text_rows(0, 2) == [("1", "2"), ("3", "4")]
 
 
 @pytest.mark.parametrize(
