@@ -102,6 +102,19 @@ def test_a_killed_export_goes_on(data: Path, tmp_path: Path, to: str, held: str)
     ]
 
 
+def test_an_export_says_that_one_of_its_processes_died(data: Path, tmp_path: Path) -> None:
+    command = ("export", data / "set", "--to", "webdataset", "--samples-per-file", 20, "--workers", 2)
+    process = begin(tmp_path, "samples-000030.tar", *command, "--out", tmp_path / "cut", "--json")
+    done = tmp_path / "cut" / ".export" / "files.jsonl"
+    wait_until(lambda: done.exists() and done.read_bytes().count(b"\n") >= 5, process)
+    workers = [
+        pid for pid in children(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(workers[0], signal.SIGKILL)
+    assert process.wait(60) == 1
+    wait_until(lambda: not any(map(is_alive, workers)), lambda: "for the other process to end")
+
+
 def test_a_killed_import_goes_on(data: Path, tmp_path: Path) -> None:
     command = ("import", data / "a.npz", "--schema", data / "schema.yaml", "--out", tmp_path / "set")
     process = begin(tmp_path, "shard_00005.h5", *command)
