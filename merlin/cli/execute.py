@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from merlin.base.text import count, duration
-from merlin.cli.output import flush, print_json, print_table, remark
+from merlin.cli.output import flush, print_table, remark
 from merlin.errors import ExecutionError, command_line
 from merlin.execution.events import RunSummary
 from merlin.status.snapshot import take_snapshot
 from merlin.workspace.directory import Workspace
+
+if TYPE_CHECKING:
+    from merlin.execution.conductor import RunOptions
 
 COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 MAX_GROUPS = 3  # of failures shown at the end
@@ -21,35 +24,14 @@ EXIT_INTERRUPTED = 130
 _LIMITS = ("max_failures:", "canary:")
 
 
-def execute(workspace: Workspace, *, num_workers: int | None, as_json: bool) -> int:
-    """Run what is missing in `workspace`, whose path was printed, and print a report; returns the exit code.
+def run_to_end(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
+    """Run what is missing in `workspace`, with a display; returns the report.
 
-    0 when every task ended ok, 1 when one failed, was skipped or is missing, 130 after Ctrl-C.
+    Its exit code is 0 when every task ended ok, 1 when one failed, was skipped or is missing, 130 after Ctrl-C.
     """
-    report = run_to_end(workspace, num_workers=num_workers)
-    if as_json:
-        print_json(report)
-    else:
-        show_report(report, names_workspace=False)
-    return int(report["exit_code"])
-
-
-def run_to_end(
-    workspace: Workspace,
-    *,
-    num_workers: int | None,
-    failed: bool = False,
-    steps: Sequence[str] = (),
-    max_failures: float | None = None,
-) -> dict[str, Any]:
-    """Run what is missing in `workspace`, with a display; returns the report."""
     from merlin.cli.progress import choose_display
-    from merlin.execution.conductor import RunOptions
     from merlin.execution.embedded import run_embedded
 
-    options = RunOptions(
-        workers=num_workers, redo_failed=failed, steps=tuple(steps) or None, max_failures=max_failures
-    )
     try:
         with choose_display() as display:
             summary = run_embedded(workspace, options, display)
@@ -65,19 +47,10 @@ def has_work(workspace: Workspace, *, failed: bool) -> bool:
     return bool(totals.missing or (failed and totals.failed + totals.skipped))
 
 
-def run_the_rest(
-    workspace: Workspace,
-    *,
-    num_workers: int | None,
-    failed: bool,
-    steps: Sequence[str],
-    max_failures: float | None,
-) -> dict[str, Any]:
+def run_the_rest(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
     """`run_to_end`, unless nothing is left to run; then the report has a note that says so."""
-    if has_work(workspace, failed=failed):
-        return run_to_end(
-            workspace, num_workers=num_workers, failed=failed, steps=steps, max_failures=max_failures
-        )
+    if has_work(workspace, failed=options.redo_failed):
+        return run_to_end(workspace, options)
     totals = take_snapshot(workspace).totals
     numbers = {key: getattr(totals, key) for key in COUNTS}
     summary = RunSummary(**numbers, stop_reason="", seconds=0.0, per_step={})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from merlin.workspace.directory import Workspace, members, open_workspace, shown
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
+    from merlin.execution.conductor import RunOptions
     from merlin.spec.load import Spec
     from merlin.workspace.options import StudyOptions
 
@@ -147,28 +148,18 @@ def to_restart(opened: Workspace, *, failed: bool) -> list[Workspace]:
 
 
 def restart_all(
-    studies: Sequence[Workspace],
-    config: Config | None,
-    *,
-    num_workers: int | None,
-    as_json: bool,
-    failed: bool,
-    steps: Sequence[str],
-    max_failures: float | None = None,
+    studies: Sequence[Workspace], config: Config | None, options: RunOptions, *, as_json: bool
 ) -> int:
     """Run or publish what is missing, study by study, and report; returns the largest exit code."""
     reports: list[dict[str, Any]] = []
-    show: Callable[[dict[str, Any]], None]
     show = execute.show_report if config is None else publishing.show_report
     for study in studies:
         if config is None:
             publishing.refuse_published(study)
-            report = execute.run_the_rest(
-                study, num_workers=num_workers, failed=failed, steps=steps, max_failures=max_failures
-            )
+            report = execute.run_the_rest(study, options)
         else:
             command = command_line("run-workers", study.path)
-            report = publishing.hand_over(study, config, workers_command=command, failed=failed, steps=steps)
+            report = publishing.hand_over(study, config, options, workers_command=command)
         reports.append(report)
         if not as_json:
             show(report)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from merlin.base.text import count
-from merlin.cli.output import flush, print_json, remark
+from merlin.cli.output import flush, remark
 from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError, command_line
@@ -15,6 +14,9 @@ from merlin.ledger.replay import replay
 from merlin.status.snapshot import is_published
 from merlin.views.live import ask_workers
 from merlin.workspace.directory import Workspace
+
+if TYPE_CHECKING:
+    from merlin.execution.conductor import RunOptions
 
 
 def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config | None:
@@ -58,33 +60,19 @@ def refuse_published(workspace: Workspace) -> None:
         )
 
 
-def publish(workspace: Workspace, config: Config, *, workers_command: str, as_json: bool) -> int:
-    """Hand the study to workers and print a report; returns the exit code. `workers_command` starts some workers.
-
-    0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
-    """
-    report = hand_over(workspace, config, workers_command=workers_command)
-    if as_json:
-        print_json(report)
-    else:
-        show_report(report)
-    return int(report["exit_code"])
-
-
 def hand_over(
-    workspace: Workspace,
-    config: Config,
-    *,
-    workers_command: str,
-    failed: bool = False,
-    steps: Sequence[str] = (),
+    workspace: Workspace, config: Config, options: RunOptions, *, workers_command: str
 ) -> dict[str, Any]:
-    """Hand the study to workers; returns what was published, who is there to do it, and the next commands."""
+    """Hand the study to workers; returns what was published, who is there to do it, and the next commands.
+
+    The exit code is 0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
+    `workers_command` starts some workers.
+    """
     from merlin.execution.distributed.open_study import open_study  # runs on this machine do not need it
     from merlin.views.queues import unserved_queues
 
     try:
-        opened = open_study(workspace, config, redo_failed=failed, steps=tuple(steps) or None)
+        opened = open_study(workspace, config, redo_failed=options.redo_failed, steps=options.steps)
     except ExecutionError:
         remark(f"publish it again with: {command_line('restart', workspace.path)}")
         raise

@@ -49,6 +49,7 @@ def restart(
     """
     from merlin.cli.extending import restart_all, to_restart
     from merlin.cli.publishing import broker_for
+    from merlin.execution.conductor import RunOptions
     from merlin.workspace.directory import open_workspace
 
     if steps and not failed:
@@ -65,14 +66,5 @@ def restart(
     for study in studies:
         if study.samples_may_change:
             study.samples()  # refuses now what the first chunk would refuse later
-    sys.exit(
-        restart_all(
-            studies,
-            config,
-            num_workers=num_workers,
-            as_json=as_json,
-            failed=failed,
-            steps=steps,
-            max_failures=limit,
-        )
-    )
+    options = RunOptions(workers=num_workers, redo_failed=failed, steps=steps or None, max_failures=limit)
+    sys.exit(restart_all(studies, config, options, as_json=as_json))

@@ -22,10 +22,11 @@ from merlin.cli.options import (
     spec_options,
     workers_option,
 )
-from merlin.cli.output import remark, warn
+from merlin.cli.output import print_json, remark, warn
 from merlin.errors import command_line
 
 if TYPE_CHECKING:
+    from merlin.config.model import Config
     from merlin.spec.load import Spec
     from merlin.workspace.directory import Workspace
     from merlin.workspace.options import StudyOptions
@@ -64,9 +65,8 @@ def run(
     With --extend, the number of samples that SPEC says is the one to reach: only the new ones run, in
     WORKSPACE/extensions, and the data sets of WORKSPACE get their rows. If there are none, exits with 0.
     """
-    from merlin.cli.execute import execute
     from merlin.cli.extending import extend
-    from merlin.cli.publishing import broker_for, publish
+    from merlin.cli.publishing import broker_for
     from merlin.execution.try_import import import_warnings
     from merlin.workspace.checking import load_checked
     from merlin.workspace.local_launcher import launch_warnings
@@ -90,11 +90,8 @@ def run(
         from merlin.cli.dry import write_scripts
 
         sys.exit(write_scripts(workspace, as_json=as_json))
-    if config is not None:
-        start_workers = command_line("run-workers", spec, *(("--vars", *assignments) if assignments else ()))
-        sys.exit(publish(workspace, config, workers_command=start_workers, as_json=as_json))
-    remark(f"workspace {workspace.path}")
-    sys.exit(execute(workspace, num_workers=num_workers, as_json=as_json))
+    start_workers = command_line("run-workers", spec, *(("--vars", *assignments) if assignments else ()))
+    sys.exit(_carry_out(workspace, config, num_workers, start_workers, as_json))
 
 
 def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspace:
@@ -115,3 +112,24 @@ def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspac
     if is_moved:
         remember(Path(spec.path), workspace.path.parent, os.environ)
     return workspace
+
+
+def _carry_out(
+    workspace: Workspace, config: Config | None, num_workers: int | None, start_workers: str, as_json: bool
+) -> int:
+    """Run the study here or publish it, and report; returns the exit code."""
+    from merlin.cli import execute, publishing
+    from merlin.execution.conductor import RunOptions
+
+    if config is None:
+        remark(f"workspace {workspace.path}")
+        report = execute.run_to_end(workspace, RunOptions(workers=num_workers))
+    else:
+        report = publishing.hand_over(workspace, config, RunOptions(), workers_command=start_workers)
+    if as_json:
+        print_json(report)
+    elif config is None:
+        execute.show_report(report, names_workspace=False)
+    else:
+        publishing.show_report(report)
+    return int(report["exit_code"])
