@@ -58,7 +58,7 @@ class Field:
 
     @property
     def item_bytes(self) -> int:
-        """Of one sample, or of one item of a ragged field; text counts as references."""
+        """Bytes of one sample, or of one item of a ragged field; a text counts as a reference."""
         return self.value_dtype.itemsize * prod(self.shape)
 
     @property
@@ -88,7 +88,7 @@ class Field:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Of a number, or of a series, as columns of a matrix."""
+        """What a number, or a series, is called as columns of a matrix."""
         return column_names(self.name, self.shape)
 
 

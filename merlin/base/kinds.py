@@ -17,7 +17,7 @@ class Kind:
     items_are_vectors: bool = False  # the only axis of an item is one of channels
 
     def has_layout(self, letters: str) -> bool:
-        """Whether the letters are those of its axes, each once, in any order."""
+        """Return whether the letters are those of its axes, each once, in any order."""
         return bool(self.spatial) and sorted(letters) in (sorted(self.spatial), sorted(self.spatial + "c"))
 
 

@@ -83,7 +83,7 @@ def _member(graph: str, block: FieldBlock, role: str, member: Values, fill: Fill
 
 
 def _split(shape: tuple[int | None, ...]) -> tuple[bool, tuple[int, ...]]:
-    """Whether the first axis has any length, and the sizes of the others."""
+    """Return whether the first axis has any length, and the sizes of the others."""
     return shape[:1] == (None,), tuple(size for size in shape if size is not None)
 
 

@@ -31,7 +31,7 @@ def shuffle_filters(shuffle: str) -> list[Filter]:
 
 
 def has_compressor(number: int, options: Options) -> bool:
-    """Whether a filter changes the number of bytes; the one that shuffles bits may have a compressor inside."""
+    """Return whether a filter changes the number of bytes; the one that shuffles bits may have a compressor inside."""
     if number == _BITS:
         return len(options) > 4 and options[4] != 0
     return number != _BYTES

@@ -59,7 +59,7 @@ class Column:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Of a number, or of a series, as columns of a matrix."""
+        """What a number, or a series, is called as columns of a matrix."""
         return column_names(self.name, self.shape)
 
 

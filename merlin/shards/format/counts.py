@@ -37,7 +37,7 @@ class Counts:
 
 
 def counts_of(directory: Path) -> Counts | None:
-    """As the manifest of a finished data set says, which is not proven here; None if there is none to be read."""
+    """Return the counts in the manifest of a data set, which is not proven here; None if there is no readable one."""
     try:
         return Counts(**json.loads((directory / MANIFEST_NAME).read_bytes())["counts"])
     except (OSError, ValueError, KeyError, TypeError):

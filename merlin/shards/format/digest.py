@@ -30,12 +30,12 @@ def block_rows(row_bytes: int) -> int:
 
 
 def digest_bytes(data: Any) -> str:
-    """Of anything with a buffer of bytes."""
+    """Return the digest of anything with a buffer of bytes."""
     return blake3(data).hexdigest()
 
 
 def digest_file_ranges(descriptor: int, ranges: Iterable[tuple[int, int]]) -> str:
-    """Of the bytes [lo, hi) of an open file, one range after the other; shorter where the file ends."""
+    """Return the digest of the bytes [lo, hi) of an open file, range after range; a range ends where the file ends."""
     state = blake3()
     for lo, hi in ranges:
         while lo < hi and (data := os.pread(descriptor, min(1 << 20, hi - lo), lo)):
@@ -80,7 +80,7 @@ def digest_array(block: np.ndarray[Any, Any]) -> str:
 
 
 def is_wide(block: np.ndarray[Any, Any]) -> bool:
-    """Whether the rows of a block have digests of their own."""
+    """Return whether the rows of a block have digests of their own."""
     return block.dtype.kind != "O" and len(block) > 0 and block.nbytes // len(block) >= WIDE_BYTES
 
 
@@ -108,7 +108,7 @@ class BlockDigest:
                 self._row, self._left = blake3(), self._row_bytes
 
     def hexdigest(self) -> str:
-        """Of what was added; a row that has not ended is no part of it, so that it is no block's digest."""
+        """Return the digest of the rows that were added; a row that has not ended is no part of it."""
         return self._state.hexdigest()
 
 

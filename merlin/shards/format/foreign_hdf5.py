@@ -42,7 +42,7 @@ class ForeignFile:
         return found
 
     def dataset(self, path: str) -> h5py.Dataset | None:
-        """As `find`; None for what is no data set."""
+        """Return the data set at a path; None if there is none."""
         found = self.find(path)
         return found if isinstance(found, h5py.Dataset) else None
 
@@ -50,7 +50,7 @@ class ForeignFile:
         return isinstance(self.find(path), h5py.Group)
 
     def is_outside(self, path: str) -> bool:
-        """Whether this is a link that is not followed."""
+        """Return whether this is a link to another file, which is not followed."""
         try:
             self.find(path)
         except ValueError:

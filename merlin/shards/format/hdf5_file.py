@@ -1,7 +1,7 @@
 """New HDF5 files on disks that may be full.
 
 Where a write fails, the HDF5 library may end the process when it closes the file, or later, when the process ends. So
-the library never hears of it: its bytes go through `_Storage`, which keeps the first error for whoever writes the file.
+the library gets no error: its bytes go through `_Storage`, which keeps the first error for whoever writes the file.
 """
 
 from __future__ import annotations

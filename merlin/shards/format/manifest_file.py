@@ -176,7 +176,7 @@ class DataSet:
     virtual: FileEntry = FileEntry()
 
     def study_id_of(self, row: int) -> str:
-        """Of the study that makes a row: the one that the data set began with, or an extension."""
+        """Return the id of the study that makes a row: the one that the data set began with, or an extension."""
         for part in self.parts:
             if part.lo <= row < part.hi:
                 return str(part.study.get("study_id", ""))

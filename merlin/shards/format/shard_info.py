@@ -55,7 +55,7 @@ class DatasetInfo:
 
     @property
     def digest(self) -> str:
-        """Of the content: equal values have equal digests, however they are stored."""
+        """Digest of the content: equal values have equal digests, however they are stored."""
         return combine(self.dtype, self.shape, self.blocks)
 
 
@@ -75,7 +75,7 @@ class ShardInfo:
 
     @property
     def content_digest(self) -> str:
-        """Of all values; independent of host, time, attempts, layout and compression."""
+        """Digest of all values; independent of host, time, attempts, layout and compression."""
         content = [d for d in self.datasets if not d.name.startswith(PROVENANCE)]
         return combine([(d.name, d.digest) for d in sorted(content, key=lambda d: d.name)])
 
@@ -103,7 +103,7 @@ class ShardInfo:
 
     @property
     def info_digest(self) -> str:
-        """Of the sidecar's text."""
+        """Digest of the sidecar's text."""
         return digest_bytes(self.to_json().encode())
 
 

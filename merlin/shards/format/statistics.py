@@ -111,12 +111,12 @@ def side_by_side(block: Array, period: int) -> Iterator[Array]:
     """
     flat = block.reshape(-1)
     width = period * max(1, _WIDTH // period)
-    whole = len(flat) // width * width
+    full = len(flat) // width * width
     step = width * min(_MAX_ROWS, max(_MIN_ROWS, _CACHED_BYTES // (flat.dtype.itemsize * width)))
-    for lo in range(0, whole, step):
-        yield flat[lo : min(lo + step, whole)].reshape(-1, width)
-    if whole < len(flat):
-        yield flat[whole:].reshape(1, -1)
+    for lo in range(0, full, step):
+        yield flat[lo : min(lo + step, full)].reshape(-1, width)
+    if full < len(flat):
+        yield flat[full:].reshape(1, -1)
 
 
 class Accumulator:

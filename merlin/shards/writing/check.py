@@ -1,4 +1,4 @@
-"""Whether a value fits its field: shape, dtype, range and finiteness, with causes a user can act on."""
+"""Check that values fit their field: shape, dtype, range and finiteness, with causes that a user can act on."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def shape_mismatch(field: Field, found: tuple[int, ...]) -> str:
 
 
 def fits(field: Field, shape: tuple[int, ...]) -> bool:
-    """Whether this is the shape of one sample."""
+    """Return whether this is the shape of one sample."""
     return (len(shape) == field.ndim and shape[1:] == field.shape) if field.ragged else shape == field.shape
 
 

@@ -120,7 +120,7 @@ def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str
 
 
 def _row_bytes(columns: list[PlannedField]) -> int:
-    """Of one task's values, as far as they are known beforehand."""
+    """Return the bytes of one task's values, as far as they are known beforehand."""
     dense = [column for column in columns if not (column.ragged or column.is_text)]
     return sum(c.value_dtype.itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in dense)
 

@@ -72,12 +72,12 @@ class ColumnSpec:
 
     @property
     def is_raw(self) -> bool:
-        """Whether its bytes are written past the library."""
+        """Return whether its bytes are written past the library."""
         return not self.is_text and (self.codec.is_none or 0 in self.shape)
 
     @property
     def is_large(self) -> bool:
-        """Whether its bytes begin at a large page."""
+        """Return whether its bytes begin at a large page."""
         return self.is_raw and self.shape[0] * self.row_bytes >= _LARGE_BYTES
 
 
@@ -143,7 +143,7 @@ def _open(path: Path, mode: str, threshold: int, interval: int) -> NewFile:
 
 
 def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
-    """As `node.attrs.update` does it, in a fraction of the time: nothing is replaced, so no temporary names."""
+    """Do what `node.attrs.update` does in a fraction of the time: nothing is replaced, so no temporary names."""
     for name, value in attributes.items():
         data = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
         kind = h5py.h5t.py_create(data.dtype, logical=True)

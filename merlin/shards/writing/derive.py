@@ -148,11 +148,11 @@ def misfit(field: PlannedField, result: Result) -> str:
     if found.shape[1:] != field.shape:
         return shape_mismatch(field, found.shape[1:])
     wanted = field.value_dtype
-    if not castable(found.dtype, wanted) and not (wanted.kind in "iu" and _is_whole(found)):
+    if not castable(found.dtype, wanted) and not (wanted.kind in "iu" and _are_integers(found)):
         return f"expected dtype {wanted.name}, found {found.dtype.name}"
     return ""
 
 
-def _is_whole(values: Array) -> bool:
-    """Whether these are whole numbers that became floats because some are undefined."""
+def _are_integers(values: Array) -> bool:
+    """Return whether these are integers that became floats because some are undefined."""
     return values.dtype.kind == "f" and bool((np.isnan(values) | (values % 1 == 0)).all())

@@ -1,4 +1,4 @@
-"""Evaluate expressions over whole columns: one value per sample, as if each were evaluated by itself.
+"""Evaluate expressions over columns: one value per sample, as if each were evaluated by itself.
 
 Numbers are computed as float64 or int64, whatever their columns hold. What cannot be computed is *undefined*: the
 logarithm of a negative number, the maximum of no items, anything that uses NaN. A comparison with something

@@ -82,7 +82,7 @@ def find_file(directory: str, pattern: str) -> str:
 
 
 def _is_file(path: str) -> bool:
-    """Whether it can be read to an end, which a pipe cannot; pathlib costs more than parsing a small file."""
+    """Return whether this is a regular file, and no pipe that may never end; pathlib costs more than parsing it."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
@@ -116,7 +116,7 @@ def _one_line(error: Exception) -> str:
 
 
 class Json(Document):
-    """A JSON document; `key` is a dotted path, integers index lists, no key means the whole document."""
+    """A JSON document; `key` is a dotted path, integers index lists, no key means all of it."""
 
     def __init__(self, path: str) -> None:
         with open(path, "rb", buffering=0) as file:
@@ -202,10 +202,10 @@ class Npz(Document):
 
 
 class Table(Document):
-    """Delimited text: `key` is a column's header or index; a series is the whole column, a scalar needs one
+    """Delimited text: `key` is a column's header or index; a series is all of a column, a scalar needs one
     row.
 
-    Without `key`: the only column, or for a two-dimensional field the whole table.
+    Without `key`: the only column, or for a two-dimensional field all of the table.
     """
 
     def __init__(self, path: str) -> None:
@@ -288,8 +288,8 @@ class Hdf5(Document):
 class Text(Document):
     """Any text file, searched with the field's `regex`: the first match counts; for a series, every match.
 
-    The value is the first group, or the whole match if the expression has no group. A text field without
-    `regex` is the whole file.
+    The value is the first group, or all of the match if the expression has no group. A text field without
+    `regex` is all of the file.
     """
 
     def __init__(self, path: str) -> None:

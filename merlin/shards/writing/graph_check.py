@@ -1,4 +1,4 @@
-"""Whether the members of a graph fit together, sample by sample."""
+"""Check that the members of a graph fit together, sample by sample."""
 
 from __future__ import annotations
 

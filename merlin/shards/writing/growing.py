@@ -1,6 +1,6 @@
 """Data sets that grow: each study adds its part, the one they began with and then its extensions in order.
 
-A part is what a study's rows put into the manifest, as if they were the whole data set; the manifest is the parts
+A part is what a study's rows put into the manifest, as if they were all of the data set; the manifest is the parts
 merged. A manifest of several parts lists under `parts` what merging would lose, so that each can be taken out
 again and replaced when its study runs again. Parts are merged in the order of their rows, and only as far as their
 rows follow each other: while a study is not finished, the parts behind it wait.
@@ -145,7 +145,7 @@ def _part(data: DataSet, known: PartInfo) -> DataSet:
 
 
 def _remembered(part: DataSet) -> PartInfo:
-    """What of a part cannot be told from the merged manifest."""
+    """Return what of a part the merged manifest does not say."""
     return PartInfo(
         workspace=_place(part),
         rows=rows_of(part),

@@ -78,7 +78,7 @@ def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> Non
 def make_part(
     workspace: Workspace, manifest_instance: StepInstance, describe: Describe | None = None
 ) -> DataSet:
-    """What this study's rows put into the manifest, as if they were the whole data set.
+    """What this study's rows put into the manifest, as if they were all of the data set.
 
     `describe` gives the description of a shard; by default shards that are not as they should be are written again.
     """
@@ -144,7 +144,7 @@ def _current(
 
 
 def _holds(info: ShardInfo, present: Array) -> bool:
-    """Whether the shard's rows and the filtered ones are together exactly these, told by the digest of its rows."""
+    """Return whether the shard's rows and the filtered ones are together exactly these, by the digest of its rows."""
     filtered = _filtered_rows(info)
     if not np.isin(filtered, present).all():
         return False
