@@ -17,10 +17,10 @@ MAX_LINES = 8  # of a difference that are shown
 _FREE = frozenset(
     {
         "description", "queue", "max_retries", "retry_delay_s", "timeout_s", "max_failures", "canary",
-        "crash_limit", "resources", "fresh_shell", "feeds", "same_workspaces",
+        "crash_limit", "resources", "fresh_shell", "feeds", "same_workspaces", "num_tasks", "aggregate",
     }
 )  # fmt: skip
-_FREE_OF_AGGREGATES = frozenset({"cleanup", "needed_by", "level"})
+_FREE_OF_AGGREGATES = frozenset({"cleanup", "needed_by", "level", "fields"})
 _FREE_OF_FIELDS = frozenset({"description", "level"})
 
 
@@ -51,11 +51,21 @@ def differences(old: Plan, new: Plan) -> list[Difference]:
 
 
 def _texts(plan: Plan, spec_root: str) -> dict[str, dict[str, Any]]:
-    """What counts of every instance, wherever the spec lies."""
-    return {
-        instance.id: _anywhere({k: v for k, v in asdict(instance).items() if k not in _FREE}, spec_root)
-        for instance in _making_rows(plan)
-    }
+    """Everything of each instance that shapes its rows, by what it is called, wherever the spec lies."""
+    return {one.id: _anywhere(_parts(asdict(one)), spec_root) for one in _making_rows(plan)}
+
+
+def _parts(instance: dict[str, Any]) -> dict[str, Any]:
+    aggregate = instance["aggregate"]
+    free = _FREE | {"edges"} if instance["kind"] == StepKind.MANIFEST else _FREE
+    parts = {key: value for key, value in instance.items() if key not in free}
+    if instance["kind"] == StepKind.AGGREGATE and aggregate:
+        parts |= {key: value for key, value in aggregate.items() if key not in _FREE_OF_AGGREGATES}
+        for field in aggregate["fields"]:
+            name = field["name"]
+            parts[f"field {name}"] = "there"
+            parts |= {f"{k} of field {name}": v for k, v in field.items() if k not in _FREE_OF_FIELDS}
+    return parts
 
 
 def _making_rows(plan: Plan) -> list[StepInstance]:
@@ -86,35 +96,13 @@ def _anywhere(value: Any, spec_root: str) -> Any:
 
 
 def _of_instance(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
-    for key in old:
-        is_free = key in ("num_tasks", "aggregate") or (key == "edges" and old["kind"] == StepKind.MANIFEST)
-        if is_free or old[key] == new[key]:
-            continue
-        yield Difference(old["step"], f"{key} of {old['id']}: {_changed(old[key], new[key])}")
-    if old["kind"] == StepKind.AGGREGATE and old["aggregate"] and new["aggregate"]:
-        for place, was, is_now in _of_aggregate(old["aggregate"], new["aggregate"]):
-            yield Difference(old["step"], f"{place} of {old['id']}: {_changed(was, is_now)}")
-
-
-def _of_aggregate(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(what, before, now) of everything that shapes a data set."""
-    for key in old:
-        if key != "fields" and key not in _FREE_OF_AGGREGATES and old[key] != new[key]:
-            yield key, old[key], new[key]
-    ours = {field["name"]: field for field in old["fields"]}
-    theirs = {field["name"]: field for field in new["fields"]}
-    for name in dict.fromkeys((*ours, *theirs)):
-        was, is_now = ours.get(name), theirs.get(name)
-        if was is None or is_now is None:
-            yield (
-                f"field {name}",
-                "not there" if was is None else "there",
-                "gone" if is_now is None else "new",
-            )
-            continue
-        for key in was:
-            if key not in _FREE_OF_FIELDS and was[key] != is_now[key]:
-                yield f"{key} of field {name}", was[key], is_now[key]
+    for part in dict.fromkeys((*old, *new)):
+        if part not in old or part not in new:
+            if part.startswith("field "):  # what the field is does not matter then
+                now = "'not there', now 'new'" if part in new else "'there', now 'gone'"
+                yield Difference(old["step"], f"{part} of {old['id']}: {now}")
+        elif old[part] != new[part]:
+            yield Difference(old["step"], f"{part} of {old['id']}: {_changed(old[part], new[part])}")
 
 
 def _changed(old: Any, new: Any) -> str:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from merlin.base.document.findings import NOWHERE, Findings, SourceText
 from merlin.base.document.tree import Entry, parse, to_data
@@ -81,57 +81,55 @@ class Spec:
         return hashlib.sha256(self.expanded_yaml().encode()).hexdigest()
 
 
-def load_spec(
-    path: str | os.PathLike[str],
-    *,
-    variables: Mapping[str, str] | None = None,
-    samples_file: str | None = None,
-    parameters: Collection[str] | None = None,
-    allow_undefined: bool = False,
-) -> Spec:
-    """Read a spec. `variables` are those of --vars, `samples_file` replaces merlin.samples.file,
-    `parameters` are the names that a generator puts in place of global.parameters, and with `allow_undefined` a
-    $(NAME) that nothing defines is a warning.
+class HowToRead(TypedDict, total=False):
+    """What the command line says about a spec."""
 
-    Raises SpecError with every finding if one of them is an error.
-    """
-    spec, diagnostics = check_spec(
-        path,
-        variables=variables,
-        samples_file=samples_file,
-        parameters=parameters,
-        allow_undefined=allow_undefined,
-    )
+    variables: Mapping[str, str] | None  # --vars
+    samples_file: str | None  # replaces merlin.samples.file
+    parameters: Collection[str] | None  # names that a generator puts in place of global.parameters
+    allow_undefined: bool  # a $(NAME) that nothing defines is a warning
+
+
+def load_spec(path: str | os.PathLike[str], **how: Unpack[HowToRead]) -> Spec:
+    """Read a spec. Raises SpecError with every finding if one of them is an error."""
+    spec, diagnostics = check_spec(path, **how)
     if spec is None:
         raise SpecError(diagnostics)
     return spec
 
 
 def check_spec(
-    path: str | os.PathLike[str],
-    *,
-    variables: Mapping[str, str] | None = None,
-    samples_file: str | None = None,
-    parameters: Collection[str] | None = None,
-    allow_undefined: bool = False,
+    path: str | os.PathLike[str], **how: Unpack[HowToRead]
 ) -> tuple[Spec | None, list[Diagnostic]]:
-    """The spec, or None if it has errors, with all findings; errors first, then by place. See `load_spec`."""
+    """The spec, or None if it has errors, with all findings; errors first, then by place."""
     # pydantic is only worth its start-up time once there is a spec
     from merlin.base.document.validation import validate_as
     from merlin.spec.model import Document
 
     findings = Findings(os.fspath(path))
-    reading = _read_tree(Path(path), variables or {}, samples_file, findings)
+    reading = _read_tree(Path(path), how.get("variables") or {}, how.get("samples_file"), findings)
     if reading is None:
         return None, findings.sorted()
     text, tree, expansion = reading
+    parameters, allow_undefined = how.get("parameters"), how.get("allow_undefined", False)
     known = expansion if parameters is None else _with_parameters(expansion, parameters)
     check(SourceText(findings.file, text), tree, known, findings, allow_undefined=allow_undefined)
     document = validate_as(Document, fill(to_data(expansion.tree)), expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:
         return None, diagnostics
-    return _spec(Path(path), text, document, tree, expansion, diagnostics), diagnostics
+    spec = Spec(
+        path=Path(os.path.abspath(path)),  # noqa: PTH100 - links in the path are kept, as $(SPECROOT) shows it
+        text=text,
+        document=document,
+        variables=expansion.variables,
+        sources=list(document.env.sources),
+        dependencies=document.env.dependencies,
+        warnings=diagnostics,
+        tree=tree,
+        expanded=expansion.tree,
+    )
+    return spec, diagnostics
 
 
 def _with_parameters(expansion: Expansion, names: Collection[str]) -> Expansion:
@@ -206,22 +204,6 @@ def _read_tree(
     if samples_file is not None:
         tree = _with_samples_file(tree, samples_file, findings)
     return text, tree, expand(tree, findings)
-
-
-def _spec(
-    path: Path, text: str, document: Document, tree: Entry, expansion: Expansion, warnings: list[Diagnostic]
-) -> Spec:
-    return Spec(
-        path=Path(os.path.abspath(path)),  # noqa: PTH100 - links in the path are kept, as $(SPECROOT) shows it
-        text=text,
-        document=document,
-        variables=expansion.variables,
-        sources=list(document.env.sources),
-        dependencies=document.env.dependencies,
-        warnings=warnings,
-        tree=tree,
-        expanded=expansion.tree,
-    )
 
 
 def _read(path: Path, findings: Findings) -> str | None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from merlin.base.document.findings import Findings, Place, SourceText
 from merlin.base.document.tokens import TOKEN
 from merlin.base.document.tree import Entry
+from merlin.base.kinds import ROLES
 from merlin.spec.checks.fields import shape_of
 from merlin.spec.expression import Expression, ExpressionError, parse
 from merlin.spec.expression_types import Kind, ValueType, expect_condition, type_of
 
 _ANY = ValueType("any")
-_NODES = ("nodes", "positions", "node_targets")
-_EDGES = ("edges", "edge_features")
 _MIXED = {"float": "float64", "int": "int64"}
 
 
@@ -103,21 +102,21 @@ class ExpressionChecker:
             return
         if wanted is _ANY:
             return
+        hint = ""
         if found.kind == "text":
-            self._report(entry, what, ExpressionError("its value is a text; only numbers are derived", 1))
+            message = "its value is a text; only numbers are derived"
         elif wanted.kind == "text":
-            self._report(entry, what, ExpressionError("a text cannot be derived", 1))
+            message = "a text cannot be derived"
         elif found.shape != wanted.shape:
             shape = ", ".join('"*"' if size is None else str(size) for size in found.shape)
             hint = f"shape: [{shape}]" if found.shape else "leave its shape out"
             message = f"its value is {found}, and the field says {wanted}"
-            self._report(entry, what, ExpressionError(message, 1, hint))
         elif not _holds(wanted.kind, found.kind):
             hint = f"e.g. dtype: {_MIXED.get(found.kind, found.kind)}"
-            dtype = one.block.get("dtype").text or "float64"
-            self._report(
-                entry, what, ExpressionError(f"its value is {found}, which {dtype} does not hold", 1, hint)
-            )
+            message = f"its value is {found}, which {one.block.get('dtype').text or 'float64'} does not hold"
+        else:
+            return
+        self._report(entry, what, ExpressionError(message, 1, hint))
 
 
 @dataclass(frozen=True)
@@ -145,23 +144,22 @@ def _fields(aggregate: Entry) -> list[tuple[str, Entry]]:
 
 def _type_of_field(name: str, block: Entry) -> ValueType:
     """Any, where the field is malformed or not what numbers are computed from."""
-    kind = block.get("kind").text
-    graph, _, role = name.rpartition(".")
-    dtype = block.get("dtype").text or ("int64" if graph and role == "edges" else "float64")
-    if kind == "text":
+    if block.get("kind").text == "text":
         return ValueType("text")
+    graph, _, member = name.rpartition(".")
+    role = ROLES.get(member) if graph else None
+    dtype = block.get("dtype").text or (role.dtype if role else "") or "float64"
     sizes = [item.text for item in block.get("shape").items]
     ragged, _ = shape_of(block)
-    if graph and role == "edges" and not sizes:
-        ragged, sizes = True, ["*", "2"]
+    if role and not sizes:
+        sizes = ["*" if size is None else str(size) for size in role.shape]
+        ragged = sizes[:1] == ["*"]
     rest = sizes[ragged:]
     if not all(size.isdigit() for size in rest):
         return _ANY
     if dtype.startswith("complex"):
         return ValueType("complex")
     number: Kind = "bool" if dtype == "bool" else "int" if "int" in dtype else "float"
-    items = name
-    if graph and role in (*_NODES, *_EDGES):
-        items = f"{graph} {'nodes' if role in _NODES else 'edges'}"  # as many in all of these members
+    items = f"{graph} {role.item}s" if role and role.item else name  # as many in all of these members
     shape = tuple(int(size) for size in rest)
     return ValueType(number, (None, *shape), items) if ragged else ValueType(number, shape)
