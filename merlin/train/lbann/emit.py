@@ -26,12 +26,15 @@ from merlin.shards.export.lbann_schemas import write_schemas
 from merlin.shards.export.run import export
 from merlin.shards.export.view import ExportColumn, View
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
+from merlin.train.data import Selection, TrainingData
 from merlin.train.lbann.networks import Network, drawn
 from merlin.train.lbann.script import MODELS, script_text
 from merlin.train.loading.normalise import Normaliser
+from merlin.train.loading.scaling import IDENTITY
 from merlin.train.models.base import Trainee
 from merlin.train.models.outputs import SCALARS
 from merlin.train.prepare import Prepared, build_trainee, prepare
+from merlin.train.quantities import Quantities, Quantity
 from merlin.train.run_directory import RunFacts
 
 Progress = Callable[[int, int], None]  # samples exported, in all
@@ -71,60 +74,57 @@ def emit(
     trainers = config.tournament.trainers
     fields = (*facts.scalars, *facts.images)
     options = ExportOptions(format="lbann", fields=fields, trainers=trainers if trainers > 1 else 0)
-    told = export(Path(config.data), out / "data", options, num_workers=None, progress=progress)
+    exported = export(Path(config.data), out / "data", options, num_workers=None, progress=progress)
     files = [out / name for name in _write_schemas(prepared, out)]
     files += list(_write_weights(networks, out / "weights"))
     write_text(out / SCRIPT, text)
-    return Emitted(out / SCRIPT, tuple(files), int(told["num_samples"]))
+    return Emitted(out / SCRIPT, tuple(files), int(exported["num_samples"]))
 
 
 def refuse(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> None:
     """UsageError with everything in a configuration that LBANN does otherwise, or not at all."""
-    found = list(_inexpressible(config, normaliser, facts))
-    if found:
-        listed = "\n".join(f"  {key}: {why}" for key, why in found)
+    training, tournament, schedule = config.training, config.tournament, config.schedule
+    known = facts.quantities
+    fields = [q.name for q in known.inputs if q.path.startswith("fields/")]
+    scalings = {q.name: normaliser.scalings.get(q.path, IDENTITY) for q in _linear(known)}
+    logs = [
+        name for name, scaling in scalings.items() if any(offset is not None for offset in scaling.offset)
+    ]
+    decays = [config.optimizer.weight_decay, *(p.weight_decay or 0 for p in config.optimizer.phases.values())]
+    warms_up = schedule.name == "constant" and bool(schedule.warmup_steps)
+    several = tournament.trainers > 1
+    without_counterpart = {
+        "ema": training.ema is not None,
+        "clip_norm": training.clip_norm is not None,
+        "early_stopping": training.early_stopping is not None,
+        "precision": training.precision != "fp32",
+    }
+    checks = (
+        (config.model.name not in MODELS, "model.name",
+         f"only {', '.join(MODELS)} can be written, not {config.model.name}"),
+        (bool(fields), "fields.inputs",
+         f"only inputs and parameters can be written, and no fields ({', '.join(fields)})"),
+        *((True, "normalise",
+           f"'{name}' is normalised by its logarithm; LBANN's reader has a scale and a bias") for name in logs),
+        (config.optimizer.name == "adamw" and any(decays), "optimizer",
+         "LBANN has no decoupled weight decay; use adam"),
+        (schedule.name == "step" or warms_up, "schedule", "constant without warm-up, or cosine"),
+        *((is_set, f"training.{key}", "has no counterpart here; leave it out")
+          for key, is_set in without_counterpart.items()),
+        (several and tournament.strategy not in ("random_pairwise", "none"), "tournament.strategy",
+         f"random_pairwise or none, not {tournament.strategy}"),
+        (several and config.mutates_width, "tournament.mutation.width",
+         "all trainers have the same model; leave it out"),
+        (several and config.splits.train != _TRAIN, "splits.train", f"several trainers share the split '{_TRAIN}'"),
+    )  # fmt: skip
+    listed = "\n".join(f"  {key}: {why}" for is_found, key, why in checks if is_found)
+    if listed:
         raise UsageError(f"this run cannot be written for LBANN:\n{listed}")
 
 
-def _inexpressible(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> Iterator[tuple[str, str]]:
-    training, tournament = config.training, config.tournament
-    if config.model.name not in MODELS:
-        yield "model.name", f"only {', '.join(MODELS)} can be written, not {config.model.name}"
-    fields = [q.name for q in facts.quantities.inputs if q.path.startswith("fields/")]
-    if fields:
-        yield (
-            "fields.inputs",
-            f"only inputs and parameters can be written, and no fields ({', '.join(fields)})",
-        )
-    for q in (*facts.quantities.inputs, *facts.quantities.scalars, *facts.quantities.images):
-        scaling = normaliser.scalings.get(q.path)
-        if scaling is not None and any(offset is not None for offset in scaling.offset):
-            yield (
-                "normalise",
-                f"'{q.name}' is normalised by its logarithm; LBANN's reader has a scale and a bias",
-            )
-    decays = [config.optimizer.weight_decay, *(p.weight_decay or 0 for p in config.optimizer.phases.values())]
-    if config.optimizer.name == "adamw" and any(decays):
-        yield "optimizer", "LBANN has no decoupled weight decay; use adam"
-    if config.schedule.name == "step" or (
-        config.schedule.name == "constant" and config.schedule.warmup_steps
-    ):
-        yield "schedule", "constant without warm-up, or cosine"
-    for key, is_set in (
-        ("ema", training.ema is not None),
-        ("clip_norm", training.clip_norm is not None),
-        ("early_stopping", training.early_stopping is not None),
-        ("precision", training.precision != "fp32"),
-    ):
-        if is_set:
-            yield f"training.{key}", "has no counterpart here; leave it out"
-    if tournament.trainers > 1:
-        if tournament.strategy not in ("random_pairwise", "none"):
-            yield "tournament.strategy", f"random_pairwise or none, not {tournament.strategy}"
-        if config.mutates_width:
-            yield "tournament.mutation.width", "all trainers have the same model; leave it out"
-        if config.splits.train != _TRAIN:
-            yield "splits.train", f"several trainers share the split '{_TRAIN}'"
+def _linear(known: Quantities) -> tuple[Quantity, ...]:
+    """The quantities that are normalised."""
+    return (*known.inputs, *known.scalars, *known.images)
 
 
 def networks_of(name: str, trainee: Trainee) -> list[Network]:
@@ -192,8 +192,6 @@ def constants(prepared: Prepared, trainee: Trainee, networks: Sequence[Network])
 
 def _lengths(prepared: Prepared) -> tuple[int, int]:
     """Steps of the run, and of an epoch, of trainer 0."""
-    from merlin.train.data import Selection, TrainingData
-
     config = prepared.config
     ens = open_shards(config.data)
     data = TrainingData(ens, Selection((), (), ()), prepared.normaliser, config)
@@ -256,19 +254,14 @@ def _write_schemas(prepared: Prepared, out: Path) -> list[str]:
     facts, normaliser = prepared.facts, prepared.normaliser
     view = View(open_shards(prepared.config.data), (*facts.scalars, *facts.images))
     by_path = {column.path: column for column in view.columns}
-    known = facts.quantities
-    chosen = [by_path[q.path] for q in (*known.inputs, *known.scalars, *known.images)]
+    known = {quantity.path: quantity for quantity in _linear(facts.quantities)}
 
     def linear(column: ExportColumn) -> list[tuple[float, float]]:
-        scaling = normaliser.scalings.get(column.path)
-        quantity = next(q for q in (*known.inputs, *known.scalars, *known.images) if q.path == column.path)
-        num = quantity.shape_chw[0] if quantity.shape else 1
-        if scaling is None:
-            return [(1.0, 0.0)] * num
-        pairs = [(s, -c * s) for s, c in zip(scaling.scale, scaling.centre, strict=True)]
-        return pairs * num if len(pairs) == 1 else pairs
+        quantity, scaling = known[column.path], normaliser.scalings.get(column.path, IDENTITY)
+        pairs = [(s, 0.0 - c * s) for s, c in zip(scaling.scale, scaling.centre, strict=True)]
+        return pairs * quantity.shape_chw[0] if quantity.shape and len(pairs) == 1 else pairs
 
-    return write_schemas(out, view, chosen, linear)
+    return write_schemas(out, view, [by_path[path] for path in known], linear)
 
 
 def _write_weights(networks: Sequence[Network], directory: Path) -> Iterator[Path]:
