@@ -69,9 +69,8 @@ def find_config_path(
     """
     if given := env.get("MERLIN_CONFIG"):
         path = absolute(given, env)
-        return _chosen(
-            path / APP_FILE if path.is_dir() else path, "MERLIN_CONFIG", "unset MERLIN_CONFIG"
-        ), "MERLIN_CONFIG"
+        path = path / APP_FILE if path.is_dir() else path
+        return _chosen(path, "MERLIN_CONFIG", "unset MERLIN_CONFIG"), "MERLIN_CONFIG"
     pointer = pointer_path(env)
     if chosen := _read_pointer(pointer):
         return _chosen(absolute(chosen, env), str(pointer), "merlin config use FILE"), "merlin config use"
@@ -105,13 +104,9 @@ def _from_urls(env: Mapping[str, str]) -> Config:
     broker = _endpoint("MERLIN_BROKER_URL", env)
     backend = _endpoint("MERLIN_BACKEND_URL", env) if env.get("MERLIN_BACKEND_URL") else broker
     if not backend.is_redis:
-        what = (
-            "MERLIN_BACKEND_URL names RabbitMQ"
-            if backend is not broker
-            else "MERLIN_BROKER_URL names RabbitMQ"
-        )
+        variable = "MERLIN_BROKER_URL" if backend is broker else "MERLIN_BACKEND_URL"
         raise ConfigError(
-            f"{what}, and the progress of studies is kept in Redis\n"
+            f"{variable} names RabbitMQ, and the progress of studies is kept in Redis\n"
             "  Set MERLIN_BACKEND_URL=redis://:PASSWORD@HOST:6379/0"
         )
     return Config(

@@ -89,9 +89,8 @@ class Tls:
 
     @property
     def verify_mode(self) -> ssl.VerifyMode:
-        return {"required": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}[
-            self.cert_reqs
-        ]
+        modes = {"required": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}
+        return modes[self.cert_reqs]
 
     @property
     def checks_hostname(self) -> bool:
@@ -99,19 +98,18 @@ class Tls:
 
     def for_redis(self) -> dict[str, Any]:
         """Keyword arguments of redis-py's connections, and `broker_use_ssl` of a Redis broker."""
-        files = {"ssl_ca_certs": self.ca_certs, "ssl_certfile": self.certfile, "ssl_keyfile": self.keyfile}
-        return {
-            "ssl_cert_reqs": self.verify_mode,
-            "ssl_check_hostname": self.checks_hostname,
-            **{name: path for name, path in files.items() if path},
-        }
+        files = {f"ssl_{name}": path for name, path in self._files().items()}
+        return {"ssl_cert_reqs": self.verify_mode, "ssl_check_hostname": self.checks_hostname, **files}
 
     def for_amqp(self, host: str) -> dict[str, Any]:
         """The `ssl` argument of kombu and `broker_use_ssl` of a RabbitMQ broker."""
-        files = {"ca_certs": self.ca_certs, "certfile": self.certfile, "keyfile": self.keyfile}
         # py-amqp compares the certificate's name only if it is told which name to expect
         name = {"server_hostname": host} if self.checks_hostname else {}
-        return {"cert_reqs": self.verify_mode, **name, **{n: path for n, path in files.items() if path}}
+        return {"cert_reqs": self.verify_mode, **name, **self._files()}
+
+    def _files(self) -> dict[str, str]:
+        files = {"ca_certs": self.ca_certs, "certfile": self.certfile, "keyfile": self.keyfile}
+        return {name: path for name, path in files.items() if path}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

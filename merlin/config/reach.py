@@ -221,18 +221,13 @@ def _tls_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] | 
         return "refuses our certificate", "give one that it accepts: certfile: FILE and keyfile: FILE"
     if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason or isinstance(error, ssl.SSLEOFError):
         return "does not speak TLS on this port", f"check the port, or write name: {plain} for no encryption"
-    return (
-        f"and we do not agree on TLS: {error.reason or type(error).__name__}",
-        _OUR_FILES,
-    )
+    return f"and we do not agree on TLS: {error.reason or type(error).__name__}", _OUR_FILES
 
 
 def _network_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] | None:
     if isinstance(error, socket.gaierror):
-        return (
-            "cannot be found: the host name is unknown",
-            "check server: for a slip; can this machine look it up?",
-        )
+        hint = "check server: for a slip; can this machine look it up?"
+        return "cannot be found: the host name is unknown", hint
     if isinstance(error, ConnectionRefusedError):
         start = "merlin server start, if it is your private one" if endpoint.is_redis else "start it"
         return "refuses connections: nothing listens there", f"is it running, and is this its port? {start}"
@@ -243,10 +238,8 @@ def _network_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str
     if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutError":  # redis-py has its own
         return "did not answer in time", _SILENT
     if isinstance(error, OSError) and error.strerror and error.errno in _UNREACHABLE:
-        return (
-            f"cannot be reached: {error.strerror}",
-            "is the host up, and in a network that this machine sees?",
-        )
+        hint = "is the host up, and in a network that this machine sees?"
+        return f"cannot be reached: {error.strerror}", hint
     return None
 
 
@@ -255,12 +248,8 @@ def _login_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] 
     account = f"user {endpoint.username!r}" if endpoint.username else "the default user"
     if "NOAUTH" in text or (name == "AuthenticationError" and not endpoint.password):
         return "wants a password, and none is configured", "password: FILE in app.yaml, or in the URL"
-    if (
-        name == "AuthenticationError"
-        or "WRONGPASS" in text
-        or "invalid username-password" in text
-        or code == 403
-    ):
+    is_refused = any(words in text for words in ("WRONGPASS", "invalid username-password"))
+    if is_refused or name == "AuthenticationError" or code == 403:
         return f"refuses the password of {account}", "check username: and the file that password: names"
     if code == 530:
         return f"has no virtual host {endpoint.vhost!r} for {account}", "check vhost:, or ask for it"
@@ -282,10 +271,10 @@ def _server_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str]
     closed = isinstance(error, ConnectionResetError | BrokenPipeError | EOFError) or "closed" in text.lower()
     if closed or name == "UnexpectedFrame":
         encrypted = "rediss" if endpoint.is_redis else "rabbitmq"
-        return (
-            "closed the connection before it answered",
+        hint = (
             f"if it wants TLS, write name: {encrypted}"
             if endpoint.tls is None
-            else "does it want a certificate?",
+            else "does it want a certificate?"
         )
+        return "closed the connection before it answered", hint
     return None

@@ -48,21 +48,12 @@ def _accepts_null(value: dict[str, Any]) -> bool:
 
 def _refine(definitions: dict[str, Any]) -> None:
     """Second spellings of keys, short forms of blocks, and what the model cannot say by types."""
-    field = definitions["FieldBlock"]["properties"]
-    member = definitions["Values"]["properties"]
     run = definitions["Run"]["properties"]
-    for properties, first, others in (
-        (field, "key", ("path", "column")),
-        (member, "key", ("path", "column")),
-        (run, "launch_distribution", ("launch distribution",)),
-    ):
-        for other in others:
-            properties[other] = properties[first]
-    run["exclusive"]["anyOf"] = [
-        {"type": "boolean"},
-        {"type": "string"},
-        *run["exclusive"]["anyOf"],
-    ]
+    for block in ("FieldBlock", "Values"):
+        properties = definitions[block]["properties"]
+        properties["path"] = properties["column"] = properties["key"]
+    run["launch distribution"] = run["launch_distribution"]
+    run["exclusive"]["anyOf"] = [{"type": "boolean"}, {"type": "string"}, *run["exclusive"]["anyOf"]]
     for block, key in (("Parameter", "values"), ("Samples", "column_labels")):
         value = definitions[block]["properties"][key]
         text = value.pop("description")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from merlin.base.document.tokens import find_tokens, substitute
@@ -12,7 +13,15 @@ from merlin.errors import Diagnostic, SamplesError, SpecError, UsageError
 from merlin.plan.parameters import generated
 from merlin.plan.plan import Plan
 from merlin.plan.study_variables import runtime_variables
-from merlin.spec.load import SamplesBlock, Spec, check_spec, load_spec, read_samples_block, read_variables
+from merlin.spec.load import (
+    HowToRead,
+    SamplesBlock,
+    Spec,
+    check_spec,
+    load_spec,
+    read_samples_block,
+    read_variables,
+)
 from merlin.workspace.acquire import missing_paths
 from merlin.workspace.local_launcher import launch_warnings
 from merlin.workspace.options import StudyOptions
@@ -24,13 +33,7 @@ def load_checked(path: str | os.PathLike[str], variables: Mapping[str, str], opt
     """The spec; if it has errors, SpecError lists them together with those of its samples file."""
 
     try:
-        return load_spec(
-            path,
-            variables=variables,
-            samples_file=options.samples_file,
-            parameters=_generated_names(path, variables, options),
-            allow_undefined=options.allow_undefined,
-        )
+        return load_spec(path, **_how_to_read(path, variables, options))
     except SpecError as error:
         more = sample_findings(path, variables, options.samples_file)
         raise SpecError([*error.diagnostics, *more]) from error
@@ -46,18 +49,13 @@ def check_study(
 
     `more` is another check, made if the spec can be read.
     """
-    names, generator = None, []
+    generator: list[Diagnostic] = []
     try:
-        names = _generated_names(path, variables, options)
+        how = _how_to_read(path, variables, options)
     except UsageError as error:
+        how = _how_to_read(path, variables, replace(options, pgen=None))
         generator = [Diagnostic("command line", 0, 0, str(error), code="pgen")]
-    spec, found = check_spec(
-        path,
-        variables=variables,
-        samples_file=options.samples_file,
-        parameters=names,
-        allow_undefined=options.allow_undefined,
-    )
+    spec, found = check_spec(path, **how)
     found = [*found, *sample_findings(path, variables, options.samples_file), *generator]
     if spec is None or generator:
         return None, _errors_first(found)
@@ -87,14 +85,20 @@ def _plan_findings(
     return found
 
 
-def _generated_names(
+def _how_to_read(
     path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions
-) -> tuple[str, ...] | None:
-    """Names of the parameters that a --pgen file makes; None without one."""
-    if options.pgen is None:
-        return None
-    combos = generated(Path(options.pgen), options.pargs, read_variables(path, variables=variables))
-    return tuple(combos[0].values) if combos else ()
+) -> HowToRead:
+    """Raises UsageError if the file of --pgen cannot make parameters."""
+    names = None
+    if options.pgen is not None:
+        combos = generated(Path(options.pgen), options.pargs, read_variables(path, variables=variables))
+        names = tuple(combos[0].values) if combos else ()
+    return HowToRead(
+        variables=variables,
+        samples_file=options.samples_file,
+        parameters=names,
+        allow_undefined=options.allow_undefined,
+    )
 
 
 def sample_findings(
