@@ -15,8 +15,8 @@ import numpy as np
 
 from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.errors import ShardError
-from merlin.shards.format.segments import Array, Ragged, Values
-from merlin.shards.importing.source_file import Facts, SourceFile, as_text, checked_cuts
+from merlin.shards.format.segments import Array, Values
+from merlin.shards.importing.source_file import Facts, SourceFile, as_text, with_ragged
 
 _KINDS = "biufcUS"
 # what archives raise that are cut off, altered, encrypted, or compressed in a way that Python does not know
@@ -50,10 +50,10 @@ class NpyFile(SourceFile):
     def has(self, key: str) -> bool:
         return key == self.path.stem
 
-    def facts(self, key: str, offsets: str | None = None) -> Facts:
+    def _facts(self, key: str) -> Facts:
         return _facts(f"{self.path}", self._array.dtype, self._array.shape)
 
-    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
         return _values(self._array[lo:hi])
 
     def place(self, key: str, row: int) -> str:
@@ -74,41 +74,22 @@ class NpzFile(SourceFile):
         self._names = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
 
     def names(self) -> list[str]:
-        ragged = [name.removesuffix(".values") for name in self._names if name.endswith(".values")]
-        ragged = [name for name in ragged if f"{name}.offsets" in self._names]
-        hidden = {f"{name}.{part}" for name in ragged for part in ("values", "offsets")}
-        return [*(name for name in self._names if name not in hidden), *ragged]
+        return with_ragged(self._names, ".")
 
     def has(self, key: str) -> bool:
         return key in self._names or f"{key}.values" in self._names
 
-    def facts(self, key: str, offsets: str | None = None) -> Facts:
-        values, cuts = self._parts(key, offsets)
-        found = _facts(values.place, values.dtype, values.shape)
-        if cuts is None:
-            return found
-        if len(cuts.shape) != 1 or not cuts.shape[0]:
-            raise ShardError(f"{cuts.place} holds no list of n + 1 offsets")
-        return Facts(cuts.shape[0] - 1, found.dtype, found.shape, ragged=True)
+    def _pair(self, key: str, offsets: str | None) -> tuple[str, str] | None:
+        if offsets is not None or key in self._names:
+            return super()._pair(key, offsets)
+        return f"{key}.values", f"{key}.offsets"
 
-    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
-        values, cuts = self._parts(key, offsets)
-        if cuts is None:
-            return _values(values.read(lo, hi))
-        where = checked_cuts(cuts.place, cuts.read(lo, hi + 1), values.shape[0])
-        return Ragged(_values(values.read(int(where[0]), int(where[-1]))), where - where[0])
+    def _facts(self, key: str) -> Facts:
+        member = self._member(key)
+        return _facts(member.place, member.dtype, member.shape)
 
-    def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
-        values, cuts = self._parts(key, offsets)
-        assert cuts is not None
-        return np.diff(checked_cuts(cuts.place, cuts.read(lo, hi + 1), values.shape[0]))
-
-    def _parts(self, key: str, offsets: str | None) -> tuple[_Member, _Member | None]:
-        if offsets is not None:
-            return self._member(key), self._member(offsets)
-        if key in self._names:
-            return self._member(key), None
-        return self._member(f"{key}.values"), self._member(f"{key}.offsets")
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
+        return _values(self._member(key).read(lo, hi))
 
     def _member(self, key: str) -> _Member:
         if key not in self._members:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from merlin.base.records import parsed
@@ -20,9 +21,9 @@ from merlin.shards.importing.source_file import (
     Facts,
     SourceFile,
     as_text,
-    checked_cuts,
     list_some,
     plain_about,
+    with_ragged,
 )
 
 
@@ -43,16 +44,13 @@ class RowsFile(_Hdf5Source):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._known: dict[tuple[str, str | None], tuple[Any, Any]] = {}
+        self._known: dict[str, Any] = {}  # data sets by their paths
 
     def names(self) -> list[str]:
         with _explaining(self.path):
             found = self._file.datasets()
             found += [n for n in self._file.names() if n not in found and self._file.is_outside(n)]
-        groups = [name.removesuffix("/values") for name in found if name.endswith("/values")]
-        groups = [name for name in groups if f"{name}/offsets" in found]
-        hidden = {f"{name}/{part}" for name in groups for part in ("values", "offsets")}
-        return [*(name for name in found if name not in hidden and not self._is_single(name)), *groups]
+        return [name for name in with_ragged(found, "/") if name not in found or not self._is_single(name)]
 
     def _is_single(self, name: str) -> bool:
         if self._file.is_outside(name):
@@ -64,59 +62,39 @@ class RowsFile(_Hdf5Source):
         with _explaining(self.path):
             return self._file.find(key) is not None
 
-    def facts(self, key: str, offsets: str | None = None) -> Facts:
-        import h5py
+    def _pair(self, key: str, offsets: str | None) -> tuple[str, str] | None:
+        if offsets is None and self._find(f"{key}/values") and self._find(f"{key}/offsets"):
+            return f"{key}/values", f"{key}/offsets"
+        return super()._pair(key, offsets)
 
-        values, cuts = self._parts(key, offsets)
-        if not values.shape:
+    def _facts(self, key: str) -> Facts:
+        dataset = self._dataset(key)
+        if not dataset.shape:
             raise ShardError(f"{self.path}: '{key}' is a single value; a column has one for each sample")
-        found = _dtype(f"{self.path}: '{key}'", values)
-        if cuts is not None:
-            return Facts(cuts.shape[0] - 1, found, values.shape[1:], ragged=True)
+        found = _dtype(f"{self.path}: '{key}'", dataset)
         with _explaining(self.path, key):
-            ragged = found.kind != "O" and h5py.check_vlen_dtype(values.dtype) is not None
-        return Facts(values.shape[0], found, values.shape[1:], ragged)
+            ragged = found.kind != "O" and h5py.check_vlen_dtype(dataset.dtype) is not None
+        return Facts(dataset.shape[0], found, dataset.shape[1:], ragged)
 
-    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
-        values, cuts = self._parts(key, offsets)
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
+        dataset = self._dataset(key)
         with _explaining(self.path, key):
-            if cuts is not None:
-                where = self._cuts(key, values, cuts, lo, hi)
-                return Ragged(np.asarray(values[int(where[0]) : int(where[-1])]), where - where[0])
             if facts.ragged:
-                return _join(values[lo:hi], facts)
-            return as_text(values.asstr()[lo:hi]) if facts.is_text else np.asarray(values[lo:hi])
+                return _join(dataset[lo:hi], facts)
+            return as_text(dataset.asstr()[lo:hi]) if facts.is_text else np.asarray(dataset[lo:hi])
 
-    def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
-        values, cuts = self._parts(key, offsets)
-        if cuts is None:
-            return super().lengths(key, lo, hi, facts, offsets)
-        with _explaining(self.path, key):
-            return np.diff(self._cuts(key, values, cuts, lo, hi))
+    def _dataset(self, key: str) -> Any:
+        found = self._find(key)
+        if found is None:
+            raise ShardError(f"{self.path}: '{key}' is no data set; there are: {list_some(self.names())}")
+        return found
 
-    def _cuts(self, key: str, values: Any, cuts: Any, lo: int, hi: int) -> Array:
-        return checked_cuts(f"{self.path}: '{key}'", cuts[lo : hi + 1], values.shape[0])
-
-    def _parts(self, key: str, offsets: str | None) -> tuple[Any, Any]:
-        """The data set, and the one that cuts it into samples."""
-        if (key, offsets) not in self._known:
+    def _find(self, key: str) -> Any:
+        """The data set at a path, None if there is none."""
+        if key not in self._known:
             with _explaining(self.path):
-                self._known[key, offsets] = self._find_parts(key, offsets)
-        return self._known[key, offsets]
-
-    def _find_parts(self, key: str, offsets: str | None) -> tuple[Any, Any]:
-        values, cuts = self._file.dataset(f"{key}/values"), self._file.dataset(f"{key}/offsets")
-        if values is None or cuts is None:
-            values, cuts = self._file.dataset(key), None
-            if values is None:
-                raise ShardError(f"{self.path}: '{key}' is no data set; there are: {list_some(self.names())}")
-            if offsets is not None:
-                cuts = self._file.dataset(offsets)
-                if cuts is None:
-                    raise ShardError(f"{self.path}: '{offsets}', the offsets of '{key}', is no data set")
-        if cuts is not None and (not values.shape or len(cuts.shape or ()) != 1 or not cuts.shape[0]):
-            raise ShardError(f"{self.path}: the offsets of '{key}' are no list of n + 1 numbers")
-        return values, cuts
+                self._known[key] = self._file.dataset(key)
+        return self._known[key]
 
     def about(self, key: str) -> dict[str, Any]:
         with _explaining(self.path, key):
@@ -175,7 +153,7 @@ class GroupsFile(_Hdf5Source):
         with _explaining(self.path):
             return self._file.find(f"{self._first}/{key}") is not None
 
-    def facts(self, key: str, offsets: str | None = None) -> Facts:
+    def _facts(self, key: str) -> Facts:
         with _explaining(self.path):
             dataset = self._file.dataset(f"{self._first}/{key}")
         if dataset is None or dataset.shape is None:
@@ -184,7 +162,7 @@ class GroupsFile(_Hdf5Source):
         shape = () if dtype.kind == "O" or dataset.shape == (1,) else dataset.shape
         return Facts(len(self._samples), dtype, shape)
 
-    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
         """Samples that `problems` reports are zero, or empty text."""
         with _explaining(self.path, key):
             rows = [self._value(self._samples[i], key, facts) for i in range(lo, hi)]
@@ -252,8 +230,6 @@ def _explaining(path: Path, key: str = "") -> Iterator[None]:
 
 def _dtype(place: str, dataset: Any) -> np.dtype[Any]:
     """Of numbers; object for text."""
-    import h5py
-
     try:
         stored = dataset.dtype
     except (TypeError, ValueError) as e:

@@ -24,26 +24,26 @@ class MatrixFile(SourceFile):
 
     def __init__(self, source: SourceFile, key: str, facts: Facts) -> None:
         super().__init__(source.path)
-        self._source, self._key, self._facts = source, key, facts
+        self._source, self._key, self._row_facts = source, key, facts
         self._range = (0, 0)  # the rows that are read next, by every column
         self._kept: tuple[Facts, Array] | None = None
 
     def names(self) -> list[str]:
-        return [str(i) for i in range(self._facts.shape[0])]
+        return [str(i) for i in range(self._row_facts.shape[0])]
 
     def has(self, key: str) -> bool:
         return key in self.names()
 
-    def facts(self, key: str, offsets: str | None = None) -> Facts:
-        return replace(self._facts, shape=())
+    def _facts(self, key: str) -> Facts:
+        return replace(self._row_facts, shape=())
 
     def expect(self, lo: int, hi: int) -> None:
         self._source.expect(lo, hi)
         if (lo, hi) != self._range:
             self._range, self._kept = (lo, hi), None
 
-    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
-        facts_of_row = replace(self._facts, dtype=facts.dtype)
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
+        facts_of_row = replace(self._row_facts, dtype=facts.dtype)
         first, last = self._range
         at_once = max(1, KEPT_BYTES // (facts.dtype.itemsize * facts_of_row.shape[0]))
         if last - first > at_once or not first <= lo <= hi <= last:
@@ -63,7 +63,7 @@ class MatrixFile(SourceFile):
         return found
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
-        return self._source.problems(self._key, lo, hi, replace(self._facts, dtype=facts.dtype))
+        return self._source.problems(self._key, lo, hi, replace(self._row_facts, dtype=facts.dtype))
 
     def failures(self, lo: int, hi: int) -> dict[int, str]:
         return self._source.failures(lo, hi)

@@ -32,7 +32,7 @@ class ParquetFile(SourceFile):
     def has(self, key: str) -> bool:
         return key in self._table.names
 
-    def facts(self, key: str, offsets: str | None = None) -> Facts:
+    def _facts(self, key: str) -> Facts:
         pa = load_pyarrow(_PURPOSE)
         if not self.has(key):
             raise ShardError(f"{self.path} has no column '{key}'; there are: {list_some(self.names())}")
@@ -57,7 +57,7 @@ class ParquetFile(SourceFile):
             raise ShardError(f"{self.path}: '{key}' holds {kind}, neither numbers nor text")
         return Facts(num, np.dtype(kind.to_pandas_dtype()), tuple(shape), ragged)
 
-    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
         column = self._column(key, lo, hi)
         if facts.is_text:
             return as_text("" if text is None else text for text in column.to_pylist())
@@ -70,7 +70,7 @@ class ParquetFile(SourceFile):
             return values
         return Ragged(values, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
 
-    def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
+    def _lengths(self, key: str, lo: int, hi: int, facts: Facts) -> Array:
         return _lengths(self._column(key, lo, hi))
 
     def _column(self, key: str, lo: int, hi: int) -> Any:

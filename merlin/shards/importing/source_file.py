@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,67 @@ class SourceFile(ABC):
     def has(self, key: str) -> bool:
         """Say whether the file has the column."""
 
-    @abstractmethod
     def facts(self, key: str, offsets: str | None = None) -> Facts:
         """What the column holds; `offsets` is the column that cuts it into samples.
 
         Raises ShardError if it cannot be the column of a data set.
         """
+        pair = self._pair(key, offsets)
+        if pair is None:
+            return self._facts(key)
+        values = self._facts(pair[0])
+        what = f"{self.path}: the offsets of '{key}' are no list of n + 1 numbers"
+        try:
+            cuts = self._facts(pair[1])
+        except ShardError as e:
+            raise ShardError(f"{what}: {e}") from e
+        if cuts.shape or cuts.ragged or not cuts.num:
+            raise ShardError(what)
+        return Facts(cuts.num - 1, values.dtype, values.shape, ragged=True)
 
-    @abstractmethod
     def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
         """Samples [lo, hi) of the column; `facts` says what they are taken for."""
+        pair = self._pair(key, offsets)
+        if pair is None:
+            return self._read(key, lo, hi, facts)
+        where = self._cuts(pair, lo, hi)
+        values = self._read(pair[0], int(where[0]), int(where[-1]), replace(facts, ragged=False))
+        assert not isinstance(values, Ragged)
+        return Ragged(values, where - where[0])
 
     def lengths(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Array:
         """(hi - lo,) how many items each of these samples of a ragged column has."""
-        found = self.read(key, lo, hi, facts, offsets)
+        pair = self._pair(key, offsets)
+        return self._lengths(key, lo, hi, facts) if pair is None else np.diff(self._cuts(pair, lo, hi))
+
+    def _pair(self, key: str, offsets: str | None) -> tuple[str, str] | None:
+        """The columns of values and of offsets that a ragged column is made of, if it is."""
+        return None if offsets is None else (key, offsets)
+
+    def _cuts(self, pair: tuple[str, str], lo: int, hi: int) -> Array:
+        """Where samples [lo, hi) begin and end among the values, as int64. Raises ShardError for what cannot be."""
+        key, offsets = pair
+        num = self._facts(key).num
+        found = np.asarray(self._read(offsets, lo, hi + 1, self._facts(offsets)))
+        if found.dtype.kind not in "iu":
+            raise ShardError(f"{self.path}: '{offsets}' holds {found.dtype} offsets, and not whole numbers")
+        if len(found) and (found.min() < 0 or found.max() > num or (found[1:] < found[:-1]).any()):
+            raise ShardError(
+                f"{self.path}: the offsets '{offsets}' do not ascend from 0 to {num:,}, the number of items"
+            )
+        return found.astype(np.int64)
+
+    @abstractmethod
+    def _facts(self, key: str) -> Facts:
+        """`facts` of a column that no other one cuts."""
+
+    @abstractmethod
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
+        """`read` of a column that no other one cuts."""
+
+    def _lengths(self, key: str, lo: int, hi: int, facts: Facts) -> Array:
+        """`lengths` of a ragged column that no other one cuts."""
+        found = self._read(key, lo, hi, facts)
         assert isinstance(found, Ragged)
         return found.lengths
 
@@ -86,14 +133,15 @@ class SourceFile(ABC):
         return
 
 
-def checked_cuts(place: str, cuts: Any, num: int) -> Array:
-    """Where samples begin and end among `num` items, as int64. Raises ShardError for what cannot be."""
-    found = np.asarray(cuts)
-    if found.dtype.kind not in "iu":
-        raise ShardError(f"{place}: its offsets are {found.dtype}, and not whole numbers")
-    if len(found) and (found.min() < 0 or found.max() > num or (found[1:] < found[:-1]).any()):
-        raise ShardError(f"{place}: its offsets do not ascend from 0 to {num:,}, the number of its items")
-    return found.astype(np.int64)
+def with_ragged(names: Sequence[str], separator: str) -> list[str]:
+    """Keys of columns, where those of values and of offsets, such as a.values and a.offsets, are one: a."""
+    pairs = {
+        name.removesuffix(f"{separator}values"): [name, f"{name.removesuffix('values')}offsets"]
+        for name in names
+        if name.endswith(f"{separator}values") and f"{name.removesuffix('values')}offsets" in names
+    }
+    hidden = {name for pair in pairs.values() for name in pair}
+    return [*(name for name in names if name not in hidden), *pairs]
 
 
 def plain_about(written: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class TableFile(SourceFile):
             return [i for i, name in enumerate(self._names) if fnmatchcase(name, key)]
         return []
 
-    def facts(self, key: str, offsets: str | None = None) -> Facts:
+    def _facts(self, key: str) -> Facts:
         columns = self._columns(key)
         if not columns:
             raise ShardError(f"{self.path} has no column '{key}'; there are: {list_some(self._names)}")
@@ -89,7 +89,7 @@ class TableFile(SourceFile):
             self.expect(lo, hi)
         return self._kept[lo - self._kept_from : hi - self._kept_from]
 
-    def read(self, key: str, lo: int, hi: int, facts: Facts, offsets: str | None = None) -> Values:
+    def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
         """Cells that `problems` reports are zero."""
         columns = self._columns(key)
         cells = [cells[i] for cells in self._rows(lo, hi) for i in columns]
