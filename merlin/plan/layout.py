@@ -47,18 +47,6 @@ class SampleLayout:
             names.append(str(digit).zfill(self._width))
         return "/".join(reversed(names))
 
-    def sample(self, path: str) -> int:
-        """The sample whose directory is `path`; the inverse of `path`."""
-        names = path.split("/") if path else []
-        if len(names) != self.depth or not all(name.isdecimal() for name in names):
-            raise ValueError(f"{path!r} is not the directory of a sample")
-        sample = 0
-        for name in names:
-            sample = sample * self.level_max_dirs + int(name)
-        if sample >= self.num or self.path(sample) != path:
-            raise ValueError(f"{path!r} is not the directory of a sample")
-        return sample
-
     def iter_paths(self, lo: int = 0, hi: int | None = None) -> Iterator[str]:
         """The paths of samples [lo, hi), one at a time; much faster than calling `path` for each."""
         hi = self.num if hi is None else hi
@@ -76,14 +64,6 @@ class SampleLayout:
             for last in range(digit, digit + end - at):
                 yield prefix + str(last).zfill(width)
             at = end
-
-    def parents(self, lo: int, hi: int) -> list[str]:
-        """The distinct directories that hold the directories of samples [lo, hi), in order."""
-        if self.depth == 0 or lo >= hi:
-            return []
-        base, width = self.level_max_dirs, self._width
-        firsts = range(lo - lo % base, hi, base)
-        return [self.path(first)[: -width - 1] for first in firsts]
 
     def paths_all(self) -> str:
         """Value of $(MERLIN_PATHS_ALL): the paths of all samples with a blank between; long for many."""

@@ -108,7 +108,3 @@ class RunMap:
         for a, b, value in self.runs():
             out[value] = out.get(value, 0) + b - a
         return out
-
-    @property
-    def num_runs(self) -> int:
-        return len(self._starts)

@@ -7,8 +7,8 @@ keeps the place where it was written. Unquoted commands with ": " in them are ma
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import yaml
@@ -97,20 +97,6 @@ class Entry:
         elif isinstance(self.content, list):
             for index, item in enumerate(self.content):
                 yield from item.walk((*path, index))
-
-    def map_text(self, change: Callable[[str, Path, Entry], Entry], path: Path = ()) -> Entry:
-        """A copy in which `change(text, path, entry)` replaces every scalar; keys are left alone."""
-        if isinstance(self.content, dict):
-            return replace(
-                self, content={key: item.map_text(change, (*path, key)) for key, item in self.content.items()}
-            )
-        if isinstance(self.content, list):
-            return replace(
-                self, content=[item.map_text(change, (*path, i)) for i, item in enumerate(self.content)]
-            )
-        if isinstance(self.content, str):
-            return change(self.content, path, self)
-        return self
 
 
 MISSING = Entry(None)
