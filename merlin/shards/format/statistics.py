@@ -10,6 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Reals = tuple[float, ...]
+Channel = tuple[int, float, float, float, float]  # count, min, max, mean, m2
 
 _STORED = ("min", "max", "mean", "m2")
 
@@ -44,6 +45,10 @@ class Statistics:
         return tuple(math.sqrt(q / n) if n else math.nan for q, n in zip(self.m2, self.count, strict=True))
 
     @property
+    def channels(self) -> list[Channel]:
+        return list(zip(self.count, self.min, self.max, self.mean, self.m2, strict=True))
+
+    @property
     def num_channels(self) -> int:
         return len(self.count)
 
@@ -73,24 +78,17 @@ def merge(parts: Sequence[Statistics | None]) -> Statistics | None:
 
 
 def _merge_two(a: Statistics, b: Statistics) -> Statistics:
-    count, low, high, mean, m2 = [], [], [], [], []
-    for i in range(a.num_channels):
-        n, m = a.count[i], b.count[i]
-        if not n or not m:
-            kept = a if n else b
-            count.append(kept.count[i])
-            low.append(kept.min[i])
-            high.append(kept.max[i])
-            mean.append(kept.mean[i])
-            m2.append(kept.m2[i])
-            continue
-        delta = b.mean[i] - a.mean[i]
-        count.append(n + m)
-        low.append(min(a.min[i], b.min[i]))
-        high.append(max(a.max[i], b.max[i]))
-        mean.append(a.mean[i] + delta * m / (n + m))
-        m2.append(a.m2[i] + b.m2[i] + delta * delta * n * m / (n + m))
-    return Statistics(tuple(count), tuple(low), tuple(high), tuple(mean), tuple(m2))
+    merged = [_merge_channel(one, other) for one, other in zip(a.channels, b.channels, strict=True)]
+    return Statistics(*zip(*merged, strict=True))
+
+
+def _merge_channel(a: Channel, b: Channel) -> Channel:
+    (n, low_a, high_a, mean, m2_a), (m, low_b, high_b, mean_b, m2_b) = a, b
+    if not n or not m:
+        return a if n else b
+    delta, total = mean_b - mean, n + m
+    m2 = m2_a + m2_b + delta * delta * n * m / total
+    return total, min(low_a, low_b), max(high_a, high_b), mean + delta * m / total, m2
 
 
 def channel_period(shape: tuple[int, ...], axis: int | None) -> int:

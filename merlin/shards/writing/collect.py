@@ -97,32 +97,23 @@ def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str
     """Every field that is not derived, for tasks [lo, hi) or as many of them as fit the memory."""
     assert request.aggregate.aggregate is not None
     outputs = request.outputs
-    direct: list[PlannedField] = []
-    from_files: list[PlannedField] = []
-    for column in request.aggregate.aggregate.fields:
-        if column.expression:
-            continue
-        in_file = outputs is None or (column.file and not column.output)
-        (from_files if in_file else direct).append(column)
+    given = [column for column in request.aggregate.aggregate.fields if not column.expression]
+    from_files = [c for c in given if outputs is None or (c.file and not c.output)]
+    direct = [c for c in given if c not in from_files]
     if from_files:
         hi = min(hi, lo + max(1, SLICE_BYTES // max(1, _row_bytes(from_files))))
     keep = np.array(request.ok[lo - request.lo : hi - request.lo], dtype=bool)
     piece = Piece(lo, hi, keep, causes)
     if from_files and keep.any():
         _read_files(request, piece, tuple(from_files))
-    for column in direct if outputs is not None else ():
-        assert outputs is not None
-        values = output_rows(column, outputs, request.hi - request.lo)
-        if not isinstance(values, str):
-            values = values[piece.lo - request.lo : piece.hi - request.lo]
-        take_output(piece, column, values)
+    for column in direct:
+        take_output(piece, column, outputs or {}, request.lo, request.hi - request.lo)
     return piece
 
 
 def _row_bytes(columns: list[PlannedField]) -> int:
     """Return the bytes of one task's values, as far as they are known beforehand."""
-    dense = [column for column in columns if not (column.ragged or column.is_text)]
-    return sum(c.value_dtype.itemsize * int(np.prod(c.shape, dtype=np.int64)) for c in dense)
+    return sum(column.item_bytes for column in columns if not (column.ragged or column.is_text))
 
 
 def _read_files(request: CollectRequest, piece: Piece, columns: tuple[PlannedField, ...]) -> None:
@@ -164,13 +155,14 @@ def save_outputs(
     piece = Piece(lo, hi, np.array(ok, dtype=bool), {})
     columns: dict[str, Values] = {}
     for name in outputs:
-        values: Values | str = output_rows(PlannedField(name=name, output=name), outputs, hi - lo)
-        if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
-            values = convert_rows(piece, PlannedField(name=name, kind="text"), values)
-        if isinstance(values, str):
-            piece.refuse_all(f"output '{name}': {values}")
-        else:
-            columns[f"fields/{name}"] = values
+        try:
+            rows = output_rows(PlannedField(name=name, output=name), outputs, hi - lo)
+        except BadOutput as e:
+            piece.refuse_all(f"output '{name}': {e}")
+            continue
+        is_text = rows.dtype.kind in "OUS"
+        text = PlannedField(name=name, kind="text")
+        columns[f"fields/{name}"] = convert_rows(piece, text, rows) if is_text else rows
     if piece.keep.any():
         path = free_path(workspace.path / instance.id / "outputs", lo, hi, origin)
         content = Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from merlin.plan.plan import PlannedField, StepInstance
-from merlin.shards.writing.check import castable, shape_mismatch, some_of
+from merlin.shards.writing.check import BadOutput, castable, shape_mismatch, some_of
 from merlin.shards.writing.piece import Piece, convert_rows
 
 if TYPE_CHECKING:
@@ -67,35 +67,37 @@ def _pair(value: tuple[Any, ...], num: int) -> tuple[Array, Array] | None:
     return (values, offsets) if ascending and offsets[0] == 0 and offsets[-1] == len(values) else None
 
 
-def output_rows(column: PlannedField, outputs: Outputs, num_tasks: int) -> Array | str:
-    """The function's array for a field, or why there is none."""
+def output_rows(column: PlannedField, outputs: Outputs, num_tasks: int) -> Array:
+    """The function's array for a field. Raises BadOutput if there is none with a row for each task."""
     name = column.output or column.name
     if name not in outputs:
-        return f"expected an output '{name}', found {some_of(sorted(outputs)) or 'nothing'}"
+        raise BadOutput(f"expected an output '{name}', found {some_of(sorted(outputs)) or 'nothing'}")
     try:
         values = np.asarray(outputs[name])
     except ValueError:
-        return f"expected an array of {num_tasks} rows, found lists of unequal length"
+        raise BadOutput(f"expected an array of {num_tasks} rows, found lists of unequal length") from None
     if values.ndim == 0 or len(values) != num_tasks:
         found = f"{len(values)} rows" if values.ndim else "a scalar"
-        return f"expected an array of {num_tasks} rows (one per sample), found {found}"
+        raise BadOutput(f"expected an array of {num_tasks} rows (one per sample), found {found}")
     return values
 
 
-def take_output(piece: Piece, column: PlannedField, values: Array | str) -> None:
-    """Check the rows of the piece's tasks, without a loop over tasks unless they are Python objects."""
+def take_output(piece: Piece, column: PlannedField, outputs: Outputs, first: int, num_tasks: int) -> None:
+    """Check the rows of the piece's tasks, without a loop over tasks unless they are Python objects.
+
+    The outputs have a row for each of `num_tasks` tasks, of which `first` is the first.
+    """
     wanted = column.value_dtype
-    cause = values if isinstance(values, str) else ""
-    if not isinstance(values, str):
-        if values.dtype.kind == "O" or column.is_text or column.ragged:
-            piece.add(column, convert_rows(piece, column, values))
+    try:
+        rows = output_rows(column, outputs, num_tasks)[piece.lo - first : piece.hi - first]
+        if rows.dtype.kind == "O" or column.is_text or column.ragged:
+            piece.add(column, convert_rows(piece, column, rows))
             return
-        if values.shape[1:] != column.shape:
-            cause = shape_mismatch(column, values.shape[1:])
-        elif not castable(values.dtype, wanted):
-            cause = f"expected dtype {wanted.name}, found {values.dtype.name}"
-        else:
-            piece.add(column, values)
-            return
-    piece.refuse_all(f"field '{column.name}': {cause}")
-    piece.columns[column.name] = np.zeros((piece.num, *column.shape), dtype=wanted)
+        if rows.shape[1:] != column.shape:
+            raise BadOutput(shape_mismatch(column, rows.shape[1:]))
+        if not castable(rows.dtype, wanted):
+            raise BadOutput(f"expected dtype {wanted.name}, found {rows.dtype.name}")
+        piece.add(column, rows)
+    except BadOutput as e:
+        piece.refuse_all(f"field '{column.name}': {e}")
+        piece.columns[column.name] = np.zeros((piece.num, *column.shape), dtype=wanted)
