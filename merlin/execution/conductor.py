@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
-from merlin.execution.wire import from_json, to_json
+from merlin.execution.wire import received
 from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
@@ -49,7 +50,7 @@ def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
         if isinstance(memory, Death):
             data["deaths"].append([memory.instance, memory.task, memory.infrastructure, memory.lease])
         else:
-            data["deferred"].append([to_json(memory.chunk), memory.not_before])
+            data["deferred"].append([to_plain(memory.chunk), memory.not_before])
     return [EventRecord(kind=MEMORY, data=data)] if any(data.values()) else []
 
 
@@ -62,7 +63,7 @@ def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
                 Death(instance=i, task=t, infrastructure=lost, lease=lease)
                 for i, t, lost, lease in event.data["deaths"]
             ]
-            out += [Deferral(chunk=from_json(c, Chunk), not_before=at) for c, at in event.data["deferred"]]
+            out += [Deferral(chunk=received(c, Chunk), not_before=at) for c, at in event.data["deferred"]]
     return out
 
 

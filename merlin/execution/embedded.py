@@ -17,7 +17,7 @@ from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.wire import Message, from_json
+from merlin.execution.wire import Message, received
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
 from merlin.workspace.directory import Workspace, lock
@@ -209,13 +209,13 @@ class _Run:
 
     def _listen(self, worker: WorkerProcess, *, is_dead: bool) -> None:
         for message in worker.channel.receive():
-            self._heed(worker, message)
+            self._on_message(worker, message)
         if is_dead:
-            self._bury(worker)
+            self._on_worker_death(worker)
         elif worker.channel.is_closed and worker.channel in self._selector.get_map():
             self._selector.unregister(worker.channel)  # its process follows
 
-    def _heed(self, worker: WorkerProcess, message: Message) -> None:
+    def _on_message(self, worker: WorkerProcess, message: Message) -> None:
         self._is_changed = True
         match message["op"]:
             case "ready":
@@ -225,7 +225,7 @@ class _Run:
             case "result":
                 assert worker.chunk is not None
                 chunk, worker.chunk = worker.chunk, None
-                result = from_json(message["result"], ChunkResult)
+                result = received(message["result"], ChunkResult)
                 self._conductor.finished(result, time.monotonic())
                 if result.stop == "stop_workers":
                     self._note_stop_workers(chunk)
@@ -235,7 +235,7 @@ class _Run:
             case "crash":
                 worker.crash = message["message"]
 
-    def _bury(self, worker: WorkerProcess) -> None:
+    def _on_worker_death(self, worker: WorkerProcess) -> None:
         """The process has ended: take over its chunk, end its leftovers, count its start."""
         self._is_changed = True
         if worker.channel in self._selector.get_map():

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from typing import Protocol
 
+from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.forked import ForkedProcess, can_fork
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
-from merlin.execution.wire import Channel, to_json
+from merlin.execution.wire import Channel
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
@@ -89,7 +90,7 @@ class WorkerProcess:
 
     def run(self, chunk: Chunk) -> None:
         self.chunk, self.ended, self.failed = chunk, 0, 0
-        self.channel.send({"op": "run", "chunk": to_json(chunk)})
+        self.channel.send({"op": "run", "chunk": to_plain(chunk)})
 
     def leave(self, *, now: bool) -> None:
         """Tell it to exit; `now`: interrupt what it runs."""

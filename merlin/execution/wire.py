@@ -17,19 +17,17 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
+from merlin.base.records import as_kind
 from merlin.errors import ExecutionError
 from merlin.execution.waiting import is_readable
 
 Message = dict[str, Any]
 T = TypeVar("T")
-_met: set[type] = set()
-_meeting = threading.Lock()
 
 
 class Channel:
@@ -86,28 +84,11 @@ def _parse(line: bytes) -> Message:
     raise ExecutionError(f"what came from the other process is no message: {line[:60]!r}")
 
 
-def to_json(value: object) -> Any:
-    """A chunk, a result or another record, as plain objects."""
-    return msgspec.to_builtins(value)
-
-
-def from_json(data: object, kind: type[T]) -> T:
-    """Raises ExecutionError for what `to_json` does not make of such a record."""
+def received(data: object, kind: type[T]) -> T:
+    """The record that another process sent. Raises ExecutionError for what is none."""
     try:
         return as_kind(data, kind)
     except msgspec.ValidationError as error:
         raise ExecutionError(
             f"another process sent a {kind.__name__} that makes no sense: {error}"
         ) from error
-
-
-def as_kind(data: object, kind: type[T]) -> T:
-    """The record that plain objects make. Raises msgspec.ValidationError, which is a ValueError."""
-    if kind not in _met:
-        with (
-            _meeting
-        ):  # two threads that let msgspec meet a type at the same moment end the process (SIGSEGV)
-            with suppress(msgspec.ValidationError):
-                msgspec.convert(None, kind)
-            _met.add(kind)
-    return msgspec.convert(data, kind)

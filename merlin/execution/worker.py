@@ -18,8 +18,9 @@ import threading
 import time
 import traceback
 
+from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError, MerlinError
-from merlin.execution.wire import Channel, from_json, to_json
+from merlin.execution.wire import Channel, received
 from merlin.plan.tasks import Chunk
 
 PROGRESS_S = 0.2  # between two progress messages
@@ -122,8 +123,8 @@ class _Worker:
                     # what came along with the chunk can only be "stop", and the socket will not tell it again
                     self._is_told_to_stop = at + 1 < len(messages)
                     self._last_progress = time.monotonic()
-                    result = self._runner.run(from_json(message["chunk"], Chunk))
-                    self._channel.send({"op": "result", "result": to_json(result)})
+                    result = self._runner.run(received(message["chunk"], Chunk))
+                    self._channel.send({"op": "result", "result": to_plain(result)})
                     if self._is_told_to_stop:
                         return
         finally:

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
+from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError
 from merlin.execution.pool import LOGS_DIR, WorkerProcess
-from merlin.execution.wire import Channel, from_json, to_json
+from merlin.execution.wire import Channel, received
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.pieces import pieces_of
@@ -154,9 +155,9 @@ class ThreadProcess(WorkerProcess):
             for message in messages:
                 if message["op"] != "run":
                     return
-                result = self._run_chunk(Work(self, ledger, from_json(message["chunk"], Chunk)))
+                result = self._run_chunk(Work(self, ledger, received(message["chunk"], Chunk)))
                 if result is not None:
-                    self.theirs.send({"op": "result", "result": to_json(result)})
+                    self.theirs.send({"op": "result", "result": to_plain(result)})
 
     def append(self, ledger: LedgerWriter, records: list[RangeRecord]) -> None:
         """What was killed writes nothing."""

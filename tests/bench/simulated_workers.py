@@ -34,7 +34,7 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import BEAT_S, WorkerInfo
 from merlin.execution.distributed.scripts import Scripts, _text
 from merlin.execution.distributed.upkeep import TICK_S
-from merlin.execution.wire import from_json
+from merlin.execution.wire import received
 from merlin.plan.owner import ChunkReport
 from merlin.plan.pieces import num_tasks
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
@@ -196,7 +196,7 @@ class Crowd:
                 self._idle.append(worker)
                 continue
             body = json.loads(json.loads(reply[1])["body"])
-            chunk, study = from_json(body["chunk"], Chunk), notice["study"]
+            chunk, study = received(body["chunk"], Chunk), notice["study"]
             end = now + num_tasks(chunk) * self._task_s * self._random.uniform(1 - SPREAD, 1 + SPREAD)
             heapq.heappush(self._running, Running(end, now, chunk.lease, study, chunk, worker))
             self._held[worker][chunk.lease] = study

@@ -2,7 +2,7 @@
 
 ======================  ==========================================================================
 to decide               `ownership` (the owner of a study at work), `owners` (a worker's ownerships)
-to run chunks           `engine` (messages), `chunk_runs` (the conversation about a chunk), `crew`
+to run chunks           `engine` (messages), `chunk_runs` (the conversation about a chunk), `worker_pool`
                         (worker processes), `upkeep` (leases, commands), `leaving`
 commands                `open_study` (run, restart), `control` (cancel, purge), `launch` and `start` (run-workers)
 seams                   `contracts`; on Redis `redis_backend`, `redis_registry`, `scripts`; on a broker

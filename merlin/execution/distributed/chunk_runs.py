@@ -11,12 +11,12 @@ from collections.abc import Collection
 
 from merlin.errors import ExecutionError, LedgerError, StudyGoneError
 from merlin.execution.distributed.contracts import Leases
-from merlin.execution.distributed.crew import REAP_S, Crew, Run, dismiss, reap
 from merlin.execution.distributed.leaving import INTERRUPT_S, RETRY_S, Leaving
 from merlin.execution.distributed.messages import seal_report
 from merlin.execution.distributed.study import Study
+from merlin.execution.distributed.worker_pool import REAP_S, ChunkRun, WorkerPool, dismiss, reap
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.wire import Message, from_json
+from merlin.execution.wire import Message, received
 from merlin.ledger.replay import Replay
 from merlin.ledger.writer import prefix_of
 from merlin.plan.owner import ChunkReport
@@ -32,13 +32,13 @@ MAX_STILLBORN = 5  # processes in a row that end by themselves at their start; t
 class ChunkRuns:
     """What one worker runs; its threads call `run`, other threads interrupt."""
 
-    def __init__(self, name: str, crew: Crew, leaving: Leaving, key: bytes) -> None:
-        self._name, self._crew, self._leaving, self._key = name, crew, leaving, key
+    def __init__(self, name: str, pool: WorkerPool, leaving: Leaving, key: bytes) -> None:
+        self._name, self._pool, self._leaving, self._key = name, pool, leaving, key
         self._lock = threading.Lock()
-        self._runs: set[Run] = set()
+        self._runs: set[ChunkRun] = set()
         self._num_stillborn = 0  # in a row
 
-    def all(self) -> list[Run]:
+    def all(self) -> list[ChunkRun]:
         """What runs now."""
         with self._lock:
             return list(self._runs)
@@ -53,7 +53,7 @@ class ChunkRuns:
             return
         try:
             run.process.run(chunk)
-            result = self._converse(run)
+            result = self._serve_process(run)
         except BaseException:
             run.process.kill()
             reap(run.process)
@@ -61,7 +61,7 @@ class ChunkRuns:
         finally:
             self._forget(run)
         if result is None:
-            self._bury(run)
+            self._clean_up_after(run)
             return
         try:
             self._report_result(run, result)
@@ -92,15 +92,15 @@ class ChunkRuns:
         """The study is over; False if something of it runs still."""
         if any(run.study.id == study_id for run in self.all()):
             return False
-        self._crew.dismiss_idle(study_id)
+        self._pool.dismiss_idle(study_id)
         return True
 
     # ------------------------------------------------------------- the conversation
 
-    def _begin(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> Run | None:
+    def _begin(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> ChunkRun | None:
         """A process for the chunk; None when we are leaving, and the chunk is given back."""
         try:
-            run = self._crew.assign(study, session, leases, chunk)
+            run = self._pool.assign(study, session, leases, chunk)
         except ExecutionError:
             self._leaving.out_of_time.wait(RETRY_S)  # or the same chunk is here again at once
             self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
@@ -114,19 +114,19 @@ class ChunkRuns:
         self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
         return None
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: ChunkRun) -> None:
         with self._lock:
             self._runs.discard(run)
         run.close()
 
-    def _let_go(self, run: Run) -> None:
+    def _let_go(self, run: ChunkRun) -> None:
         """The process may run another chunk, if it was not told to end."""
         if run.is_interrupted or run.is_void or run.process.channel.is_closed:
             dismiss([run.process])
         else:
-            self._crew.release(run)
+            self._pool.release(run)
 
-    def _converse(self, run: Run) -> ChunkResult | None:
+    def _serve_process(self, run: ChunkRun) -> ChunkResult | None:
         """Listen until the chunk's result; None when the process ends, or is killed, without one."""
         process, kill_at = run.process, math.inf
         is_told = False
@@ -142,8 +142,8 @@ class ChunkRuns:
             try:
                 for message in process.channel.receive():
                     if message["op"] == "result":
-                        return from_json(message.get("result"), ChunkResult)
-                    self._heed(run, message)
+                        return received(message.get("result"), ChunkResult)
+                    self._on_message(run, message)
             except ExecutionError as error:  # it is not sane any more
                 process.is_ready, process.crash = True, str(error)
                 process.kill()
@@ -156,7 +156,7 @@ class ChunkRuns:
                 process.kill()
                 kill_at = time.monotonic() + REAP_S
 
-    def _heed(self, run: Run, message: Message) -> None:
+    def _on_message(self, run: ChunkRun, message: Message) -> None:
         match message["op"]:
             case "ready":
                 run.process.is_ready, self._num_stillborn = True, 0
@@ -169,11 +169,13 @@ class ChunkRuns:
             case "crash":
                 run.process.crash = message["message"]
 
-    def _may_commit(self, run: Run) -> bool:
+    def _may_commit(self, run: ChunkRun) -> bool:
         """Whether the lease is still held; waits while Redis does not answer."""
         lease = run.chunk.lease
         try:
-            is_held = not self._leaving.insist(lambda: run.leases.renew([lease]), lambda: not run.is_void)
+            is_held = not self._leaving.retry_until(
+                lambda: run.leases.renew([lease]), lambda: not run.is_void
+            )
         except StudyGoneError:
             is_held = False
         except ExecutionError as error:
@@ -187,9 +189,9 @@ class ChunkRuns:
 
     def _report(self, study: Study, leases: Leases, report: ChunkReport) -> bool:
         text = seal_report(report, study.id, self._key)
-        return self._leaving.insist(lambda: leases.settle(report.chunk.lease, text))
+        return self._leaving.retry_until(lambda: leases.settle(report.chunk.lease, text))
 
-    def _report_result(self, run: Run, result: ChunkResult) -> None:
+    def _report_result(self, run: ChunkRun, result: ChunkResult) -> None:
         report = ChunkReport(chunk=run.chunk, worker=self._name, result=result)
         if self._report(run.study, run.leases, report):
             note = f": {result.note}" if result.note else ""
@@ -197,7 +199,7 @@ class ChunkRuns:
         else:
             log.warning("%s were taken over by another worker", _shown(run.chunk))
 
-    def _bury(self, run: Run) -> None:
+    def _clean_up_after(self, run: ChunkRun) -> None:
         """The process has ended without a result."""
         process, chunk = run.process, run.chunk
         if run.is_void:
@@ -231,7 +233,7 @@ class ChunkRuns:
 
     def _count_stillborn(self, process: WorkerProcess) -> None:
         """A machine on which no process can start would lose one chunk after the other: leave them to others."""
-        self._num_stillborn += process.process.returncode >= 0
+        self._num_stillborn += (process.process.returncode or 0) >= 0
         if self._num_stillborn >= MAX_STILLBORN and not self._leaving.is_leaving:
             log.critical(
                 "%d worker processes in a row ended at their start; this worker leaves. The last one said:\n%s",
@@ -241,7 +243,7 @@ class ChunkRuns:
             self._leaving.leave()
 
 
-def _written(run: Run) -> tuple[tuple[int, int, int], ...]:
+def _written(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
     """What a process that has ended wrote into the ledger of its chunk: on this machine it is seen at once."""
     workspace, chunk = run.study.workspace, run.chunk
     prefix = prefix_of(socket.gethostname(), run.process.process.pid)

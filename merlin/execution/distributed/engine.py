@@ -13,7 +13,6 @@ from merlin import __version__
 from merlin.errors import ExecutionError, ForgedMessageError, MerlinError, StudyGoneError
 from merlin.execution.distributed.chunk_runs import ChunkRuns
 from merlin.execution.distributed.contracts import Backend, Carrier
-from merlin.execution.distributed.crew import Crew, StartProcess
 from merlin.execution.distributed.leaving import Leaving, lease_s
 from merlin.execution.distributed.messages import open_chunk, open_notice
 from merlin.execution.distributed.owners import Owners
@@ -22,6 +21,7 @@ from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Studies
 from merlin.execution.distributed.upkeep import Upkeep
+from merlin.execution.distributed.worker_pool import StartProcess, WorkerPool
 from merlin.execution.pool import WorkerProcess
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Engine:
         self._refusals = refusals or Refusals()
         self.leaving = leaving or Leaving()
         self._studies = Studies()
-        self._crew = Crew(name.replace("/", "_"), concurrency, start_process)
-        self._runs = ChunkRuns(name, self._crew, self.leaving, config.key)
+        self._pool = WorkerPool(name.replace("/", "_"), concurrency, start_process)
+        self._runs = ChunkRuns(name, self._pool, self.leaving, config.key)
         self._upkeep = Upkeep(
             name, self._runs, self._registry, self._refusals, self.leaving,
             lease_s=lease_s(), report=self.report,
@@ -88,7 +88,7 @@ class Engine:
         """The last thing a worker does."""
         self._owners.stop()
         self._upkeep.stop()
-        self._crew.dismiss_idle()
+        self._pool.dismiss_idle()
         try:
             self._registry.leave(self._name)
             self._upkeep.count_refused()

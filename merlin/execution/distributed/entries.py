@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
-
-import msgspec
 
 log = logging.getLogger("merlin.worker")
 
 MAX_DAMAGED = 100  # of which is told
-
-
-def decoded(text: str) -> Any:
-    """The value in a JSON text. Raises ValueError, and nothing else."""
-    try:
-        return msgspec.json.decode(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 class Damage:

@@ -92,7 +92,7 @@ class Leaving:
         faulthandler.dump_traceback(file=2)  # standard error itself; Celery has put its log in its place
         os._exit(os.EX_TEMPFAIL)
 
-    def insist(self, ask: Callable[[], T], is_wanted: Callable[[], bool] = lambda: True) -> T:
+    def retry_until(self, ask: Callable[[], T], is_wanted: Callable[[], bool] = lambda: True) -> T:
         """Ask Redis until it answers.
 
         Raises StudyGoneError, and what it raised last when nobody wants it, or the worker must end.

@@ -13,9 +13,10 @@ import json
 from dataclasses import dataclass
 from typing import TypeVar
 
+from merlin.base.records import to_plain
 from merlin.config.seal import seal, unseal
 from merlin.errors import ExecutionError, ForgedMessageError
-from merlin.execution.wire import from_json, to_json
+from merlin.execution.wire import received
 from merlin.plan.owner import ChunkReport
 from merlin.plan.tasks import Chunk
 
@@ -52,7 +53,7 @@ class _Sealed:
 
 def seal_notice(notice: Notice, key: bytes) -> dict[str, str]:
     """Raises ExecutionError if its names are too long for a message."""
-    envelope = seal(to_json(notice), key)
+    envelope = seal(to_plain(notice), key)
     if len(envelope["body"]) > MAX_NOTICE_CHARS:
         raise ExecutionError(
             f"no message has room for the names of step instance {notice.instance[:80]}… and {notice.workspace}: "
@@ -94,7 +95,7 @@ def open_report(text: str, study: str, lease: str, key: bytes) -> ChunkReport:
 
 
 def _seal(record: _Sealed, key: bytes) -> str:
-    return json.dumps(seal(to_json(record), key, max_bytes=MAX_BYTES))
+    return json.dumps(seal(to_plain(record), key, max_bytes=MAX_BYTES))
 
 
 def _open(text: str, study: str, key: bytes) -> _Sealed:
@@ -110,6 +111,6 @@ def _open(text: str, study: str, key: bytes) -> _Sealed:
 
 def _as(body: object, kind: type[T]) -> T:
     try:
-        return from_json(body, kind)
+        return received(body, kind)
     except ExecutionError as error:
         raise ForgedMessageError("a sealed text that makes no sense") from error

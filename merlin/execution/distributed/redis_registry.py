@@ -13,13 +13,13 @@ from dataclasses import asdict, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from merlin.base.records import as_kind, parsed
 from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_errors, server_time
-from merlin.execution.distributed.entries import Damage, decoded
+from merlin.execution.distributed.entries import Damage
 from merlin.execution.distributed.registry import COMMAND_S, SILENT_S, Command, Op, StudyInfo, WorkerInfo
-from merlin.execution.wire import as_kind
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -194,7 +194,7 @@ class RedisRegistry:
         return sorted(found, key=lambda s: s.published)
 
     def _unsealed(self, text: str) -> dict[str, Any]:
-        return unseal(decoded(text), self._config.key)
+        return unseal(parsed(text), self._config.key)
 
     def _study(self, id: str, text: str) -> StudyInfo:
         """Raises ForgedMessageError, ValueError."""
@@ -230,7 +230,7 @@ class RedisRegistry:
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
     """Raises ValueError for one that describes itself in a way that this version does not know."""
-    worker = as_kind(decoded(text), WorkerInfo)
+    worker = as_kind(parsed(text), WorkerInfo)
     if worker.name != name:
         raise ValueError("it is of another worker")
     if beat > now + SILENT_S:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from merlin.errors import MerlinError, RedisFullError, RedisUnreachableError, StudyGoneError
 from merlin.execution.distributed.chunk_runs import ChunkRuns
 from merlin.execution.distributed.contracts import Registry
-from merlin.execution.distributed.crew import Run
 from merlin.execution.distributed.leaving import Leaving
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.registry import BEAT_S, COMMAND_S, Command
+from merlin.execution.distributed.worker_pool import ChunkRun
 
 log = logging.getLogger("merlin.worker")
 
@@ -109,7 +109,7 @@ class Upkeep:
 
     def _renew_leases(self, now: float) -> None:
         """Renew the leases of what really runs; what is not ours any more is killed."""
-        by_study: dict[str, list[Run]] = {}
+        by_study: dict[str, list[ChunkRun]] = {}
         for run in self._runs.all():
             if run.is_stopped():
                 self._let_run_out(run, now)
@@ -131,7 +131,7 @@ class Upkeep:
                 if run.chunk.lease in lost:
                     run.void()
 
-    def _let_run_out(self, run: Run, now: float) -> None:
+    def _let_run_out(self, run: ChunkRun, now: float) -> None:
         """The lease of a process that is stopped is not renewed; once it has run out, the process is in the way."""
         if run.stopped_since is None:
             run.stopped_since = now

@@ -20,12 +20,12 @@ from study_on_disk import (
 )
 from waiting import wait_until
 
+from merlin.base.records import to_plain
 from merlin.errors import WorkspaceError
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RecordingObserver, RunSummary
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.wire import to_json
 from merlin.ledger.replay import replay
 from merlin.plan.plan import Edge
 from merlin.plan.tasks import Chunk, Outcome
@@ -296,7 +296,7 @@ def test_a_worker_that_is_told_to_run_and_to_stop_in_one_breath_begins_nothing(t
     workspace = make_workspace(tmp_path, step("sim", 2, command=f"echo x >> {log}; sleep 600"))
     worker = WorkerProcess(workspace, "w0", session="", num_threads=1)
     try:
-        chunk = to_json(Chunk(instance="sim", lo=0, hi=2))
+        chunk = to_plain(Chunk(instance="sim", lo=0, hi=2))
         words = [{"op": "run", "chunk": chunk}, {"op": "stop"}]
         worker.channel.sock.sendall("".join(f"{json.dumps(word)}\n" for word in words).encode())
         told = []

@@ -23,8 +23,8 @@ from merlin.errors import ExecutionError, RedisUnreachableError, StudyGoneError
 from merlin.execution.distributed import chunk_runs, leaving, owners, ownership, upkeep
 from merlin.execution.distributed.chunk_runs import MAX_STILLBORN
 from merlin.execution.distributed.control import owning
-from merlin.execution.distributed.crew import Run
 from merlin.execution.distributed.leaving import lease_s
+from merlin.execution.distributed.worker_pool import ChunkRun
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.memory import MemoryCarrier
 from merlin.testing.processes import Work
@@ -442,7 +442,7 @@ def test_a_message_that_was_moved_to_our_queue_goes_to_its_own(make: Make) -> No
 
 def test_a_late_flag_does_not_reach_into_somebody_elses_descriptor(tmp_path: Path) -> None:
     nothing: Any = SimpleNamespace()
-    run = Run(nothing, Chunk(instance="sim", lo=0, hi=4), nothing, "s", nothing)
+    run = ChunkRun(nothing, Chunk(instance="sim", lo=0, hi=4), nothing, "s", nothing)
     fd = run._fd
     run.close()
     with (tmp_path / "ledger").open("wb") as file:
@@ -492,13 +492,13 @@ def test_a_leaving_worker_gives_back_what_it_has_just_taken(make: Make) -> None:
     worker = cluster.worker()
     with owning(cluster.workspace, cluster.tools()) as ownership:
         ownership.offer()
-    start = worker.engine._crew._start
+    start = worker.engine._pool._start
 
     def told_meanwhile(*args: Any, **options: Any) -> Any:
         worker.leaving.is_leaving = True
         return start(*args, **options)
 
-    worker.engine._crew._start = told_meanwhile
+    worker.engine._pool._start = told_meanwhile
     worker.engine.handle(wait_until(lambda: cluster.carrier.receive("merlin")))
     assert cluster.mailbox().names() == set()
     assert [letter.kind for letter in cluster.mailbox().letters()] == ["taken", "report"]

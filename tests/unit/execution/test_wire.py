@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
-from merlin.execution.wire import Channel, from_json, to_json
+from merlin.execution.wire import Channel, received
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred
 
 ranges = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3).map(tuple)
@@ -32,7 +33,7 @@ chunks = st.builds(
 
 @given(chunks)
 def test_a_chunk_survives_the_wire(chunk: Chunk) -> None:
-    assert from_json(json.loads(json.dumps(to_json(chunk))), Chunk) == chunk
+    assert received(json.loads(json.dumps(to_plain(chunk))), Chunk) == chunk
 
 
 @given(chunks, chunks)
@@ -45,12 +46,12 @@ def test_a_result_survives_the_wire(chunk: Chunk, later: Chunk) -> None:
         stop="hard_fail",
         note="exit code 102",
     )
-    assert from_json(json.loads(json.dumps(to_json(result))), ChunkResult) == result
+    assert received(json.loads(json.dumps(to_plain(result))), ChunkResult) == result
 
 
 def test_a_result_without_sense_is_an_error() -> None:
     with pytest.raises(ExecutionError, match="makes no sense"):
-        from_json({"runs": [1]}, ChunkResult)
+        received({"runs": [1]}, ChunkResult)
 
 
 def test_messages_arrive_whole_and_the_end_is_noticed() -> None:
@@ -71,7 +72,7 @@ def test_messages_arrive_whole_and_the_end_is_noticed() -> None:
 
 MEET = """
 import dataclasses, sys, threading
-from merlin.execution.wire import as_kind
+from merlin.base.records import as_kind
 sys.setswitchinterval(1e-6)
 for _ in range(300):
     inner = dataclasses.make_dataclass("Inner", [("x", int), ("y", tuple[tuple[int, int], ...])])

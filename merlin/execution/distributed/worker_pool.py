@@ -27,7 +27,7 @@ StartProcess = Callable[..., WorkerProcess]
 
 
 @dataclass(eq=False)
-class Run:
+class ChunkRun:
     """A chunk that runs in a worker process; other threads steer it through the flags, then `wake` it."""
 
     study: Study
@@ -80,7 +80,7 @@ class Run:
             self._fd = -1
 
 
-class Crew:
+class WorkerPool:
     """Worker processes, started when they are needed and kept for the next chunk of their study."""
 
     def __init__(self, name: str, size: int, start: StartProcess) -> None:
@@ -90,11 +90,11 @@ class Crew:
         self._idle: list[tuple[str, str, WorkerProcess]] = []  # study, session; the one used last is last
         self._numbers = itertools.count()
 
-    def assign(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> Run:
+    def assign(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> ChunkRun:
         """The chunk, and a process for it. Raises ExecutionError if the machine cannot start one."""
         process = self._acquire(study, session)
         try:
-            return Run(study, chunk, process, session, leases)
+            return ChunkRun(study, chunk, process, session, leases)
         except OSError as error:  # no descriptor is left
             dismiss([process])
             raise ExecutionError(f"cannot watch a worker process: {error}") from error
@@ -116,7 +116,7 @@ class Crew:
         name = f"{self._name}.{number}"
         return self._start(study.workspace, name, session=session, num_threads=self._threads, is_fenced=True)
 
-    def release(self, run: Run) -> None:
+    def release(self, run: ChunkRun) -> None:
         """The run's process may run another chunk."""
         with self._lock:
             self._idle.append((run.study.id, run.session, run.process))
