@@ -100,7 +100,7 @@ class Trainer:
     @property
     def epoch(self) -> float:
         """Epochs of the trainer's share, with the fraction of the present one."""
-        return self.loader.epoch + self.loader.consumed / max(1, self.loader.schedule.size)
+        return self.loader.epoch + self.loader.consumed / max(1, len(self.loader.dataset))
 
     @property
     def lr(self) -> dict[str, float]:

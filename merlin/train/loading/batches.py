@@ -44,7 +44,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchField:
     """A field of a batch: the type that it has there, and how it is normalised."""
 
     column: Column
@@ -138,10 +138,10 @@ class Matrix:
 
 
 @dataclass
-class Dense:
+class DenseFields:
     """Fields of fixed shape, (n, *shape) each, gathered together."""
 
-    parts: Sequence[Part]
+    parts: Sequence[BatchField]
     _scratch: threading.local = field(default_factory=threading.local, repr=False)
 
     @property
@@ -174,14 +174,14 @@ class Dense:
         return kept[:num]
 
     def __reduce__(self) -> Any:
-        return Dense, (self.parts,)
+        return DenseFields, (self.parts,)
 
 
 @dataclass
-class Varied:
+class RaggedField:
     """A ragged field: "<name>" (items, *shape), the items of all samples, and "<name>.offsets" (n + 1,) int64."""
 
-    part: Part
+    part: BatchField
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ class Graphs:
     """
 
     name: str
-    members: Sequence[Part]
+    members: Sequence[BatchField]
 
     def __post_init__(self) -> None:
         roles = {member.column.role for member in self.members}
@@ -260,7 +260,7 @@ def _put_offsets(offsets: Array, out: Array | None) -> Array:
     return target
 
 
-Item = Matrix | Dense | Varied | Graphs
+Item = Matrix | DenseFields | RaggedField | Graphs
 """A part of a batch, of one key or several. `layout` says which arrays hold up to `num` samples, and `read` fills those
 that it is given; only what varies in size makes arrays of its own if there are none."""
 
@@ -291,7 +291,7 @@ class BatchReader:
             fixed = [
                 item.layout(self.source, len(indices))
                 for item in self.items
-                if isinstance(item, Matrix | Dense)
+                if isinstance(item, Matrix | DenseFields)
             ]
             into = {key: aligned_empty(*what) for layout in fixed for key, what in layout.items()}
         batch: dict[str, Array] = {}

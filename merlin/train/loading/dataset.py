@@ -27,14 +27,14 @@ from merlin.shards.format.digest import combine
 from merlin.train.loading.batches import (
     FLOAT,
     Array,
+    BatchField,
     BatchReader,
-    Dense,
+    DenseFields,
     Graphs,
     Item,
     Matrix,
-    Part,
+    RaggedField,
     Source,
-    Varied,
 )
 from merlin.train.loading.columns import Columns, identity, refuse_text
 from merlin.train.loading.normalise import Normaliser
@@ -208,12 +208,12 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         return tuple(keys)
 
     def _items(self, raw: bool) -> list[Item]:
-        parts = [Part(p.column, p.column.dtype, None) for p in self._parts] if raw else self._parts
+        parts = [BatchField(p.column, p.column.dtype, None) for p in self._parts] if raw else self._parts
         plain = [part for part in parts if not part.column.graph]
         items: list[Item] = [*self._matrices]
         if dense := [part for part in plain if not part.column.ragged]:
-            items.append(Dense(dense))
-        items += [Varied(part) for part in plain if part.column.ragged]
+            items.append(DenseFields(dense))
+        items += [RaggedField(part) for part in plain if part.column.ragged]
         for graph in dict.fromkeys(part.column.graph for part in parts if part.column.graph):
             items.append(Graphs(graph, [part for part in parts if part.column.graph == graph]))
         return items
@@ -226,13 +226,13 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         widths = [len(column.column_names) for column in columns]
         return Scaling.stack(found, widths) if any(scaling is not None for scaling in found) else None
 
-    def _part(self, column: Column, dtype: str | None, layout: str | None) -> Part:
+    def _part(self, column: Column, dtype: str | None, layout: str | None) -> BatchField:
         scaling = self._scaling_of(column)
         converted = scaling is not None or (dtype is not None and column.dtype.kind == "f")
         move, axis, num = None, column.channel_axis, len(column.shape)
         if layout is not None and axis is not None and column.kind in ("image", "volume"):
             move = axis - num, -num if layout == "chw" else -1
-        return Part(column, FLOAT if converted else column.dtype, scaling, move)
+        return BatchField(column, FLOAT if converted else column.dtype, scaling, move)
 
     def _checked(self, indices: Any) -> Array:
         """Sample numbers (n,) int64 in [0, len); negative ones count from the end."""

@@ -20,10 +20,10 @@ from torch import Tensor
 from merlin.errors import LoaderError, UsageError
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.loading.delivery import INDEX, VALID, Delivery
-from merlin.train.loading.order import EpochOrder, Schedule, plan_batches
+from merlin.train.loading.order import EpochOrder, EpochSteps, plan_batches
 from merlin.train.loading.producer import Filler, Producer
 from merlin.train.loading.ring import Ring
-from merlin.train.loading.workers import WorkerPool
+from merlin.train.loading.workers import LoaderPool
 
 FORMAT = "merlin-loader"
 VERSION = 1
@@ -88,7 +88,7 @@ class ShardLoader:
         self.batch_size = batch_size
         self.rank, self.world_size = rank, world_size
         self.seed, self.shuffle = seed, shuffle
-        self.schedule = Schedule(len(dataset), batch_size, world_size, drop_last, pad_last)
+        self.steps = EpochSteps(len(dataset), batch_size, world_size, drop_last, pad_last)
         self._device = None if device is None else torch.device(device)
         if self._device is not None and self._device.type == "cpu":
             self._device = None
@@ -100,16 +100,16 @@ class ShardLoader:
         self._num_workers, self._start_method = num_workers, start_method
         self.epoch, self.consumed = 0, 0
         self._filler: Filler | None = None
-        self._iterator: weakref.ref[_Batches] | None = None
+        self._iterator: weakref.ref[_EpochBatches] | None = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return self.schedule.num_steps()
+        return self.steps.num_steps()
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch; an iterator made before ends."""
         self._end_iterator()
-        made = _Batches(self)
+        made = _EpochBatches(self)
         self._iterator = weakref.ref(made)
         return made
 
@@ -120,8 +120,8 @@ class ShardLoader:
 
     def seek(self, epoch: int, consumed: int = 0) -> None:
         """Go to where `consumed` samples of an epoch have been handed out."""
-        if epoch < 0 or not 0 <= consumed <= self.schedule.size:
-            raise UsageError(f"there is no sample {consumed} of {self.schedule.size} in epoch {epoch}")
+        if epoch < 0 or not 0 <= consumed <= self.steps.size:
+            raise UsageError(f"there is no sample {consumed} of {self.steps.size} in epoch {epoch}")
         self._end_iterator()
         self.epoch, self.consumed = epoch, consumed
 
@@ -182,7 +182,7 @@ class ShardLoader:
         pinned = self._device is not None and self._device.type == "cuda"
         num_slots = self._prefetch * max(1, num) + 2
         ring = Ring.make(reader.layout(self.batch_size), num_slots, shared=num > 0, pinned=pinned)
-        pool = WorkerPool(self.dataset, raw, ring, num, self._start_method) if num else None
+        pool = LoaderPool(self.dataset, raw, ring, num, self._start_method) if num else None
         delivery = Delivery(self.dataset, self._device, copy=self._copy, extras=self._extras)
         return Filler(reader, ring.slots(), delivery, pool)
 
@@ -190,12 +190,12 @@ class ShardLoader:
         """Reading from the present place on, into slots that the trainer does not hold."""
         if self._filler is None or not self._filler.usable:
             self._filler = self._make_filler()
-        order = EpochOrder(self.schedule.size, self.seed, self.epoch, self.shuffle)
-        plan = plan_batches(order, self.schedule, self.consumed, self.rank)
+        order = EpochOrder(self.steps.size, self.seed, self.epoch, self.shuffle)
+        plan = plan_batches(order, self.steps, self.consumed, self.rank)
         return self._filler, Producer(plan, self._filler, threaded=self._prefetch > 0)
 
 
-class _Batches(Iterator[Batch]):
+class _EpochBatches(Iterator[Batch]):
     """The rest of one epoch."""
 
     def __init__(self, loader: ShardLoader) -> None:

@@ -104,7 +104,7 @@ class EpochOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EpochStep:
     """One step of all ranks together; it takes positions [lo, hi) of the epoch."""
 
     lo: int
@@ -122,7 +122,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class EpochSteps:
     """How the positions of an epoch are dealt to ranks, step by step.
 
     A step takes the next batch_size * world_size positions, whoever took those before; so an epoch that was
@@ -153,18 +153,18 @@ class Schedule:
         left = max(0, self.size - consumed)
         return left // self.whole if self.drop_last else -(-left // self.whole)
 
-    def step(self, consumed: int, rank: int) -> Step | None:
+    def step(self, consumed: int, rank: int) -> EpochStep | None:
         """The step that follows `consumed` positions, as seen by `rank`; None at the end of the epoch."""
         left = self.size - consumed
         if left <= 0 or (left < self.whole and self.drop_last):
             return None
         if left >= self.whole or self.pad_last:
             first = consumed + rank * self.batch_size
-            return Step(consumed, consumed + min(left, self.whole), first, self.batch_size)
+            return EpochStep(consumed, consumed + min(left, self.whole), first, self.batch_size)
         lo, hi = left * rank // self.world_size, left * (rank + 1) // self.world_size
-        return Step(consumed, self.size, consumed + lo, hi - lo)
+        return EpochStep(consumed, self.size, consumed + lo, hi - lo)
 
-    def steps(self, consumed: int, rank: int) -> Iterator[Step]:
+    def steps(self, consumed: int, rank: int) -> Iterator[EpochStep]:
         """All steps that remain after `consumed` positions."""
         while (step := self.step(consumed, rank)) is not None:
             yield step
@@ -180,7 +180,7 @@ class Planned:
     consumed: int  # positions of the epoch that all ranks have taken after it
 
 
-def plan_batches(order: EpochOrder, schedule: Schedule, consumed: int, rank: int) -> Iterator[Planned]:
+def plan_batches(order: EpochOrder, schedule: EpochSteps, consumed: int, rank: int) -> Iterator[Planned]:
     """What `rank` reads for the rest of an epoch."""
     size, remaining = schedule.size, schedule.steps(consumed, rank)
     while steps := list(islice(remaining, max(1, _POSITIONS_AT_ONCE // schedule.batch_size))):

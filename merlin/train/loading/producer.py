@@ -12,14 +12,14 @@ from queue import SimpleQueue
 from merlin.train.loading.batches import Array, BatchReader
 from merlin.train.loading.delivery import Delivery, Ready
 from merlin.train.loading.order import Planned
-from merlin.train.loading.workers import WorkerPool
+from merlin.train.loading.workers import LoaderPool
 
 
 class Filler:
     """Fills slots with batches, in the thread that asks or in worker processes; it lives from epoch to epoch."""
 
     def __init__(
-        self, reader: BatchReader, slots: list[dict[str, Array]], delivery: Delivery, pool: WorkerPool | None
+        self, reader: BatchReader, slots: list[dict[str, Array]], delivery: Delivery, pool: LoaderPool | None
     ) -> None:
         self._reader, self._slots, self._deliver, self._pool = reader, slots, delivery, pool
         self._pending: deque[tuple[int, Planned]] = deque()

@@ -23,7 +23,7 @@ _LOOK_S = 2.0  # how often either side looks whether the other is alive, should 
 _LEAVE_S = 5.0
 
 
-class WorkerPool:
+class LoaderPool:
     """Workers 0 … n - 1; task t is done by worker t mod n."""
 
     def __init__(self, dataset: ShardDataset, raw: bool, ring: Ring, num: int, method: str | None) -> None:

@@ -112,7 +112,7 @@ def evaluate(
     held_out = open_held_out(best, config, run_facts.data_digest, data)
     digest = held_out.ens.manifest.content_digest
     dataset, name, note = choose_split(held_out, split, digest == run_facts.data_digest)
-    evaluator = _Evaluator(best, held_out, dataset, chosen)
+    evaluator = _RunEvaluator(best, held_out, dataset, chosen)
     evaluator.run(progress)
     facts = {
         "format": FORMAT,
@@ -152,7 +152,7 @@ class _Scalars:
         }
 
 
-class _Evaluator:
+class _RunEvaluator:
     """Takes samples through the model and adds up."""
 
     def __init__(

@@ -86,7 +86,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _MetricsLine:
     """A line of `metrics.jsonl`, as far as it matters here."""
 
     kind: str  # train | validation | round | end
@@ -112,14 +112,14 @@ def read_history(run: RunDirectory) -> History:
     )
 
 
-def _read_lines(path: Path) -> list[_Line]:
+def _read_lines(path: Path) -> list[_MetricsLine]:
     try:
-        return as_kind(read_metrics(path), list[_Line])
+        return as_kind(read_metrics(path), list[_MetricsLine])
     except ValueError as error:
         raise TrainingError(f"{path} is damaged: {error}") from error
 
 
-def _trained(index: int, lines: list[_Line]) -> Trained:
+def _trained(index: int, lines: list[_MetricsLine]) -> Trained:
     paces = [line.samples_per_s for line in lines if line.samples_per_s]
     return Trained(
         trainer=index,
@@ -130,7 +130,7 @@ def _trained(index: int, lines: list[_Line]) -> Trained:
     )
 
 
-def _curves(lines: Mapping[int, list[_Line]], kind: str) -> dict[str, tuple[Curve, ...]]:
+def _curves(lines: Mapping[int, list[_MetricsLine]], kind: str) -> dict[str, tuple[Curve, ...]]:
     """Metrics of lines of a kind; of those of training the losses alone."""
     points: defaultdict[str, defaultdict[int, list[tuple[int, float]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -146,7 +146,7 @@ def _curves(lines: Mapping[int, list[_Line]], kind: str) -> dict[str, tuple[Curv
     }
 
 
-def _rounds(lines: Mapping[int, list[_Line]]) -> Iterable[Round]:
+def _rounds(lines: Mapping[int, list[_MetricsLine]]) -> Iterable[Round]:
     for index, found in lines.items():
         for line in found:
             if line.kind == "round" and line.round is not None:

@@ -49,7 +49,7 @@ class _File:
         return None if facts.is_text or facts.ragged else facts.shape
 
     def num(self, name: str) -> int:
-        """Samples of a column."""
+        """The number of samples of a column."""
         return self._source.facts(self._keys[name]).num
 
     def read(self, name: str, lo: int, hi: int, dtype: Any) -> Array:
@@ -106,7 +106,7 @@ def _described(shape: Shape | None) -> str:
     return "no numbers" if shape is None else f"numbers of shape (samples, {', '.join(map(str, shape))})"
 
 
-class Samples:
+class SamplesReader:
     """Inputs of a model in a source; `note` says what was taken for granted.
 
     Columns called z0, z1, … are found in a matrix z, too. Raises UsageError if the source has no samples, or lacks
@@ -208,10 +208,10 @@ class Samples:
         self._source.close()
 
 
-def open_samples(path: Path, names: Sequence[str], images: Mapping[str, Shape]) -> Samples:
+def open_samples(path: Path, names: Sequence[str], images: Mapping[str, Shape]) -> SamplesReader:
     """The samples of a data set if `path` is a directory, else those of a file.
 
-    Raises as `Samples`; NotADataSetError if there is no data set, UsageError for a file of an unknown kind, ShardError
-    for a damaged one.
+    Raises as `SamplesReader`; NotADataSetError if there is no data set, UsageError for a file of an unknown kind,
+    ShardError for a damaged one.
     """
-    return Samples(_DataSet(path) if path.is_dir() else _File(path), names, images)
+    return SamplesReader(_DataSet(path) if path.is_dir() else _File(path), names, images)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from merlin.errors import UsageError
 from merlin.shards.format.splits import split_indices
-from merlin.train.loading.order import EpochOrder, Partition, Permutation, Schedule, derive_seed
+from merlin.train.loading.order import EpochOrder, EpochSteps, Partition, Permutation, derive_seed
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -115,7 +115,7 @@ def test_seeds_are_derived_from_all_parts_and_their_order():
 
 
 schedules = st.builds(
-    Schedule,
+    EpochSteps,
     size=st.integers(0, 400),
     batch_size=st.integers(1, 50),
     world_size=st.integers(1, 7),
@@ -124,7 +124,7 @@ schedules = st.builds(
 )
 
 
-def taken(schedule: Schedule, consumed: int = 0, steps: int | None = None) -> tuple[list[int], int]:
+def taken(schedule: EpochSteps, consumed: int = 0, steps: int | None = None) -> tuple[list[int], int]:
     """Positions that all ranks take, step by step, without padding; and how many are consumed then."""
     positions: list[int] = []
     for number in range(schedule.num_steps(consumed)):
@@ -150,7 +150,7 @@ def test_every_position_is_taken_by_exactly_one_rank(schedule):
 @given(schedule=schedules, drop=st.booleans())
 def test_batches_are_whole_but_for_the_last(schedule, drop):
     if drop:
-        schedule = Schedule(schedule.size, schedule.batch_size, schedule.world_size, drop_last=True)
+        schedule = EpochSteps(schedule.size, schedule.batch_size, schedule.world_size, drop_last=True)
     for rank in range(schedule.world_size):
         steps = list(schedule.steps(0, rank))
         assert len(steps) == schedule.num_steps()
@@ -175,7 +175,7 @@ def test_an_epoch_begun_by_some_ranks_is_finished_by_others(schedule, others, da
     positions: list[int] = []
     consumed = 0
     for batch_size, world_size in others:
-        part = Schedule(schedule.size, batch_size, world_size, pad_last=schedule.pad_last)
+        part = EpochSteps(schedule.size, batch_size, world_size, pad_last=schedule.pad_last)
         more, consumed = taken(part, consumed, steps=data.draw(st.integers(0, 4)))
         positions += more
     more, _ = taken(schedule, consumed)
@@ -184,9 +184,9 @@ def test_an_epoch_begun_by_some_ranks_is_finished_by_others(schedule, others, da
 
 def test_contradictions_are_refused():
     with pytest.raises(UsageError, match="at least 1"):
-        Schedule(10, 0)
+        EpochSteps(10, 0)
     with pytest.raises(UsageError, match="not both"):
-        Schedule(10, 2, drop_last=True, pad_last=True)
+        EpochSteps(10, 2, drop_last=True, pad_last=True)
     with pytest.raises(UsageError, match="numbered from 0"):
         Partition(3, 3)
     with pytest.raises(UsageError, match=r"\[0, 1\)"):

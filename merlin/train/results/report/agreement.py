@@ -23,7 +23,7 @@ _HISTOGRAM = 1.35  # height of a line of histograms
 
 
 @dataclass(frozen=True)
-class Panel:
+class ScalarPanel:
     name: str
     units: str
     true: Array
@@ -34,12 +34,12 @@ class Panel:
 class Panels:
     """Panels side by side, so many in each line."""
 
-    panels: Sequence[Panel]
+    panels: Sequence[ScalarPanel]
 
     @staticmethod
     def of(pairs: Pairs, quantities: Mapping[str, Quantity]) -> Panels:
         shown = list(pairs.items())[:_MAX_PANELS]
-        return Panels([Panel(name, quantities[name].units, *pair) for name, pair in shown])
+        return Panels([ScalarPanel(name, quantities[name].units, *pair) for name, pair in shown])
 
     @property
     def per_line(self) -> int:
@@ -73,7 +73,7 @@ def _draw_agreement(chart: Panels, scores: Mapping[str, Any], canvas: Canvas) ->
         _scatter(axes, panel, step)
 
 
-def _scatter(axes: Any, panel: Panel, room: float) -> None:
+def _scatter(axes: Any, panel: ScalarPanel, room: float) -> None:
     scale = choose_scale(panel.true)
     known = panel.predicted[np.isfinite(panel.predicted)]
     if not scale.is_log and len(known):  # the predictions' own reach, but not that of a single wild one
@@ -107,7 +107,7 @@ def _draw_errors(chart: Panels, canvas: Canvas) -> None:
         _histogram(canvas.axes(left, top, chart.step - 0.3, 0.8), panel, chart.step)
 
 
-def _histogram(axes: Any, panel: Panel, room: float) -> None:
+def _histogram(axes: Any, panel: ScalarPanel, room: float) -> None:
     """From the 0.5th to the 99.5th percentile, with the number of those beyond."""
     errors = panel.predicted - panel.true
     known = errors[np.isfinite(errors)]

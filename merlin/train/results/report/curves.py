@@ -21,7 +21,7 @@ _LOG_FROM = 30.0  # ratio of a panel's greatest to its least value from which it
 
 
 @dataclass(frozen=True)
-class Panel:
+class CurvePanel:
     title: str
     curves: tuple[Curve, ...]
     is_judged: bool = False  # the metric that decides which model is best
@@ -29,7 +29,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Curves:
-    panels: tuple[Panel, ...]
+    panels: tuple[CurvePanel, ...]
     trainers: tuple[int, ...]
     best: tuple[int, int]  # trainer and step of the best model
 
@@ -39,9 +39,9 @@ class Curves:
         validation = dict(history.validation)
         panels = []
         if metric in validation:
-            panels.append(Panel(f"validation {metric}", validation.pop(metric), is_judged=True))
-        panels += [Panel(f"training {name}", curves) for name, curves in history.training.items()]
-        panels += [Panel(f"validation {name}", curves) for name, curves in validation.items()]
+            panels.append(CurvePanel(f"validation {metric}", validation.pop(metric), is_judged=True))
+        panels += [CurvePanel(f"training {name}", curves) for name, curves in history.training.items()]
+        panels += [CurvePanel(f"validation {name}", curves) for name, curves in validation.items()]
         return Curves(tuple(panels[:_MAX_PANELS]), tuple(t.trainer for t in history.trainers), best)
 
     def section(self) -> Section:
@@ -80,7 +80,7 @@ def _draw(chart: Curves, canvas: Canvas) -> None:
         _panel(canvas.axes(left, top, step - 0.75, _PANEL), chart, panel, step)
 
 
-def _panel(axes: Any, chart: Curves, panel: Panel, room: float) -> None:
+def _panel(axes: Any, chart: Curves, panel: CurvePanel, room: float) -> None:
     values = np.concatenate([curve.values for curve in panel.curves])
     steps = np.concatenate([curve.steps for curve in panel.curves])
     scale = _scale(values)
