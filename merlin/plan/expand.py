@@ -12,25 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.errors import Diagnostic, SpecError
+from merlin.plan.aggregates import plan_aggregate
 from merlin.plan.cleanup import wait_before_cleanup
 from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_names
-from merlin.plan.fields import plan_fields
 from merlin.plan.growing import Extends, continued, settled_steps
 from merlin.plan.launch import declare_vlauncher, fill_local_launchers
 from merlin.plan.layout import SampleLayout
 from merlin.plan.parameters import Combination, path_safe
 from merlin.plan.plan import (
-    Aggregate,
     Edge,
     Plan,
-    PlannedField,
     SamplesInfo,
     Scalar,
     StepInstance,
     StepKind,
 )
 from merlin.plan.study_variables import runtime_variables
-from merlin.spec.expression import CONSTANTS, parse
 
 if TYPE_CHECKING:
     from merlin.spec.data_set_blocks import AggregateBlock
@@ -74,15 +71,7 @@ def make_plan(
             left out; their directories, and those of the data sets, are the study's.
     """
     variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
-    samples = None
-    if (block := spec.document.merlin.samples) is not None:
-        samples = SamplesInfo(
-            file=samples_file or "",
-            num=num_samples or 0,
-            labels=tuple(block.column_labels),
-            level_max_dirs=block.level_max_dirs,
-            first=0 if extending is None else extending.first_sample,
-        )
+    samples = _samples_info(spec, num_samples, samples_file, extending)
     planner = _Planner(spec, workspace, variables, samples, tuple(combos), launcher, extending)
     return Plan(
         name=spec.document.description.name,
@@ -101,6 +90,21 @@ def make_plan(
         instances=planner.plan(),
         code_version=code_version,
         extension=0 if extending is None else extending.number,
+    )
+
+
+def _samples_info(
+    spec: Spec, num: int | None, file: str | None, extending: Extends | None
+) -> SamplesInfo | None:
+    block = spec.document.merlin.samples
+    if block is None:
+        return None
+    return SamplesInfo(
+        file=file or "",
+        num=num or 0,
+        labels=tuple(block.column_labels),
+        level_max_dirs=block.level_max_dirs,
+        first=0 if extending is None else extending.first_sample,
     )
 
 
@@ -340,43 +344,14 @@ class _Planner:
         fill: Callable[[str], str],
     ) -> StepInstance:
         sources = [self.by_id[edge.source] for edge in common.edges if edge.kind == "block"]
-        if not sources or any(source.kind is StepKind.AGGREGATE for source in sources):
-            hint = "name a cmd or function step in depends, and in from if there are several"
-            raise self._aggregate_error(needs, "has no step to collect from", hint)
+        labels = self.samples.labels if self.samples is not None else ()
+        try:
+            aggregate = plan_aggregate(block, fill, sources, labels)
+        except Problem as problem:
+            raise self._aggregate_error(needs, str(problem), problem.hint) from problem
         rows = len(sources) * sources[0].num_tasks
-        fields = plan_fields(block.fields, fill)
-        self._check_names(needs, block, fields, sources[0])
-        return replace(
-            common,
-            kind=StepKind.AGGREGATE,
-            num_tasks=max(1, -(-rows // block.samples_per_shard)),
-            aggregate=Aggregate(
-                sources=tuple(source.id for source in sources),
-                fields=fields,
-                samples_per_shard=block.samples_per_shard,
-                compression=block.compression,
-                shuffle=block.shuffle,
-                level=block.level,
-                valid=tuple(fill(text) for text in block.valid),
-                cleanup=block.cleanup,
-                splits=tuple(block.splits.items()),
-                seed=block.seed,
-            ),
-        )
-
-    def _check_names(
-        self, needs: StepNeeds, block: AggregateBlock, fields: Sequence[PlannedField], source: StepInstance
-    ) -> None:
-        """Expressions may name what each sample has: a parameter that its step does not use is not there."""
-        known = {one.name for one in fields} | source.params.keys()
-        if source.per_sample and self.samples is not None:
-            known |= set(self.samples.labels)
-        for text in (*block.valid, *(one.expression for one in fields if one.expression)):
-            for name in parse(text).names:
-                if name not in known and name not in CONSTANTS:
-                    step = source.step
-                    message = f"uses {name!r} in {text!r}, and the samples of {step} have no such value"
-                    raise self._aggregate_error(needs, message, f"let {step} use $({name})")
+        num_shards = max(1, -(-rows // block.samples_per_shard))
+        return replace(common, kind=StepKind.AGGREGATE, num_tasks=num_shards, aggregate=aggregate)
 
 
 def instance_id(needs: StepNeeds, combo: Combination) -> str:

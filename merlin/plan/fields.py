@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from merlin.base.kinds import ROLES, axes_of, layout_of
 from merlin.plan.plan import PlannedField
@@ -33,19 +33,12 @@ def _fields(name: str, block: FieldBlock, fill: Fill) -> Iterator[PlannedField]:
         dtype=block.dtype,
         shape=shape,
         ragged=ragged,
-        # without any source it is the function's output of the same name
-        output=_text(block.output, fill) or (None if block.file or block.expression else name),
-        file=_text(block.file, fill),
-        key=_text(block.key, fill),
-        regex=block.regex,
-        expression=_text(block.expression, fill) or "",
+        **_source(name, block, block.file, block.key, fill),
         finite=block.finite,
-        units=block.units,
         description=block.description,
         compression=block.compression,
         shuffle=block.shuffle,
         level=block.level,
-        keep_bits=block.keep_bits,
         axes=tuple(block.axes) or axes_of(layout, ragged=ragged),
         layout=layout,
         channels=tuple(block.channels),
@@ -54,32 +47,40 @@ def _fields(name: str, block: FieldBlock, fill: Fill) -> Iterator[PlannedField]:
 
 def _member(graph: str, block: FieldBlock, role: str, member: Values, fill: Fill) -> PlannedField:
     """What the member does not say, its role says, or the graph for all of them."""
-    given, usual = member.model_fields_set, ROLES[role]
+    given, usual, name = member.model_fields_set, ROLES[role], f"{graph}.{role}"
     ragged, shape = _split(member.shape if "shape" in given else usual.shape)
-    file = _text(member.file or (None if member.output or member.expression else block.file), fill)
-    key = _text(member.key, fill)
+    file, key = member.file, member.key
+    if not (file or member.output or member.expression) and block.file:
+        file, key = block.file, role if key is None and member.regex is None else key
     return PlannedField(
-        name=f"{graph}.{role}",
+        name=name,
         kind="ragged" if ragged else "series" if shape else "scalar",
         dtype=member.dtype if "dtype" in given else usual.dtype or block.dtype,
         shape=shape,
         ragged=ragged,
-        output=_text(member.output, fill) or (None if file or member.expression else f"{graph}.{role}"),
-        file=file,
-        key=role if file and key is None and member.regex is None and not member.file else key,
-        regex=member.regex,
-        expression=_text(member.expression, fill) or "",
+        **_source(name, member, file, key, fill),
         finite=member.finite if "finite" in given else block.finite,
-        units=member.units,
         description=member.description or block.description,
         compression=member.compression or block.compression,
         shuffle=member.shuffle or block.shuffle,
         level=block.level if member.level is None else member.level,
-        keep_bits=member.keep_bits,
         axes=tuple(member.axes),
         graph=graph,
         role=role,
     )
+
+
+def _source(name: str, values: Values, file: str | None, key: str | None, fill: Fill) -> dict[str, Any]:
+    """Where the values come from; without any source they are the function's output of the same name."""
+    return {
+        "output": _text(values.output, fill) or (None if file or values.expression else name),
+        "file": _text(file, fill),
+        "key": _text(key, fill),
+        "regex": values.regex,
+        "expression": _text(values.expression, fill) or "",
+        "units": values.units,
+        "keep_bits": values.keep_bits,
+    }
 
 
 def _split(shape: tuple[int | None, ...]) -> tuple[bool, tuple[int, ...]]:

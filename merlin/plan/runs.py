@@ -23,26 +23,26 @@ class RunMap:
         self._values: list[int] = [default] if size else []
 
     @classmethod
-    def from_runs(cls, size: int, runs: Iterable[tuple[int, int, int]], default: int = NO_OUTCOME) -> RunMap:
+    def from_runs(cls, size: int, runs: Iterable[tuple[int, int, int]]) -> RunMap:
         """Build a map from (lo, hi, value) runs that are sorted and disjoint; linear in their number."""
-        made = cls(size, default)
+        made = cls(size)
         starts, values, at = [], [], 0
         last: int | None = None
         for lo, hi, value in runs:
             if not at <= lo < hi <= size:
                 raise ValueError(f"[{lo}, {hi}) is not inside [{at}, {size}), or empty")
-            if at < lo and last != default:
+            if at < lo and last != NO_OUTCOME:
                 starts.append(at)
-                values.append(default)
-                last = default
+                values.append(NO_OUTCOME)
+                last = NO_OUTCOME
             if value != last:
                 starts.append(lo)
                 values.append(value)
                 last = value
             at = hi
-        if at < size and last != default:
+        if at < size and last != NO_OUTCOME:
             starts.append(at)
-            values.append(default)
+            values.append(NO_OUTCOME)
         made._starts, made._values = starts, values
         return made
 
