@@ -61,9 +61,9 @@ class Exporter(ABC):
         self.compression = options.compression or self.compressions[0]
         self.step = options.samples_per_file or self.samples_per_file
 
-    @abstractmethod
     def refusal(self, column: ExportColumn) -> str:
         """Why the format cannot hold the column; empty if it can."""
+        return ""
 
     @abstractmethod
     def file_name(self, number: int) -> str:
@@ -99,8 +99,8 @@ class Exporter(ABC):
         return path.is_file() and path.stat().st_size == part.size_bytes
 
     def prepare(self, directory: Path) -> None:
-        """Called before any file is written, and again when a killed export goes on."""
-        directory.mkdir(parents=True, exist_ok=True)
+        """Called before any file is written to the directory, and again when a killed export goes on."""
+        return
 
     def finish(self, directory: Path, parts: list[ExportedFile]) -> list[str]:
         """Write what describes the files together; returns the names of these further files."""

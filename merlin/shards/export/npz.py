@@ -26,9 +26,6 @@ class NpzExporter(Exporter):
     samples_per_file = 1000
     compressions = ("none", "deflate")
 
-    def refusal(self, column: ExportColumn) -> str:
-        return ""
-
     def file_name(self, number: int) -> str:
         return f"samples_{number:05d}.npz"
 

@@ -75,9 +75,6 @@ class ZarrExporter(Exporter):
         _zarr()
         super().check()
 
-    def refusal(self, column: ExportColumn) -> str:
-        return ""
-
     def file_name(self, number: int) -> str:
         return NAME
 

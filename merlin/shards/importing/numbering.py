@@ -27,21 +27,12 @@ class SampleSpan:
     num: int
 
 
-@dataclass(frozen=True, slots=True)
-class Numbering:
-    """The row of every position, and the spans that share out all rows up to the last."""
+def number_samples(
+    schema: ImportSchema, sources: Sequence[SourceFile], num: int
+) -> tuple[Array, tuple[SampleSpan, ...]]:
+    """The row of every sample (num,) int64, ascending, and the spans that share out all rows up to the last.
 
-    rows: Array  # (num,) int64, ascending
-    spans: tuple[SampleSpan, ...]
-
-    def sample_ids(self, rows: Array) -> Array:
-        firsts = np.array([span.first_row for span in self.spans], np.int64)
-        shifts = np.array([span.first_sample for span in self.spans], np.int64) - firsts
-        return np.asarray(rows + shifts[np.searchsorted(firsts, rows, side="right") - 1], "<i8")
-
-
-def number_samples(schema: ImportSchema, sources: Sequence[SourceFile], num: int) -> Numbering:
-    """Rows as the schema's `row`, or the ids, or the order of the samples says.
+    Rows are as the schema's `row`, or the ids, or the order of the samples says.
 
     Raises UsageError for a column that cannot number samples, ShardError for a number that cannot be.
     """
@@ -59,8 +50,8 @@ def number_samples(schema: ImportSchema, sources: Sequence[SourceFile], num: int
     _refuse_sparse(places, rows, schema.samples_per_shard, leading)
     if len(found) == 2:
         _refuse_jumps(found["sample_id"][0], rows, ids)
-        return Numbering(rows, tuple(_spans(rows, ids)))
-    return Numbering(rows, (SampleSpan(0, first, int(rows[-1]) + 1 if len(rows) else 0),))
+        return rows, tuple(_spans(rows, ids))
+    return rows, (SampleSpan(0, first, int(rows[-1]) + 1 if len(rows) else 0),)
 
 
 def _read(what: str, column: ImportColumn, sources: Sequence[SourceFile], num: int) -> tuple[Stream, Array]:

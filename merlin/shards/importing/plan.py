@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from merlin.errors import UsageError
 from merlin.plan.plan import Aggregate
 from merlin.shards.format.digest import combine
 from merlin.shards.format.segments import Array
-from merlin.shards.importing.numbering import Numbering, number_samples
+from merlin.shards.importing.numbering import SampleSpan, number_samples
 from merlin.shards.importing.resolve import make_streams
 from merlin.shards.importing.source_file import SourceFile
 from merlin.shards.importing.streams import Stream
@@ -24,18 +26,17 @@ class ImportPlan:
 
     schema: ImportSchema
     streams: tuple[Stream, ...]
-    numbering: Numbering
+    rows: Array  # (num,) int64, ascending
+    spans: tuple[SampleSpan, ...]  # which share out all rows up to the last
     aggregate: Aggregate
     identity: str  # of the schema and the files
     schema_digest: str
 
-    @property
-    def rows(self) -> Array:
-        """(num,) int64, ascending."""
-        return self.numbering.rows
-
     def sample_ids(self, rows: Array) -> Array:
-        return self.numbering.sample_ids(rows)
+        """(rows,) int64."""
+        firsts = np.array([span.first_row for span in self.spans], np.int64)
+        shifts = np.array([span.first_sample for span in self.spans], np.int64) - firsts
+        return np.asarray(rows + shifts[np.searchsorted(firsts, rows, side="right") - 1], "<i8")
 
     @property
     def num(self) -> int:
@@ -56,7 +57,7 @@ def plan_import(schema: ImportSchema, sources: Sequence[SourceFile]) -> ImportPl
     if not sources:
         raise UsageError("there is nothing to import; name files")
     streams = tuple(make_streams(schema, sources))
-    numbering = number_samples(schema, sources, streams[0].num)
+    rows, spans = number_samples(schema, sources, streams[0].num)
     fields = tuple(s.field for s in streams if s.path.startswith("fields/"))
     digest = combine(schema.model_dump())
     stats = [source.path.stat() for source in sources]
@@ -67,9 +68,10 @@ def plan_import(schema: ImportSchema, sources: Sequence[SourceFile]) -> ImportPl
     return ImportPlan(
         schema=schema,
         streams=streams,
-        numbering=numbering,
+        rows=rows,
+        spans=spans,
         aggregate=Aggregate(
-            sources=_source_ids(len(numbering.spans)),
+            sources=_source_ids(len(spans)),
             fields=fields,
             samples_per_shard=schema.samples_per_shard,
             compression=schema.compression,

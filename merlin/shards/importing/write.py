@@ -156,7 +156,7 @@ def write_manifest(out: Path, plan: ImportPlan, done: dict[int, ImportedShard]) 
     study = {"name": plan.schema.name, **_about(plan), "created": now, "finished": now}
     if plan.schema.description:
         study["description"] = plan.schema.description
-    named = list(zip(plan.aggregate.sources, plan.numbering.spans, strict=True))
+    named = list(zip(plan.aggregate.sources, plan.spans, strict=True))
     data = summary.data_set(
         out,
         SOURCE,
