@@ -24,6 +24,7 @@ from merlin.shards.format.shard_info import (
     read_info,
     shard_name,
 )
+from merlin.shards.proving.damage import NO_ROWS, numbers
 from merlin.shards.proving.stored import StoredShard
 from merlin.shards.writing.columns import skeleton_digest
 
@@ -40,18 +41,14 @@ class ProvenRows:
         """
         self.path = path
         self._stored: list[StoredShard] = []
-        known = np.concatenate([np.arange(a, b) for a, b in info.rows] or [np.zeros(0, np.int64)])
+        known = numbers(info.rows)
         recorded = decode(info.checks)
         if len(recorded) != len(known):
             raise ShardError(f"{path}: its sidecar has check values of {len(recorded)} of {len(known)} rows")
         self._file = np.full(len(known), -1)  # number in _stored, by place in `known`
         self._place = np.zeros(len(known), dtype=np.int64)
-        self.given: Array = np.zeros(0, dtype=np.int64)  # rows whose inputs and parameters are proven
-        self.filtered: dict[str, Array] = {
-            expression: np.concatenate([np.arange(a, b) for a, b in ranges])
-            for expression, ranges in info.filtered.items()
-            if ranges
-        }
+        self.given = NO_ROWS  # rows whose inputs and parameters are proven
+        self.filtered = {expression: numbers(rows) for expression, rows in info.filtered.items() if rows}
         try:
             self._search(info, known, recorded)
         except BaseException:
@@ -60,7 +57,7 @@ class ProvenRows:
         found = self._file >= 0
         self.rows: Array = known[found]
         self._file, self._place = self._file[found], self._place[found]
-        self._lengths: dict[str, Array] = {}
+        self._offsets: dict[str, Array] = {}
         self.attempts = self._attempts(info)
 
     def _search(self, info: ShardInfo, known: Array, recorded: Array) -> None:
@@ -98,16 +95,14 @@ class ProvenRows:
     def _attempts(self, info: ShardInfo) -> Array:
         """Which attempt made each row; 0 where that is damaged, as no check value covers it."""
         attempts = np.zeros(len(self.rows), dtype="<i4")
-        dataset = next((d for d in info.datasets if d.name == ATTEMPT), None)
-        if dataset is None or not self._stored:
-            return attempts
-        try:
-            values = self._stored[0].read(ATTEMPT, 0, info.num_rows)
-        except ShardError:
-            return attempts
         mine = self._file == 0
-        if _is_intact(values, dataset):
-            attempts[mine] = values[self._place[mine]]
+        for dataset in (d for d in info.datasets if d.name == ATTEMPT and self._stored):
+            try:
+                values = self._stored[0].read(ATTEMPT, 0, info.num_rows)
+            except ShardError:
+                continue
+            if _is_intact(values, dataset):
+                attempts[mine] = values[self._place[mine]]
         return attempts
 
     def read(self, name: str, lo: int, out: Array) -> None:
@@ -129,14 +124,13 @@ class ProvenRows:
 
     def offsets(self, name: str) -> Array:
         """(n + 1,) of a ragged field ("fields/g/nodes"): where the items of each proven row begin among theirs."""
-        if name not in self._lengths:
+        if name not in self._offsets:
             lengths = np.zeros(len(self.rows), dtype=np.int64)
-            for number, stored in enumerate(self._stored):
+            for number in np.unique(self._file).tolist():
                 mine = self._file == number
-                if mine.any():
-                    lengths[mine] = np.diff(stored.offsets(name))[self._place[mine]]
-            self._lengths[name] = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        return self._lengths[name]
+                lengths[mine] = np.diff(self._stored[number].offsets(name))[self._place[mine]]
+            self._offsets[name] = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return self._offsets[name]
 
     def _read_items(self, name: str, lo: int, out: Array) -> None:
         field, hi = name.removesuffix("/values"), lo + len(out)
@@ -168,9 +162,8 @@ def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[s
             try:
                 found.append(ProvenRows(path, read_info(sidecar)))
             except ShardError as e:
-                problems.append(
-                    f"{e}; to get it back: {command_line('shards', 'verify', directory, '--repair')}"
-                )
+                command = command_line("shards", "verify", directory, "--repair")
+                problems.append(f"{e}; to get it back: {command}")
     return found, problems
 
 

@@ -78,11 +78,16 @@ def _step(column: StoredColumn) -> int:
     return TEXT_BLOCK_ROWS if column.is_text else block_rows(column.row_bytes)
 
 
+def _spans(column: StoredColumn) -> list[tuple[int, int]]:
+    """Rows [lo, hi) of each block."""
+    step, num = _step(column), column.shape[0] if column.shape else 0
+    return [(lo, min(lo + step, num)) for lo in range(0, num, step)]
+
+
 def _blocks(stored: StoredShard, column: StoredColumn) -> list[str]:
     """Digests of a column's blocks."""
-    step, num = _step(column), column.shape[0] if column.shape else 0
     try:
-        return [digest_array(stored.read(column.name, lo, min(lo + step, num))) for lo in range(0, num, step)]
+        return [digest_array(stored.read(column.name, lo, hi)) for lo, hi in _spans(column)]
     except UnicodeEncodeError as e:
         raise ShardError(f"{stored.path}: '{column.name}' holds bytes that are no text") from e
 
@@ -95,18 +100,18 @@ def _describe(
     statistics: Statistics | None,
 ) -> DatasetInfo:
     blocks = tuple(_blocks(stored, column))
-    is_compressed = column.chunks is not None
+    stored_as = field if column.chunks is not None else None
     return DatasetInfo(
         name=column.name,
         dtype=column.dtype,
         shape=column.shape,
-        compression=field.compression if is_compressed and field is not None else "none",
+        compression=stored_as.compression if stored_as is not None else "none",
         block_rows=_step(column),
         blocks=blocks,
         extents=tuple(_extents(stored, column, blocks)),
         statistics=statistics,
         ragged=ragged,
-        shuffle=field.shuffle if is_compressed and field is not None else "",
+        shuffle=stored_as.shuffle if stored_as is not None else "",
         references=column.offset if column.is_text and column.shape[0] else None,
     )
 
@@ -119,10 +124,9 @@ def _extents(stored: StoredShard, column: StoredColumn, blocks: tuple[str, ...])
         ]
     if column.is_text or not column.row_bytes:
         return []
-    found, step, size = [], _step(column), column.row_bytes
-    for number, digest in enumerate(blocks):
-        lo, hi = number * step, min((number + 1) * step, column.shape[0])
-        found.append(Extent((column.offset or 0) + lo * size, (hi - lo) * size, lo, hi, digest))
+    found, begin, size = [], column.offset or 0, column.row_bytes
+    for (lo, hi), digest in zip(_spans(column), blocks, strict=True):
+        found.append(Extent(begin + lo * size, (hi - lo) * size, lo, hi, digest))
     return found
 
 
@@ -139,7 +143,6 @@ def _statistics(
     if not is_numeric or not (field is not None or is_described):
         return None
     taken = Accumulator(column.shape[1:], field.channel_axis if field is not None else None)
-    step, num = _step(column), column.shape[0]
-    for lo in range(0, num, step):
-        taken.add(stored.read(name, lo, min(lo + step, num)))
+    for lo, hi in _spans(column):
+        taken.add(stored.read(name, lo, hi))
     return taken.result()

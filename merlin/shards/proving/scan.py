@@ -5,7 +5,6 @@ Reading, hashing and comparing let go of the GIL, so threads scale. Memory: a pi
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from merlin.shards.format.digest import BlockDigest, digest_bytes
 from merlin.shards.format.shard_info import DatasetInfo, Extent, ShardInfo
 from merlin.shards.proving.bounds import Bounds
 from merlin.shards.reading.chunks import Chunks, chunks_of
+from merlin.shards.reading.column_reader import read_into
 
 Array = np.ndarray[Any, Any]
 Tick = Callable[[int], None]  # so many bytes more were read
@@ -109,10 +109,7 @@ def _read(descriptor: int, at: int, size: int) -> Array:
     memory = getattr(_local, "memory", None)
     if memory is None or len(memory) < size:
         memory = _local.memory = aligned_empty((max(size, PIECE_BYTES),), np.dtype(np.uint8))
-    num = 0
-    while num < size and (more := os.preadv(descriptor, [memory[num:size].data], at + num)):
-        num += more
-    return memory[:num]
+    return memory[: read_into(descriptor, memory[:size], at)]
 
 
 def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> ColumnFindings:

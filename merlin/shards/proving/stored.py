@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
 from merlin.shards.proving.probe import probe
 from merlin.shards.proving.text_heap import REFERENCE_BYTES, read_texts
 from merlin.shards.reading.chunks import Chunks, chunks_described, chunks_of
+from merlin.shards.reading.column_reader import read_into
 
 Array = np.ndarray[Any, Any]
 
@@ -47,9 +49,7 @@ class StoredColumn:
     @property
     def row_bytes(self) -> int:
         """As stored together."""
-        if self.is_text:
-            return REFERENCE_BYTES
-        return self.numpy.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        return REFERENCE_BYTES if self.is_text else self.numpy.itemsize * prod(self.shape[1:])
 
 
 class StoredShard:
@@ -81,11 +81,10 @@ class StoredShard:
         found = probe(path)
         columns = []
         for entry in found["datasets"]:
-            name, dtype, shape = entry["name"], entry["dtype"], tuple(entry["shape"])
-            chunks = (
-                chunks_described(name, dtype, shape, entry) if "chunks" in entry and 0 not in shape else None
-            )
-            columns.append(StoredColumn(name, dtype, shape, entry.get("offset"), chunks))
+            described = entry["name"], entry["dtype"], tuple(entry["shape"])
+            is_chunked = "chunks" in entry and 0 not in entry["shape"]
+            chunks = chunks_described(*described, entry) if is_chunked else None
+            columns.append(StoredColumn(*described, entry.get("offset"), chunks))
         return cls(path, columns, found["attributes"])
 
     def read(self, name: str, lo: int, hi: int) -> Array:
@@ -137,14 +136,9 @@ class StoredShard:
         self._fill(column.name, column.offset + row * column.row_bytes, out)
 
     def _fill(self, name: str, at: int, out: Array) -> None:
-        if not 0 <= at <= self._size - len(out):
+        is_inside = 0 <= at <= self._size - len(out)
+        if not is_inside or read_into(self._descriptor, out, at) < len(out):
             raise ShardError(f"{self.path}: ends early; '{name}' is cut off")
-        data = out.data
-        while len(data):
-            num = os.preadv(self._descriptor, [data], at)
-            if not num:
-                raise ShardError(f"{self.path}: ends early; '{name}' is cut off")
-            data, at = data[num:], at + num
 
     def peek(self, at: int, size: int) -> bytes:
         """Bytes of the file; fewer where it ends."""
@@ -222,12 +216,12 @@ class StoredShard:
 
 
 def _column_of(dataset: DatasetInfo) -> StoredColumn:
-    name, dtype, shape = dataset.name, dataset.dtype, dataset.shape
-    if dtype == TEXT_DTYPE:
-        return StoredColumn(name, dtype, shape, offset=dataset.references)
-    if not dataset.extents or dataset.compression in ("", "none"):
-        return StoredColumn(name, dtype, shape, offset=dataset.extents[0].offset if dataset.extents else None)
+    described = dataset.name, dataset.dtype, dataset.shape
+    if dataset.dtype == TEXT_DTYPE or not dataset.extents:
+        return StoredColumn(*described, offset=dataset.references)
+    if dataset.compression in ("", "none"):
+        return StoredColumn(*described, offset=dataset.extents[0].offset)
     try:
-        return StoredColumn(name, dtype, shape, chunks=chunks_of(dataset))
+        return StoredColumn(*described, chunks=chunks_of(dataset))
     except ShardError:  # it cannot be read without the library: reading it raises an error
-        return StoredColumn(name, dtype, shape)
+        return StoredColumn(*described)

@@ -18,6 +18,14 @@ Array = np.ndarray[Any, Any]
 _MAX_OPEN = 128  # files with an open descriptor, of one `OpenFiles`
 
 
+def read_into(descriptor: int, memory: Array, at: int) -> int:
+    """Fill `memory` (n,) with the bytes of an open file from `at` on; returns how many there were."""
+    num = 0
+    while num < len(memory) and (more := os.preadv(descriptor, [memory[num:].data], at + num)):
+        num += more
+    return num
+
+
 class OpenFiles:
     """Keeps the files of many readers open, those that were used last, and closes the others."""
 
@@ -88,7 +96,9 @@ class ColumnReader:
             self._read_with_library(name, lo, out)
         else:
             position = place.offset + lo * (out.nbytes // max(1, len(out)))
-            self._read_bytes(name, out.reshape(-1).view(np.uint8).data, position)
+            memory = out.reshape(-1).view(np.uint8)
+            if read_into(self._files.get(self.path, self._open), memory, position) < len(memory):
+                raise ShardError(f"{self.path}: ends early; '{name}' is cut off")
 
     def _add_place(self, _: str, node: Any) -> None:
         if hasattr(node, "dtype"):  # a data set, and no group
@@ -105,14 +115,6 @@ class ColumnReader:
 
     def close(self) -> None:
         """Do nothing: `files` has what is open."""
-
-    def _read_bytes(self, name: str, data: memoryview, position: int) -> None:
-        descriptor = self._files.get(self.path, self._open)
-        while data:
-            count = os.preadv(descriptor, [data], position)
-            if not count:
-                raise ShardError(f"{self.path}: ends early; '{name}' is cut off")
-            data, position = data[count:], position + count
 
     def _open(self) -> tuple[Any, Callable[[], None]]:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

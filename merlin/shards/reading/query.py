@@ -19,8 +19,8 @@ from merlin.shards.reading.table import (
     PLANNED_COLUMNS,
     ResultTable,
     column_values,
-    did_you_mean,
     split_codes,
+    suggestion,
     table_columns,
     usual_columns,
 )
@@ -32,9 +32,7 @@ Array = np.ndarray[Any, Any]
 
 VIEW = "rows"
 
-_UNKNOWN = re.compile(
-    r'(?:Referenced column|column named|Table .* does not have a column named) "([^"]+)"'
-)
+_UNKNOWN = re.compile(r'(?:Referenced column|column named|Table .* does not have a column named) "([^"]+)"')
 
 
 def positions_where(reader: SampleReader, expression: str) -> Array:
@@ -152,7 +150,7 @@ class _Engine:
         unknown = _UNKNOWN.search(text)
         if unknown:
             name = unknown.group(1)
-            return UsageError(f"no column '{name}' in {self._reader.path}{did_you_mean(name, self._names)}")
+            return UsageError(f"no column '{name}' in {self._reader.path}{suggestion(name, self._names)}")
         if text.startswith("Catalog Error: Table"):
             return UsageError(f"{text.splitlines()[0]} The one view is '{VIEW}': every planned row.")
         if not self._is_query:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from merlin.base.document.findings import did_you_mean
 from merlin.base.files import replacing
 from merlin.base.tables.parquet import load_pyarrow
 from merlin.errors import MissingExtraError, UsageError
@@ -117,15 +117,12 @@ def split_codes(data: DataSet, sample_ids: Array) -> tuple[Array, list[str]]:
     return np.where(member < len(names), member, -1).astype(np.int16), names
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """ "; did you mean 'yield'?", or "; there are: …" if nothing is close."""
     listed = list(known)
-    by_lower = {other.lower(): other for other in listed}
-    close = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
-    if close:
-        return "; did you mean " + " or ".join(f"'{by_lower[other]}'" for other in close) + "?"
     more = f" and {len(listed) - 40} more" if len(listed) > 40 else ""
-    return f"; there are: {', '.join(listed[:40])}{more}"
+    listing = f"there are: {', '.join(listed[:40])}{more}"
+    return f"; {did_you_mean(name, listed) or listing}"
 
 
 def column_values(reader: SampleReader, names: Sequence[str]) -> dict[str, Array]:
@@ -136,7 +133,7 @@ def column_values(reader: SampleReader, names: Sequence[str]) -> dict[str, Array
     for name in names:
         if name not in ("row", "sample_id", *known):
             every = [*ID_COLUMNS, *known]
-            raise UsageError(f"no column '{name}' in {reader.path}{did_you_mean(name, every)}")
+            raise UsageError(f"no column '{name}' in {reader.path}{suggestion(name, every)}")
         values = np.asarray(reader.column_at(known.get(name, name))[:])
         found[name] = values if values.dtype.kind == "O" else values.astype(values.dtype.newbyteorder("="))
     return found
