@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
+import socket
 from pathlib import Path
 
 from merlin.config.model import Endpoint, Secret
@@ -19,42 +19,20 @@ _WILDCARDS = ("0.0.0.0", "::")
 _MAX_PASSWORD_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True)
 class Folder:
     """Paths of one private server."""
 
-    path: Path  # absolute
-
-    @property
-    def settings_file(self) -> Path:
-        return self.path / "merlin_server.yaml"
-
-    @property
-    def app_file(self) -> Path:
-        return self.path / APP_FILE
-
-    @property
-    def redis_conf(self) -> Path:
-        return self.path / "redis.conf"
-
-    @property
-    def users_file(self) -> Path:
-        """The part of redis.conf with the users; upstream calls its own so."""
-        return self.path / "redis.users"
-
-    @property
-    def own_conf(self) -> Path:
-        """Lines that the owner adds; they win."""
-        return self.path / "redis.extra.conf"
-
-    @property
-    def record_file(self) -> Path:
-        """Which process it is; upstream calls its own so."""
-        return self.path / "merlin_server.pf"
-
-    @property
-    def log_file(self) -> Path:
-        return self.path / "redis.log"
+    def __init__(self, path: Path) -> None:
+        self.path = path  # absolute
+        self.settings_file = path / "merlin_server.yaml"
+        self.app_file = path / APP_FILE
+        self.redis_conf = path / "redis.conf"
+        self.users_file = (
+            path / "redis.users"
+        )  # the part of redis.conf with the users; upstream calls its own so
+        self.own_conf = path / "redis.extra.conf"  # lines that the owner adds; they win
+        self.record_file = path / "merlin_server.pf"  # which process it is; upstream calls its own so
+        self.log_file = path / "redis.log"
 
     @property
     def exists(self) -> bool:
@@ -153,8 +131,6 @@ def reachable_host(host: str) -> str:
     """
     if host not in _WILDCARDS:
         return host
-    import socket
-
     own = (socket.getfqdn(), socket.gethostname())
     names = [name for name in own if addresses(name) and not is_loopback(name)]
     return names[0] if names else _outgoing_address(host) or socket.gethostname()
@@ -162,8 +138,6 @@ def reachable_host(host: str) -> str:
 
 def _outgoing_address(wildcard: str) -> str:
     """Our address on the way to elsewhere, "" if there is none; nothing is sent."""
-    import socket
-
     family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ":" in wildcard else (socket.AF_INET, "192.0.2.1")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as end:
