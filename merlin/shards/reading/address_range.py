@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import weakref
+from ctypes import c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,13 @@ Array = np.ndarray[Any, Any]
 PAGE = mmap.PAGESIZE
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
-_FAILED = ctypes.c_void_p(-1).value
+_FAILED = c_void_p(-1).value
 _USUAL_MAX_MAPS = 65530
 
 
 @cache
 def is_supported() -> bool:
-    return sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8
+    return sys.platform == "linux" and ctypes.sizeof(c_void_p) == 8
 
 
 @cache
@@ -44,17 +45,10 @@ def map_limit() -> int:
 @cache
 def _libc() -> Any:
     library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int64,
-    ]
-    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    library.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    library.mmap.restype = c_void_p
+    library.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_int64]
+    library.munmap.argtypes = [c_void_p, c_size_t]
+    library.mprotect.argtypes = [c_void_p, c_size_t, c_int]
     return library
 
 

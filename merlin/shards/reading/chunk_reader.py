@@ -47,55 +47,47 @@ class ChunkReader:
     def take(self, path: str, shares: Sequence[Share], out: Array) -> None:
         """Put the items of all shares into `out`, C-contiguous."""
         jobs = [job for share in shares for job in _jobs(share)]
-        target = _Target(path, out, self._is_worth_keeping(path))
         num = max(1, min(self._workers.threads, len(jobs) // _JOBS_PER_THREAD))
-        self._workers.run([partial(self._work, jobs[i::num], target) for i in range(num)])
+        is_kept = self._is_worth_keeping(path)
+        self._workers.run([partial(self._work, jobs[i::num], path, out, is_kept) for i in range(num)])
 
     def _is_worth_keeping(self, path: str) -> bool:
         """The cache can hold the complete column, so that it is still there when it is wanted again."""
         dtype, shape = self._files.layout(path)
         return self._files.data.num_rows * dtype.itemsize * prod(shape) <= self._cache.limit
 
-    def _work(self, jobs: Sequence[_Job], target: _Target) -> None:
+    def _work(self, jobs: Sequence[_Job], path: str, out: Array, is_kept: bool) -> None:
         for job in jobs:
             share = job.share
-            at = share.at[job.picks]
-            rows = share.stored.rows
-            if rows == 1 and not target.keep:
+            at, rows = share.at[job.picks], share.stored.rows
+            if rows == 1 and not is_kept:
                 first = int(at[0])
-                self._decode(job, target.path, target.bytes[first])
+                self._decode(job, path, out[first : first + 1])
                 if len(at) > 1:
-                    target.out[at[1:]] = target.out[first]
+                    out[at[1:]] = out[first]
                 continue
-            key = (target.path, share.shard, job.chunk)
+            key = (path, share.shard, job.chunk)
             block = self._cache.get(key)
             if block is None:
-                block = np.empty((rows, *target.out.shape[1:]), target.out.dtype)
-                self._decode(job, target.path, block.reshape(-1).view(np.uint8))
+                block = np.empty((rows, *out.shape[1:]), out.dtype)
+                self._decode(job, path, block)
                 self._cache.put(key, block)
-            target.out[at] = block[share.local[job.picks] - job.chunk * rows]
+            out[at] = block[share.local[job.picks] - job.chunk * rows]
 
     def _decode(self, job: _Job, path: str, out: Array) -> None:
         share, stored = job.share, job.share.stored
         offset = int(stored.offsets[job.chunk])
+        memory = out.reshape(-1).view(np.uint8)
 
         def decode(file: ShardFile) -> None:
             raw = self._files.content(share.shard)[offset : offset + int(stored.sizes[job.chunk])]
             try:
-                stored.pipeline.decode(raw, int(stored.masks[job.chunk]), out)
+                stored.pipeline.decode(raw, int(stored.masks[job.chunk]), memory)
             except DecodeError as e:
                 lo = job.chunk * stored.rows
                 raise file.damaged(f"{path}, items {lo} to {lo + stored.rows}: {e}") from e
 
         self._files.use(share.shard, decode)
-
-
-class _Target:
-    def __init__(self, path: str, out: Array, keep: bool) -> None:
-        self.path = path
-        self.out = out
-        self.keep = keep
-        self.bytes = out.reshape(len(out), -1).view(np.uint8) if out.size else out
 
 
 def _jobs(share: Share) -> list[_Job]:
