@@ -12,7 +12,13 @@ from merlin.base.text import count, duration, size
 from merlin.cli.bar import progress_bar
 from merlin.cli.options import split_names
 from merlin.cli.output import is_terminal, print_json, print_table, remark
-from merlin.errors import MissingExtraError
+from merlin.shards.plot.canvas import require_matplotlib
+from merlin.train.lbann.emit import emit
+from merlin.train.results.evaluate import evaluate
+from merlin.train.results.export import export_model, model_facts
+from merlin.train.results.predict import predict_file
+from merlin.train.results.report.page import write_report
+from merlin.train.results.surrogate import load_surrogate
 
 # key in the facts of an evaluation -> head of the table, and keys of its numbers
 _TABLES = {
@@ -31,17 +37,6 @@ _HEADS = {
 }
 
 
-@contextmanager
-def needing_torch(purpose: str) -> Iterator[None]:
-    """Explain which extra is missing where PyTorch is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtraError("torch", "train", purpose) from error
-
-
 def evaluate_run(
     run: Path,
     out: Path | None,
@@ -52,12 +47,7 @@ def evaluate_run(
     as_json: bool,
 ) -> None:
     """Evaluate, write the report, and print the errors."""
-    from merlin.shards.plot.canvas import require_matplotlib
-
     require_matplotlib()
-    with needing_torch("evaluating a model"):
-        from merlin.train.results.evaluate import evaluate
-        from merlin.train.results.report.write import write_report
     with progress_bar("evaluate", "samples", quiet=as_json) as report:
         evaluation = evaluate(
             run, split=split, data=data, device=device, trust_code=trust_code, progress=report
@@ -117,9 +107,6 @@ def predict_samples(
     as_json: bool,
 ) -> None:
     """Predict a file of samples."""
-    with needing_torch("predicting"):
-        from merlin.train.results.predict import predict_file
-        from merlin.train.results.surrogate import load_surrogate
     begin = time.monotonic()
     surrogate = load_surrogate(run, device=device, trust_code=trust_code)
     names = split_names(fields)
@@ -138,9 +125,6 @@ def predict_samples(
 
 def export_run(run: Path, format: str, out: Path, trust_code: bool, as_json: bool) -> None:
     """Export the best model of a run."""
-    with needing_torch("exporting a model"):
-        from merlin.train.results.export import export_model, model_facts
-        from merlin.train.results.surrogate import load_surrogate
     surrogate = load_surrogate(run, device="cpu", trust_code=trust_code)
     export_model(surrogate, format, out)
     if as_json:
@@ -152,8 +136,6 @@ def export_run(run: Path, format: str, out: Path, trust_code: bool, as_json: boo
 
 def emit_command(config: Path, words: Sequence[str], out: Path, trust_code: bool, as_json: bool) -> None:
     """Write a run for LBANN."""
-    with needing_torch("training"):
-        from merlin.train.lbann.emit import emit
     with progress_bar("export to lbann", "samples", quiet=as_json) as report:
         done = emit(config, words, out, report, trust_code=trust_code)
     if as_json:

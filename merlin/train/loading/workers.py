@@ -57,7 +57,7 @@ class LoaderPool:
 
     @property
     def usable(self) -> bool:
-        """Whether this process may still give it tasks."""
+        """True while this process may give it tasks."""
         return self._finalizer.alive and self._pid == os.getpid()
 
     def submit(self, slot: int, indices: Array) -> None:
@@ -100,7 +100,11 @@ class LoaderPool:
         process = self._processes[worker]
         process.join(_LEAVE_S)
         code = process.exitcode
-        how = "left" if code is None else f"exited with code {code}" if code >= 0 else _signal_name(-code)
+        how = "left" if code is None else f"exited with code {code}"
+        if code is not None and code < 0:
+            how = f"was ended by {signal.Signals(-code).name}"
+        if code == -signal.SIGBUS:
+            how += ": a shard was cut off while it was read, or its disk fails; run merlin shards verify"
         self.close()
         return LoaderError(
             f"loader worker {worker} (pid {process.pid}) {how} while it was reading; "
@@ -122,16 +126,6 @@ def _stop(pid: int, connections: Sequence[Connection], processes: Sequence[Any])
         if process.exitcode is None:
             process.kill()
             process.join()
-
-
-def _signal_name(number: int) -> str:
-    if number == signal.SIGBUS:
-        what = "a shard was cut off while it was read, or its disk fails; run merlin shards verify"
-        return f"was ended by SIGBUS: {what}"
-    try:
-        return f"was ended by {signal.Signals(number).name}"
-    except ValueError:
-        return f"was ended by signal {number}"
 
 
 def _work(

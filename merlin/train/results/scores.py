@@ -5,7 +5,7 @@ For predictions p and true values t of a scalar over all samples:
     R² = 1 - Σ(p - t)² / Σ(t - mean t)²        RMSE = √(Σ(p - t)² / n)        relative L2 = √(Σ(p - t)² / Σt²)
 
 A channel of an image field has the same relative L2, with sums over all its pixels, and beside it ‖p - t‖ / ‖t‖ of each
-sample, of which mean and quantiles are told: it says how well faint pictures do. R² compares with the mean image: its
+sample, with its mean and quantiles: it says how well faint pictures do. R² compares with the mean image: its
 denominator is the sum over all pixels of Σ(t - mean t)² of that pixel.
 
 Of classes the accuracy, and beside it that of always saying the most frequent class; the cross-entropy, which is the
@@ -52,7 +52,7 @@ class Spread:
 
 @dataclass
 class ScalarScores:
-    """Of one scalar."""
+    """The scores of one scalar."""
 
     spread: Spread = field(default_factory=Spread)
     squared: float = 0.0  # Σ(p - t)²
@@ -74,11 +74,11 @@ class ScalarScores:
     def result(self) -> dict[str, float]:
         num = max(1, self.spread.num)
         return {
-            "r2": _one_minus(self.squared, float(self.spread.squares)),
+            "r2": 1 - _ratio(self.squared, float(self.spread.squares)),
             "rmse": math.sqrt(self.squared / num),
             "mae": self.absolute / num,
             "bias": self.signed / num,
-            "relative_l2": _root_of(self.squared, self.size),
+            "relative_l2": math.sqrt(_ratio(self.squared, self.size)),
             "max_error": self.worst,
             "std": math.sqrt(float(self.spread.squares) / num),
         }
@@ -86,7 +86,7 @@ class ScalarScores:
 
 @dataclass
 class ClassScores:
-    """Of one field that tells classes; `confusion` (K, K) counts samples by true and by predicted class."""
+    """The scores of one field of classes; `confusion` (K, K) counts samples by true and by predicted class."""
 
     classes: tuple[int, ...]
     confusion: Array = field(init=False)
@@ -103,20 +103,21 @@ class ClassScores:
         self.surprise += float(-np.log(np.maximum(given, np.finfo(np.float32).tiny)).sum())
 
     def result(self) -> dict[str, Any]:
-        num, of_class = max(1, int(self.confusion.sum())), self.confusion.sum(axis=1)
-        right, said = np.diag(self.confusion), self.confusion.sum(axis=0)
+        num = max(1, int(self.confusion.sum()))
+        counts = (np.diag(self.confusion), self.confusion.sum(axis=1), self.confusion.sum(axis=0))
+        right, of_class, predicted = (count.tolist() for count in counts)
         return {
-            "accuracy": float(right.sum()) / num,
-            "most_frequent": float(of_class.max(initial=0)) / num,
+            "accuracy": sum(right) / num,
+            "most_frequent": max(of_class, default=0) / num,
             "cross_entropy": self.surprise / num,
             "classes": [
                 {
                     "class": value,
-                    "num_samples": int(of_class[i]),
-                    "recall": int(right[i]) / int(of_class[i]) if of_class[i] else math.nan,
-                    "precision": int(right[i]) / int(said[i]) if said[i] else math.nan,
+                    "num_samples": n,
+                    "recall": _ratio(found, n),
+                    "precision": _ratio(found, taken),
                 }
-                for i, value in enumerate(self.classes)
+                for value, found, n, taken in zip(self.classes, right, of_class, predicted, strict=True)
             ],
             "confusion": self.confusion.tolist(),
         }
@@ -124,7 +125,7 @@ class ClassScores:
 
 @dataclass
 class ImageScores:
-    """Of one image field; arrays by channel."""
+    """The scores of one image field; arrays by channel."""
 
     channels: int
     spread: Spread = field(default_factory=Spread)
@@ -154,16 +155,16 @@ class ImageScores:
         return np.asarray(total / np.maximum(1, known.sum(axis=1)))
 
     def result(self, names: list[str]) -> dict[str, Any]:
-        """Of the field, which is the mean over its channels, and of each channel."""
+        """The scores of the field, which are means over its channels, and of each channel."""
         relative = np.concatenate(self.relative).astype(np.float64)
         variance = np.asarray(self.spread.squares).sum(axis=(1, 2))
         channels = [
             {
                 "name": name,
-                "relative_l2": _root_of(float(self.squared[i]), float(self.size[i])),
+                "relative_l2": math.sqrt(_ratio(float(self.squared[i]), float(self.size[i]))),
                 "per_sample": _summary(relative[:, i]),
                 "ssim": float(self.similar[i]) / max(1, self.spread.num),
-                "r2": _one_minus(float(self.squared[i]), float(variance[i])),
+                "r2": 1 - _ratio(float(self.squared[i]), float(variance[i])),
             }
             for i, name in enumerate(names)
         ]
@@ -189,10 +190,6 @@ def _mean(values: list[Any]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _one_minus(error: float, whole: float) -> float:
-    """R²; undefined where the true values do not vary."""
-    return 1 - error / whole if whole > 0 else math.nan
-
-
-def _root_of(error: float, whole: float) -> float:
-    return math.sqrt(error / whole) if whole > 0 else math.nan
+def _ratio(part: float, whole: float) -> float:
+    """NaN where there is nothing to compare with, as for R² where the true values do not vary."""
+    return part / whole if whole > 0 else math.nan

@@ -24,7 +24,7 @@ from merlin.train.prepare import check
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.export import export_model, model_facts
 from merlin.train.results.predict import predict_file
-from merlin.train.results.report.write import write_report
+from merlin.train.results.report.page import write_report
 from merlin.train.results.scores import ClassScores
 from merlin.train.results.surrogate import Surrogate
 from merlin.train.run_directory import RunDirectory

@@ -20,7 +20,7 @@ from merlin.train.prepare import check, open_data, prepare
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.export import export_model
 from merlin.train.results.predict import predict_file
-from merlin.train.results.report.write import write_report
+from merlin.train.results.report.page import write_report
 from merlin.train.results.surrogate import ExtrapolationWarning, load_surrogate
 from merlin.train.run_directory import RunDirectory
 from merlin.train.widths import obstacle

@@ -24,9 +24,9 @@ from merlin.train.results.evaluate import evaluate
 from merlin.train.results.history import Curve, History, Round, Trained, read_history
 from merlin.train.results.report.agreement import Panels
 from merlin.train.results.report.lineage import Lineage
+from merlin.train.results.report.page import write_report
 from merlin.train.results.report.sections import make_sections
 from merlin.train.results.report.tables import trainers_table
-from merlin.train.results.report.write import write_report
 from merlin.train.results.scores import ImageScores, ScalarScores
 from merlin.train.results.similarity import ssim
 from merlin.train.results.surrogate import load_surrogate

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from merlin.base.files import replacing, write_text
 from merlin.base.text import count, duration
-from merlin.shards.plot.canvas import Section
+from merlin.shards.plot.canvas import Section, require_matplotlib
+from merlin.shards.plot.figure import make_figure, picture
 from merlin.shards.plot.page import Part, cards, document, figure
 from merlin.train.results.evaluate import Evaluation
-from merlin.train.results.history import History
+from merlin.train.results.history import History, read_history
+from merlin.train.results.report import tables
 from merlin.train.results.report.agreement import score
-from merlin.train.results.report.tables import (
-    classes_tables,
-    images_table,
-    metrics_table,
-    provenance_table,
-    scalars_table,
-    trainers_table,
-)  # fmt: skip
+from merlin.train.results.report.sections import make_sections
 
+PLOTS = "plots"
+REPORT = "report.html"
 STYLE = """
 .remark { background: var(--card); border-left: 3px solid var(--orange); border-radius: 4px;
   padding: 0.5rem 0.9rem; margin: 0.6rem 0; }
@@ -32,6 +31,26 @@ summary { cursor: pointer; color: var(--blue); }
 pre { background: var(--card); border-radius: 8px; padding: 0.8rem 1rem; overflow-x: auto;
   font-size: 0.83rem; line-height: 1.45; }
 """
+
+
+def write_report(evaluation: Evaluation, out: Path | None = None) -> tuple[Path, list[Path]]:
+    """Write `evaluation.json`, the charts as `plots/*.png` and the page; returns the page and the charts.
+
+    The page is `report.html` in the run directory unless `out` says otherwise. Raises MissingExtraError without
+    matplotlib.
+    """
+    require_matplotlib()
+    evaluation.save()
+    history = read_history(evaluation.run)
+    sections = make_sections(evaluation, history)
+    charts = []
+    for name, section in sections.items():
+        charts.append(evaluation.run.path / PLOTS / f"{name}.png")
+        with replacing(charts[-1]) as temporary:
+            temporary.write_bytes(picture(make_figure([section], "", ""), "png"))
+    page = evaluation.run.path / REPORT if out is None else out
+    write_text(page, make_page(evaluation, history, sections))
+    return page, charts
 
 
 def make_page(evaluation: Evaluation, history: History, sections: Mapping[str, Section]) -> str:
@@ -52,20 +71,20 @@ def _parts(evaluation: Evaluation, history: History, sections: Mapping[str, Sect
     facts = evaluation.facts
     found: list[Part] = []
     if facts["classes"]:
-        found.append(("classes", "Classes in numbers", classes_tables(facts["classes"])))
+        found.append(("classes", "Classes in numbers", tables.classes_tables(facts["classes"])))
     images = [name for name in sections if name.startswith("images_")]
     for name, section in sections.items():
-        numbers = scalars_table(facts["inputs"]) if name == "inputs" else ""
+        numbers = tables.scalars_table(facts["inputs"]) if name == "inputs" else ""
         # the title of the drawing is the text for readers who cannot see it
         drawn = figure(replace(section, title=f"{section.title}: {section.note}"))
         found.append((f"chart-{name}", section.title, drawn + numbers))
         if images and name == images[-1]:
-            found.append(("images", "Images in numbers", images_table(facts["images"])))
+            found.append(("images", "Images in numbers", tables.images_table(facts["images"])))
         if name == "errors":
-            found.append(("scalars", "Scalars in numbers", scalars_table(facts["scalars"])))
-    found.append(("metrics", "Metrics of the model", metrics_table(evaluation, history)))
-    found.append(("trainers", "Trainers", trainers_table(evaluation, history)))
-    found.append(("provenance", "Provenance", provenance_table(evaluation)))
+            found.append(("scalars", "Scalars in numbers", tables.scalars_table(facts["scalars"])))
+    found.append(("metrics", "Metrics of the model", tables.metrics_table(evaluation, history)))
+    found.append(("trainers", "Trainers", tables.trainers_table(evaluation, history)))
+    found.append(("provenance", "Provenance", tables.provenance_table(evaluation)))
     return found
 
 
