@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from merlin.shards import plot as plots
 from merlin.shards.format.manifest_file import read_manifest
-from merlin.shards.reading import query
 from merlin.shards.reading.reader import SampleReader
 from merlin.shards.reading.store import CACHE_BYTES, Store
 from merlin.shards.reading.table import ResultTable, data_frame
@@ -38,26 +36,34 @@ def open_shards(
 class Ensemble(SampleReader):
     """A data set, or a selection of its samples; see the module for how to use it."""
 
+    # SQL and plots are imported when they are used: each of many trainers waits until a data set can be opened
+
     def select(self, ids: Any) -> Self:
         """The samples of these ids, in the order given; a study with parameters has several rows for each.
 
         Raises UsageError that names the ids that are not here, and says what became of them.
         """
-        return self.take(query.positions_of_ids(self, ids))
+        from merlin.shards.reading.query import positions_of_ids
+
+        return self.take(positions_of_ids(self, ids))
 
     def query(self, expression: str) -> Self:
         """The samples for which an SQL expression over their columns is true, e.g. "yield > 1e14".
 
         Columns: see docs/reading.md. Raises UsageError for an expression that DuckDB does not understand.
         """
-        return self.take(query.positions_where(self, expression))
+        from merlin.shards.reading.query import positions_where
+
+        return self.take(positions_where(self, expression))
 
     def query_table(self, sql: str) -> ResultTable:
         """The answer to an SQL query over the view `rows`, which has every planned row, whatever became of it.
 
         ens.query_table("select outcome, count(*) group by all").to_pandas()
         """
-        return query.answer(self, sql)
+        from merlin.shards.reading.query import answer
+
+        return answer(self, sql)
 
     def to_pandas(self, columns: Iterable[str] | None = None) -> DataFrame:
         """One row for each sample: row, sample_id, split, parameters, inputs, and the fields that are one number or
@@ -67,7 +73,11 @@ class Ensemble(SampleReader):
     def plot(self, kind: str = "all", **options: Any) -> Any:
         """A matplotlib Figure of the samples: "inputs", "scalars", "series", "images", … or "all"; for the options
         see `merlin.shards.plot.plot`. MissingExtraError without matplotlib."""
-        return plots.plot(self, kind, **options)
+        from merlin.shards.plot import plot
+
+        return plot(self, kind, **options)
 
     def _repr_html_(self) -> str:
-        return plots.summary_html(self)
+        from merlin.shards.plot import summary_html
+
+        return summary_html(self)
