@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: temporary name, flush to the disk, rename, flush of the directory."""
+"""Files appear complete or not at all: temporary name, flush to the disk, rename, flush of the directory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
-_CANNOT_SYNC = {
-    errno.EINVAL,
-    errno.ENOTSUP,
-    errno.EACCES,
-}  # some network file systems refuse it for directories
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of some network file systems, for directories
 
 
 @contextmanager
@@ -45,7 +41,7 @@ def replacing(path: Path, *, mode: int | None = None, durable_name: bool = True)
 
 
 def write_text(path: Path, text: str, *, mode: int | None = None, durable_name: bool = True) -> None:
-    """Write `text` whole, as UTF-8 with line ends as they are; bytes that were no UTF-8 when read are kept.
+    """Write all of `text`, as UTF-8 with line ends as they are; bytes that were no UTF-8 when read are kept.
 
     Raises:
         OSError: it cannot be written.

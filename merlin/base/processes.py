@@ -1,7 +1,7 @@
 """The processes of this machine, as /proc shows them.
 
 psutil is not used: it knows no sessions, and its time of creation moves when the clock is set, while `start_ticks`
-tells for good whether a process id still means the same process.
+shows for good whether a process id still means the same process.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def group_members(group: int) -> list[int]:
 
 
 def works_in(pid: int, directory: Path) -> bool:
-    """Whether a process has its working directory inside `directory`, as far as we may see that."""
+    """True if a process has its working directory inside `directory`, as far as we may see that."""
     try:
         return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(directory)
     except OSError:

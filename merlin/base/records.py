@@ -33,9 +33,8 @@ def _from_own_json(kind: Any, data: Any) -> Any:
 def as_kind(data: object, kind: type[T], *, strict: bool = True) -> T:
     """The record that plain objects make. Raises msgspec.ValidationError, which is a ValueError."""
     if kind not in _met:
-        with (
-            _meeting
-        ):  # two threads that let msgspec meet a type at the same moment end the process (SIGSEGV)
+        # two threads that let msgspec meet a type at the same moment end the process (SIGSEGV)
+        with _meeting:
             with suppress(msgspec.ValidationError):
                 msgspec.convert(None, kind)
             _met.add(kind)

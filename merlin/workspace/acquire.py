@@ -63,7 +63,7 @@ def _error(spec: Spec, index: int, problem: Problem) -> SpecError:
 
 
 def _clone(checkout: GitDependency, url: str, target: Path) -> bool:
-    """Clone beside the target, which then appears as a whole; False if another run has made it meanwhile."""
+    """Clone beside the target, which then appears complete; False if another run has made it meanwhile."""
     with _directory_beside(target) as beside:
         clone = beside / target.name
         commands = [["git", "clone", "--quiet", "--", url, str(clone)]]

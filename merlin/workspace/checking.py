@@ -63,10 +63,9 @@ def check_study(
     try:
         plan = plan_only(spec, options)
     except SpecError as error:
-        told = {(d.message, d.line) for d in found}
-        return None, _errors_first(
-            [*found, *(d for d in error.diagnostics if (d.message, d.line) not in told)]
-        )
+        known = {(d.message, d.line) for d in found}
+        found += [d for d in error.diagnostics if (d.message, d.line) not in known]
+        return None, _errors_first(found)
     can_read_samples = not any(d.code.startswith("samples-") and d.severity == "error" for d in found)
     found += _plan_findings(spec, options, plan, can_read_samples=can_read_samples)
     return (None if any(d.severity == "error" for d in found) else plan), _errors_first(found)

@@ -135,7 +135,7 @@ class Workspace:
 
     @property
     def samples_may_change(self) -> bool:
-        """Whether the samples are in a file outside of the workspace, which may change."""
+        """True if the samples are in a file outside of the workspace, which may change."""
         return self.plan.samples is not None and bool(self.plan.samples.digest)
 
 

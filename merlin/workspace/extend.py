@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +74,7 @@ def plan_extension(
 ) -> Plan | None:
     """The plan that `prepare_extension` would make now, and raises as it does; writes nothing and runs nothing.
 
-    Where only a command could tell the number of new samples, the plan has none.
+    Where only a command could find the number of new samples, the plan has none.
     """
     extension = _Extension(spec, options, study, only_new)
     extension.check_spec()
@@ -99,27 +99,30 @@ class _Extension:
         self.path = self.study.path / extension_name(number)
         self.extending = extends(number, self.study.path, [member.plan for member in self.members])
         spec, options = self.spec, self.options
+        self.variables = runtime_variables(spec, self.path, self.study.path)
         self.combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
 
     def preview(self) -> Plan | None:
-        num = self._continuation(runtime_variables(self.spec, self.path, self.study.path)).look()
+        num = self._continuation().look()
         return None if num == 0 else self._plan(self.path / INFO_DIR / "samples.npy", num or 0)
 
-    def _continuation(self, variables: Mapping[str, str]) -> Continuation:
+    def _continuation(self) -> Continuation:
         samples, _ = self._samples()
         old = _old_rows(self.members)
-        return Continuation(self.spec, self.options, samples, variables, old, self.only_new)
+        return Continuation(self.spec, self.options, samples, self.variables, old, self.only_new)
 
     def prepare(self, say: Callable[[str], None]) -> Workspace | None:
-        variables = runtime_variables(self.spec, self.path, self.study.path)
-        new = self._continuation(variables)
+        new = self._continuation()
         if new.look() == 0:
             return None
-        _make_directory(self.path)
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise WorkspaceError(f"cannot create {self.path}: {error.strerror}") from error
         with preparing(self.path):
             info = self.path / INFO_DIR
             parameters = as_block(self.combos) if self.options.pgen else None
-            write_provenance(self.spec, info, variables, parameters)
+            write_provenance(self.spec, info, self.variables, parameters)
             file = new.write(info, say)
             if file is not None:
                 table = open_samples(file, new.samples.column_labels)
@@ -200,13 +203,6 @@ def _next_number(study: Workspace) -> int:
     folder = study.path / EXTENSIONS_DIR
     used = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
     return max(used, default=0) + 1
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True)
-    except OSError as error:
-        raise WorkspaceError(f"cannot create {path}: {error.strerror}") from error
 
 
 def _old_rows(studies: list[Workspace]) -> SamplesTable:

@@ -147,7 +147,7 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     """The plan that `prepare_study` would make now; writes nothing and runs nothing.
 
     The number of samples is known from a built-in method or an existing file. Where only a command could
-    tell, the plan has ``samples.num == 0`` and steps that run per sample have no tasks.
+    find it, the plan has ``samples.num == 0`` and steps that run per sample have no tasks.
     """
     options = options or StudyOptions()
     workspace = (
