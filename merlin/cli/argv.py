@@ -12,12 +12,12 @@ ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 
 
 def is_assignment(word: str) -> bool:
-    """Whether `word` looks like K=V."""
+    """True if `word` looks like K=V."""
     return ASSIGNMENT.match(word) is not None
 
 
 def is_word(word: str) -> bool:
-    """Whether `word` is no option."""
+    """True if `word` is no option."""
     return not word.startswith("-") or word == "-"
 
 
@@ -89,7 +89,7 @@ def _swallow(args: list[str], accepts: Callable[[str], bool]) -> list[str]:
 def _is_argument_missing(
     option: ManyOption, words: list[str], num_before: int, rest: list[str], flags: set[str]
 ) -> bool:
-    """Whether the last of `words` must be the command's argument, because no other word can be."""
+    """True if the last of `words` must be the command's argument, because no other word can be."""
     if not option.leaves_last or len(words) < 2 or num_before:
         return False
     previous = ""

@@ -1,12 +1,15 @@
-"""A group of commands whose modules are imported when they are called, and not before."""
+"""Commands whose modules are imported when they are called, and not before; some of these need PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import click
+
+from merlin.errors import MissingExtraError
 
 
 class LazyGroup(click.Group):
@@ -48,3 +51,14 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in self.lazy_commands.items()])
+
+
+@contextmanager
+def needing_torch(purpose: str) -> Iterator[None]:
+    """Explain which extra is missing where PyTorch is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("torch", "train", purpose) from error

@@ -128,7 +128,7 @@ _CRASH = re.compile(r"\bcrash|\bworker\b.*\b(died|lost|killed)|kill\w* (its|the)
 
 
 def exit_class(cause: str, exit_code: int) -> str:
-    """The kind of end that a cause and an exit code tell."""
+    """The kind of end that follows from a cause and an exit code."""
     if _TIMEOUT.search(cause):
         return "timeout"
     if _CRASH.search(cause):

@@ -1,9 +1,10 @@
-"""Whether a run holds the workspace, found out without touching its lock."""
+"""Finds out if a run holds the workspace, without touching its lock."""
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from merlin.workspace.directory import Workspace
@@ -11,7 +12,7 @@ from merlin.workspace.directory import Workspace
 _OWNER = re.compile(r"pid (\d+) on (\S+)")
 
 
-def is_live(workspace: Workspace, *, locks: Path = Path("/proc/locks")) -> bool:
+def is_live(workspace: Workspace) -> bool:
     """True while a run holds the workspace's lock.
 
     The kernel's table of locks is read instead of trying the lock, because a probe that holds the lock for an
@@ -28,27 +29,30 @@ def is_live(workspace: Workspace, *, locks: Path = Path("/proc/locks")) -> bool:
     pid, host = int(owner[1]), owner[2]
     if host != os.uname().nodename:
         return True
+    return _is_in_table(pid, inode) or _has_open(pid, path)
+
+
+def _is_in_table(pid: int, inode: int) -> bool:
+    """True if the kernel's table of locks says that process `pid` holds the lock on the file `inode`."""
     try:
-        held = any(
-            fields[1] == "FLOCK" and fields[4] == str(pid) and fields[5].rpartition(":")[2] == str(inode)
-            for fields in (line.split() for line in locks.read_text().splitlines())
-            if len(fields) >= 6 and fields[1] != "->"
-        )
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:
-        held = False
-    return held or _holds(pid, path)
+        return False
+    return any(
+        lock[1] == "FLOCK" and lock[4] == str(pid) and lock[5].rpartition(":")[2] == str(inode)
+        for lock in locks
+        if len(lock) >= 6 and lock[1] != "->"
+    )
 
 
-def _holds(pid: int, path: Path) -> bool:
-    """Whether process `pid` has the lock file open: it opens it only to hold it."""
+def _has_open(pid: int, path: Path) -> bool:
+    """True if process `pid` has the lock file open: it opens it only to hold it."""
     try:
         fds = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
     for fd in fds:
-        try:
+        with suppress(OSError):
             if fd.samefile(path):
                 return True
-        except OSError:
-            continue
     return False

@@ -113,7 +113,7 @@ class _Instance:
 class _Views:
     """Makes the views that a query mentions; all of them if it mentions none.
 
-    They are about the study and its extensions, which the column `extension` tells apart: 0 is the study.
+    They are about the study and its extensions, which the column `extension` keeps apart: 0 is the study.
     """
 
     def __init__(self, workspace: Workspace, connection: DuckDBPyConnection) -> None:

@@ -39,7 +39,7 @@ class StudyLine:
 
 
 def holds_studies(path: Path) -> bool:
-    """Whether this is a directory of workspaces, and none itself."""
+    """True if this is a directory of workspaces, and none itself."""
     return not (path / INFO_DIR).is_dir() and bool(workspaces_in(path))
 
 

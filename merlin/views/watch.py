@@ -19,7 +19,7 @@ from merlin.plan.task_states import TaskCounts
 State = Literal["running", "stopped", "complete", "gone", "dropped", "unreachable"]
 
 GONE_S = 20.0  # before a study that Redis has lost is published again, so that running chunks are noticed
-IDLE_S = 5.0  # without a worker that could take what is ready, before the user is told
+IDLE_S = 5.0  # without a worker that could take what is ready, before the user gets a note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

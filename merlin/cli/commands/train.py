@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from merlin.cli.lazy import needing_torch
 from merlin.cli.options import EXISTING, FOLDER, json_option, trust_code_option
 
 
@@ -53,12 +54,12 @@ def train(
     failed, 2 if the configuration is wrong (nothing was written), and 128 + the signal's number if it was stopped, in
     which case the same run can be resumed.
     """
-    from merlin.cli.results import emit_command, needing_torch
-
-    if emit is not None:
-        emit_command(config, words, emit[1], trust_code, as_json)
-        return
     with needing_torch("training"):
+        if emit is not None:
+            from merlin.cli.results import emit_command
+
+            emit_command(config, words, emit[1], trust_code, as_json)
+            return
         from merlin.cli.training import TrainRequest, check_only, train_command
     request = TrainRequest(config, words, trainer, under_launcher, trust_code, as_json)
     sys.exit(check_only(request) if check else train_command(request))

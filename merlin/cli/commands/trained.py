@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from merlin.cli.lazy import needing_torch
 from merlin.cli.options import (
     AT_LEAST_ONE,
     EXISTING,
@@ -38,8 +39,8 @@ def evaluate(**given: Any) -> None:
     RUN is what `merlin train` has made. Written are RUN/evaluation.json, charts as RUN/plots/*.png, and one page with
     everything in it, to open anywhere and to mail.
     """
-    from merlin.cli.results import evaluate_run
-
+    with needing_torch("evaluating a model"):
+        from merlin.cli.results import evaluate_run
     evaluate_run(**given)
 
 
@@ -73,8 +74,8 @@ def predict(**given: Any) -> None:
     .parquet or .h5 file with a column for each input of the model, in physical units; further columns are left alone. A
     data set with these will do, too. The predictions are in physical units, and in the order of the samples.
     """
-    from merlin.cli.results import predict_samples
-
+    with needing_torch("predicting"):
+        from merlin.cli.results import predict_samples
     predict_samples(**given)
 
 
@@ -94,6 +95,6 @@ def export_model(**given: Any) -> None:
     The model takes physical inputs (samples, inputs) in float64 and gives physical outputs, each under its name. It is
     compared with the model itself before the file gets its name.
     """
-    from merlin.cli.results import export_run
-
+    with needing_torch("exporting a model"):
+        from merlin.cli.results import export_run
     export_run(**given)
