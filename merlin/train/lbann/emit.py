@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from math import prod
 from pathlib import Path
+from pprint import pformat
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +30,6 @@ from merlin.shards.export.view import ExportColumn, View
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
 from merlin.train.data import Selection, TrainingData
 from merlin.train.lbann.networks import Network, drawn
-from merlin.train.lbann.script import MODELS, script_text
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.scaling import IDENTITY
 from merlin.train.models.base import Trainee
@@ -40,12 +41,17 @@ from merlin.train.run_directory import RunFacts
 Progress = Callable[[int, int], None]  # samples exported, in all
 
 SCRIPT = "train_lbann.py"
+MODELS = (
+    "regressor",
+    "icf_autoencoder",
+    "icf_surrogate",
+)  # the parts of the script with their losses are called so
 _TRAIN = "train"  # the split whose samples the exporter deals to trainers
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """What was written."""
+    """The files that were written."""
 
     script: Path
     files: tuple[Path, ...]
@@ -70,15 +76,15 @@ def emit(
     trainee = build_trainee(config, facts.shapes)
     trainee.start(prepared.normaliser)
     networks = networks_of(config.model.name, trainee)
-    text = script_text(_title(config), SCRIPT, config.model.name, constants(prepared, trainee, networks))
+    text = _script(config, constants(prepared, trainee, networks))
     trainers = config.tournament.trainers
     fields = (*facts.scalars, *facts.images)
     options = ExportOptions(format="lbann", fields=fields, trainers=trainers if trainers > 1 else 0)
     exported = export(Path(config.data), out / "data", options, num_workers=None, progress=progress)
-    files = [out / name for name in _write_schemas(prepared, out)]
-    files += list(_write_weights(networks, out / "weights"))
+    written = [out / name for name in _write_schemas(prepared, out)]
+    written += _write_weights(networks, out / "weights")
     write_text(out / SCRIPT, text)
-    return Emitted(out / SCRIPT, tuple(files), int(exported["num_samples"]))
+    return Emitted(out / SCRIPT, tuple(written), int(exported["num_samples"]))
 
 
 def refuse(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> None:
@@ -154,7 +160,7 @@ def _trained(trainee: Trainee, phases: Mapping[str, str]) -> list[Network]:
 
 
 def _input_scale(coder: Any) -> float:
-    """What an encoder multiplies its vector with, before its first layer."""
+    """The factor of an encoder's vector before its first layer."""
     return float(getattr(coder, "input_scale", 1.0))
 
 
@@ -210,7 +216,7 @@ def _optimizer(config: TrainConfig, phase: str) -> dict[str, Any]:
 
 
 def _tournament(config: TrainConfig, trainee: Trainee, num_steps: int) -> dict[str, Any]:
-    """Nothing for independent trainers."""
+    """The rounds of a tournament; empty for independent trainers."""
     if not config.is_tournament:
         return {}
     tournament, parts = config.tournament, trainee.parts()
@@ -228,7 +234,7 @@ def _tournament(config: TrainConfig, trainee: Trainee, num_steps: int) -> dict[s
 
 
 def _options(name: str, trainee: Any) -> dict[str, Any]:
-    """What the losses of a model depend on."""
+    """The options that the losses of a model depend on."""
     weight = {"IMAGE_WEIGHT": trainee.image_weight}
     if name == "regressor":
         return {"BY_CONVOLUTIONS": trainee.image_body is not None, **weight}
@@ -250,7 +256,7 @@ def _options(name: str, trainee: Any) -> dict[str, Any]:
 
 
 def _write_schemas(prepared: Prepared, out: Path) -> list[str]:
-    """With the run's own normalisation, and its columns in the order of its batches."""
+    """Write the schemas with the run's own normalisation, and its columns in the order of its batches."""
     facts, normaliser = prepared.facts, prepared.normaliser
     view = View(open_shards(prepared.config.data), (*facts.scalars, *facts.images))
     by_path = {column.path: column for column in view.columns}
@@ -265,7 +271,7 @@ def _write_schemas(prepared: Prepared, out: Path) -> list[str]:
 
 
 def _write_weights(networks: Sequence[Network], directory: Path) -> Iterator[Path]:
-    """Of the networks that were trained before."""
+    """Write the weights of the networks that were trained before."""
     for network in networks:
         if network.start == "file":
             for name, value in network.module.state_dict().items():
@@ -275,7 +281,16 @@ def _write_weights(networks: Sequence[Network], directory: Path) -> Iterator[Pat
                 yield path
 
 
-def _title(config: TrainConfig) -> str:
+def _script(config: TrainConfig, constants: Mapping[str, Any]) -> str:
+    """The text of the script: `constants` become its upper-case names, and code follows that is the same for every run.
+
+    The code is the file `train_lbann.py.in`, in parts that begin with a line "#: <name>".
+    """
+    text = (files(__package__) / "train_lbann.py.in").read_text(encoding="utf-8")
+    parts = dict(part.split("\n", 1) for part in ("\n" + text).split("\n#: ")[1:])
+    lines = [f"{key} = {pformat(value, width=100, sort_dicts=False)}\n" for key, value in constants.items()]
     trainers = config.tournament.trainers
     what = f"a tournament of {trainers} trainers" if config.is_tournament else f"trainers: {trainers}"
-    return f"{config.name}: {config.model.name}, {what}."
+    title = f"{config.name}: {config.model.name}, {what}."
+    head = parts["head"].format(title=title, name=SCRIPT) + "\n" + "".join(lines)
+    return "\n".join((head, parts["layers"], parts[config.model.name], parts["run"]))

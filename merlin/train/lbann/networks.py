@@ -41,7 +41,7 @@ class Network:
     gain: float = 1.0
 
     def table(self) -> dict[str, Any]:
-        """As the script has it."""
+        """The network as the script has it."""
         layers = list(layers_of(self.module))
         return {"phase": self.phase, "start": self.start, "gain": self.gain, "layers": layers}
 

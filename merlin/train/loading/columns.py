@@ -1,4 +1,4 @@
-"""What a data set offers to a trainer: its fields, inputs and parameters, by name."""
+"""The columns that a data set offers to a trainer: its fields, inputs and parameters, by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Columns:
         return members or [self._find(name, self.fields, "field")]
 
     def input(self, name: str) -> Column:
-        """What a trainer may take for an input: an input by its label, else a parameter, else a field."""
+        """A column that a trainer may take for an input: an input by its label, else a parameter, else a field."""
         labels = {**self.parameters, **self.inputs}
         if name in self.fields and name not in labels:
             return self.fields[name]

@@ -165,7 +165,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         return self._readers[raw]
 
     def tensors(self, batch: Mapping[str, Array], single: bool = False) -> dict[str, Tensor]:
-        """What a reader read, as tensors that share its memory, in the layout asked for."""
+        """The arrays of a reader as tensors that share its memory, in the layout asked for."""
         made = {key: torch.from_numpy(values) for key, values in batch.items()}
         for part in self._parts:
             if part.move is not None:

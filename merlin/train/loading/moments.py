@@ -84,7 +84,7 @@ class Moments:
         return max(1, _READ_BYTES // max(1, row_bytes))
 
     def _load(self) -> dict[str, Any]:
-        """What is in the cache file; a damaged one is as good as none."""
+        """The content of the cache file; a damaged one is as good as none."""
         try:
             data = read_json(self._cache) if self._cache is not None else {}
             return dict(data["statistics"]) if (data["format"], data["version"]) == (FORMAT, VERSION) else {}

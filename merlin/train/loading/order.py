@@ -181,7 +181,7 @@ class Planned:
 
 
 def plan_batches(order: EpochOrder, schedule: EpochSteps, consumed: int, rank: int) -> Iterator[Planned]:
-    """What `rank` reads for the rest of an epoch."""
+    """The batches that `rank` reads for the rest of an epoch."""
     size, remaining = schedule.size, schedule.steps(consumed, rank)
     while steps := list(islice(remaining, max(1, _POSITIONS_AT_ONCE // schedule.batch_size))):
         samples = order.at(np.concatenate([step.positions(size) for step in steps]))

@@ -98,7 +98,7 @@ class Producer:
 
 
 class _State:
-    """What the thread and the trainer share. It has no reference to the trainer's objects, which may vanish.
+    """The state that the thread and the trainer share. It has no reference to the trainer's objects, which may vanish.
 
     Of the free slots the one that was given back last is taken first: it may still be in the processor's cache.
     """

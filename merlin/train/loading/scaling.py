@@ -34,7 +34,7 @@ class Vectors(NamedTuple):
         return (x - self.centre) * self.scale
 
     def inverse(self, y: Any, xp: Any) -> Any:
-        """What was normalised into y; differentiable."""
+        """The values that were normalised into y; differentiable."""
         x = y / self.scale + self.centre
         if self.log is None:
             return x
@@ -80,7 +80,7 @@ class Scaling:
         return self.centre, self.scale, self.offset, self.floor
 
     def arrays(self, axis: int | None) -> Vectors:
-        """As float64 arrays, for channels that lie along `axis`."""
+        """The numbers as float64 arrays, for channels that lie along `axis`."""
 
         def shaped(values: Any) -> Array:
             vector = np.asarray(values)
@@ -93,7 +93,7 @@ class Scaling:
 
     @cached_property
     def _kept(self) -> dict[Any, Any]:
-        """What was made for arrays and tensors of one kind."""
+        """The vectors that were made for arrays and tensors of one kind."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Scaling:
         return vectors.forward(x, xp)
 
     def inverse(self, y: Any) -> Any:
-        """What was normalised into y, a NumPy array or a torch tensor of floats (…, *shape); differentiable."""
+        """The values that were normalised into y, an array or a tensor as for `forward`; differentiable."""
         vectors, xp = self._like(y)
         return vectors.inverse(y, xp)
 

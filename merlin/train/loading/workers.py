@@ -136,7 +136,7 @@ def _work(
     raw: bool,
     ring: Ring,
 ) -> None:
-    """A worker's life: read what is asked for, until the other end closes or its process is gone."""
+    """Read what is asked for, until the other end closes or its process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which closes the pipe
     for other in inherited:
         other.close()
@@ -160,7 +160,7 @@ def _work(
 
 
 def _sendable(error: Exception, number: int) -> MerlinError:
-    """What crosses the pipe: one of our own errors, or any other one as text, since not every exception can."""
+    """An error that can cross the pipe: one of our own, or any other one as text."""
     if isinstance(error, MerlinError) and type(error).__init__ is Exception.__init__:
         return error
     return LoaderError(

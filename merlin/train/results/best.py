@@ -25,7 +25,7 @@ MODEL = "model.pt"
 
 @dataclass(frozen=True)
 class BestModel:
-    """What `best/` holds."""
+    """The content of `best/`."""
 
     directory: Path
     trainee: Trainee  # in evaluation mode
@@ -46,7 +46,7 @@ class _Model:
 
 @dataclass(frozen=True)
 class _ModelFile:
-    """What every file of a model has."""
+    """The entries that every file of a model has."""
 
     model: _Model
     shapes: dict[str, Any]

@@ -63,7 +63,7 @@ class ImagesShown:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluation.json` says, and what charts are drawn of."""
+    """The content of `evaluation.json`, and the values that charts are drawn of."""
 
     run: RunDirectory
     config: TrainConfig

@@ -48,7 +48,7 @@ def export_model(surrogate: Surrogate, format: str, out: Path) -> Path:
 
 
 def model_facts(surrogate: Surrogate) -> dict[str, Any]:
-    """What a program needs to know to use an exported model."""
+    """The facts that a program needs to use an exported model."""
     quantities = surrogate.best.quantities
     return {
         "format": "merlin-exported-model",
@@ -69,7 +69,7 @@ def model_facts(surrogate: Surrogate) -> dict[str, Any]:
                 "channels": list(q.channels),
                 **({"classes": list(q.classes)} if q.classes else {}),
             }
-            for q in (surrogate.quantity(name) for name in surrogate.outputs)
+            for q in surrogate.predicted
         ],
         **{key: surrogate.best.facts[key] for key in ("trainer", "step", "metrics")},
     }

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 Place = tuple[str, int | None]  # a column of its own, or a number of each row of a matrix
 
 
-def find_column(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Place | None:
+def _find_column(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Place | None:
     """Where a column is, among arrays whose samples have these shapes; None if it is nowhere.
 
     z3 is the column of that name, else number 3 of z, as an import names the columns of a matrix; so is z[3], which is
@@ -30,7 +30,7 @@ def find_column(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Place | Non
 
 def find_columns(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str, Place]:
     """The places of those that are there. Raises UsageError for a series of another length than the model's."""
-    found = {name: place for name in names if (place := find_column(name, shapes)) is not None}
+    found = {name: place for name in names if (place := _find_column(name, shapes)) is not None}
     widths = Counter(key for name, (key, number) in found.items() if number is not None and name[-1] == "]")
     for key, width in widths.items():
         if shapes[key] != (width,):

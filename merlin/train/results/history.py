@@ -31,7 +31,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Round:
-    """What one trainer did in a round; `partner` is the one whose model it was offered."""
+    """A round of one trainer; `partner` is the trainer whose model it was offered."""
 
     number: int
     step: int
@@ -102,7 +102,7 @@ class _MetricsLine:
 
 
 def read_history(run: RunDirectory) -> History:
-    """What is there; trainers that wrote nothing have no curves. Raises TrainingError for lines that are none."""
+    """The history as far as it is written. Raises TrainingError for lines that are none."""
     lines = {index: _read_lines(run.trainer(index).path / NAME) for index in run.trainers()}
     return History(
         trainers=tuple(_trained(index, found) for index, found in lines.items()),

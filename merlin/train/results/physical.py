@@ -73,7 +73,7 @@ class PhysicalModel(nn.Module):
         return self.predicted_from(batch)
 
     def predicted_from(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """As `forward`, of a normalised batch."""
+        """The outputs of `forward` for a normalised batch."""
         images = {q.name: batch[q.name] for q in self.quantities.input_images}
         inputs = batch.get(INPUTS)
         if inputs is None:
@@ -82,7 +82,7 @@ class PhysicalModel(nn.Module):
         return self.restored(self.trainee.predict(inputs, images) if images else self.trainee.predict(inputs))
 
     def restored(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a model made, "scalars" (n, m), images (n, C, H, W) and logits of classes, by name and in the data
+        """The outputs of a model, "scalars" (n, m), images (n, C, H, W) and logits of classes, by name and in the data
         set's units."""
         found: dict[str, Tensor] = {}
         if self.scalars is not None and "scalars" in made:
@@ -100,7 +100,7 @@ class PhysicalModel(nn.Module):
 
     @torch.inference_mode()
     def predicted(self) -> tuple[Quantity, ...]:
-        """What the model predicts, in the order of `forward`'s dict.
+        """The quantities that the model predicts, in the order of `forward`'s dict.
 
         Raises TrainingError if it has no `predict`, UsageError if it says that it cannot.
         """

@@ -23,7 +23,7 @@ _BLOCK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Predictions:
-    """What was written, and what a person should know about it."""
+    """The predictions that were written, and notes about them."""
 
     out: Path
     num: int
@@ -83,7 +83,8 @@ def predict_file(
 def _fitting(
     wanted: Sequence[Quantity], out: Path, *, is_asked: bool
 ) -> tuple[tuple[Quantity, ...], list[str]]:
-    """What the format can hold; images, and probabilities, that nobody asked for by name are left out with a note."""
+    """The quantities that the format can hold, and notes about images and probabilities that are left out, as they were
+    not asked for by name."""
     images = [q.name for q in wanted if q.shape]
     if holds_arrays(out) or not images:
         return tuple(wanted), []

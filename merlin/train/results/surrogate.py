@@ -54,7 +54,7 @@ class Surrogate:
         self.best = best
         self.device = device
         self.model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
-        self._predicted = self.model.predicted()
+        self.predicted = self.model.predicted()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -69,27 +69,27 @@ class Surrogate:
     @property
     def scalars(self) -> tuple[str, ...]:
         """The scalars that are predicted."""
-        return tuple(q.name for q in self._predicted if not q.shape and not q.classes)
+        return tuple(q.name for q in self.predicted if not q.shape and not q.classes)
 
     @property
     def images(self) -> dict[str, tuple[int, ...]]:
         """The images that are predicted, each with its shape, laid out as in the data set."""
-        return {q.name: q.shape for q in self._predicted if q.is_image}
+        return {q.name: q.shape for q in self.predicted if q.is_image}
 
     @property
     def classes(self) -> dict[str, tuple[int, ...]]:
-        """What tells classes, with their values; the columns of "<name>.probabilities" are in their order."""
-        return {q.name: q.classes for q in self._predicted if q.classes}
+        """The fields of classes, with their values; the columns of "<name>.probabilities" are in their order."""
+        return {q.name: q.classes for q in self.predicted if q.classes}
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Everything predicted."""
-        return tuple(q.name for q in self._predicted)
+        return tuple(q.name for q in self.predicted)
 
     @property
     def units(self) -> dict[str, str]:
-        """Of everything predicted; "" where the data set says nothing."""
-        return {q.name: q.units for q in self._predicted}
+        """The units of everything predicted; "" where the data set says nothing."""
+        return {q.name: q.units for q in self.predicted}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -103,10 +103,6 @@ class Surrogate:
         given = [f"{q.name} {q.shape}" if q.shape else q.name for q in self.best.quantities.inputs]
         what = [*self.scalars, *self.classes, *(f"{name} {shape}" for name, shape in self.images.items())]
         return f"Surrogate({self.best.name}: {', '.join(given)} -> {', '.join(what)})"
-
-    def quantity(self, name: str) -> Quantity:
-        """What is known about something predicted; KeyError if it is not."""
-        return {q.name: q for q in self._predicted}[name]
 
     def predict(
         self, inputs: Any, *, fields: Sequence[str] | None = None, batch_size: int = BATCH_SIZE
@@ -130,7 +126,7 @@ class Surrogate:
     def predict_arrays(
         self, given: Sequence[Array], wanted: Sequence[Quantity], batch_size: int
     ) -> dict[str, Array]:
-        """As `predict`, for what `arrays` gave."""
+        """Predictions as `predict` makes them, for what `arrays` gave."""
         num = len(given[0])
         out = {q.name: np.empty((num, *q.shape), dtype_of(q)) for q in wanted}
         for lo in range(0, num, batch_size):
@@ -141,10 +137,10 @@ class Surrogate:
         return out
 
     def chosen(self, fields: Sequence[str] | None) -> tuple[Quantity, ...]:
-        """What of these names is predicted; everything for None. Raises UsageError for an unknown one."""
+        """The predicted quantities of these names, all for None. Raises UsageError for an unknown one."""
         if fields is None:
-            return self._predicted
-        known = {q.name: q for q in self._predicted}
+            return self.predicted
+        known = {q.name: q for q in self.predicted}
         unknown = [name for name in fields if name not in known]
         if unknown:
             raise UsageError(f"the model predicts no '{unknown[0]}'; it predicts: {', '.join(known)}")
@@ -189,7 +185,7 @@ class Surrogate:
 
 
 def dtype_of(quantity: Quantity) -> np.dtype[Any]:
-    """Of what is predicted."""
+    """The type of what is predicted."""
     return np.dtype("<i8" if quantity.classes else "<f4" if quantity.shape else "<f8")
 
 

@@ -96,7 +96,7 @@ def _subtitle(facts: Mapping[str, Any]) -> str:
 
 
 def _lead(evaluation: Evaluation) -> str:
-    """What the numbers mean, in two sentences."""
+    """Two sentences about the meaning of the numbers."""
     facts = evaluation.facts
     inputs = len(evaluation.run_facts.quantities.inputs or evaluation.run_facts.inputs)
     is_own = facts["data"]["digest"] == evaluation.run_facts.data_digest
