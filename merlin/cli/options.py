@@ -41,6 +41,17 @@ def steps_option(*flags: str, help: str) -> Callable[[F], F]:
     return click.option(*flags, "steps", cls=ManyOption, leaves_last=True, metavar="STEP …", help=help)
 
 
+def out_option(type: click.Path, help: str, **more: Any) -> Callable[[F], F]:
+    """-o, --out: the file or directory to write."""
+    metavar = "DIR" if type is FOLDER else "FILE"
+    return click.option("-o", "--out", type=type, metavar=metavar, help=help, **more)
+
+
+def number_option(flag: str, metavar: str, help: str, **more: Any) -> Callable[[F], F]:
+    """An option with a whole number that is at least 1."""
+    return click.option(flag, type=click.IntRange(min=1), metavar=metavar, help=help, **more)
+
+
 spec_argument = click.argument("spec", type=EXISTING_FILE)
 workspace_argument = click.argument("workspace", type=EXISTING)
 spec_or_workspace_argument = click.argument("spec_or_workspace", type=EXISTING)

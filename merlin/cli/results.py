@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.text import count, duration, size
-from merlin.cli.bar import progress_bar
+from merlin.cli.display import progress_bar
 from merlin.cli.options import split_names
 from merlin.cli.output import is_terminal, print_json, print_table, remark
 from merlin.shards.plot.canvas import require_matplotlib

@@ -11,7 +11,7 @@ import click
 
 from merlin.base.text import count
 from merlin.cli.argv import ManyCommand, ManyOption
-from merlin.cli.options import AT_LEAST_ONE, json_option, study_options
+from merlin.cli.options import json_option, number_option, study_options
 from merlin.cli.output import check_dump, dump_file, is_terminal, plain, print_json
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _filter(flag: str, text: str) -> Callable[[F], F]:
 @_filter("--steps", "Only tasks of these steps.")
 @_filter("--task-queues", "Only tasks of these queues.")
 @_filter("--workers", "Only tasks that these workers ran, named as in the spec or as the status shows them.")
-@click.option("--max-tasks", type=AT_LEAST_ONE, metavar="N", help="At most so many tasks.")
+@number_option("--max-tasks", "N", "At most so many tasks.")
 @click.option("--layout", type=click.Choice(["default", "table"]), default="default", show_default=True)
 @click.option("--disable-pager", is_flag=True, help="Print at once.")
 @click.option("--disable-theme", is_flag=True, help="No colours.")

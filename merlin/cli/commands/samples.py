@@ -9,7 +9,7 @@ import click
 
 from merlin.base.text import count
 from merlin.cli.argv import ManyCommand, ManyOption, is_assignment
-from merlin.cli.options import EXISTING_FILE, FILE, json_option, parse_assignments
+from merlin.cli.options import EXISTING_FILE, FILE, json_option, out_option, parse_assignments
 from merlin.cli.output import print_json
 from merlin.errors import UsageError
 
@@ -40,7 +40,7 @@ def _is_bound(word: str) -> bool:
 @click.option(
     "--vars", "assignments", cls=ManyOption, accepts=is_assignment, metavar="K=V …", help="With SPEC."
 )
-@click.option("-o", "--out", type=FILE, required=True, help="File to write: .npy, .csv, .tab or .parquet.")
+@out_option(FILE, "File to write: .npy, .csv, .tab or .parquet.", required=True)
 @json_option
 def samples(
     spec: Path | None,

@@ -8,11 +8,12 @@ import click
 
 from merlin.cli.lazy import needing_torch
 from merlin.cli.options import (
-    AT_LEAST_ONE,
     EXISTING,
     FILE,
     device_option,
     json_option,
+    number_option,
+    out_option,
     run_argument,
     trust_code_option,
 )
@@ -20,7 +21,7 @@ from merlin.cli.options import (
 
 @click.command()
 @run_argument
-@click.option("-o", "--out", type=FILE, metavar="FILE", help="The report [default: RUN/report.html].")
+@out_option(FILE, "The report [default: RUN/report.html].")
 @click.option(
     "--split", metavar="NAME", help="Samples to evaluate on, or all [default: test, else validation]."
 )
@@ -47,23 +48,9 @@ def evaluate(**given: Any) -> None:
 @click.command()
 @run_argument
 @click.argument("samples", type=EXISTING)
-@click.option(
-    "-o",
-    "--out",
-    type=FILE,
-    required=True,
-    metavar="FILE",
-    help="File to write: .npz, .csv, .parquet or .h5; CSV has no place for images.",
-)
+@out_option(FILE, "File to write: .npz, .csv, .parquet or .h5; CSV has no place for images.", required=True)
 @click.option("--fields", metavar="A,B,…", help="Only these scalars and images [default: all].")
-@click.option(
-    "--batch-size",
-    type=AT_LEAST_ONE,
-    default=256,
-    show_default=True,
-    metavar="N",
-    help="Samples that are computed at once.",
-)
+@number_option("--batch-size", "N", "Samples that are computed at once.", default=256, show_default=True)
 @device_option
 @trust_code_option
 @json_option
@@ -84,9 +71,7 @@ def predict(**given: Any) -> None:
 @click.option(
     "--to", "format", type=click.Choice(("onnx", "torchscript")), required=True, help="The format to write."
 )
-@click.option(
-    "-o", "--out", type=FILE, required=True, metavar="FILE", help="File to write, usually .onnx or .pt."
-)
+@out_option(FILE, "File to write, usually .onnx or .pt.", required=True)
 @trust_code_option
 @json_option
 def export_model(**given: Any) -> None:

@@ -10,7 +10,7 @@ import click
 
 from merlin.base.text import count, duration, size
 from merlin.cli.commands.shards.find import find_data_set, path_argument
-from merlin.cli.options import AT_LEAST_ONE, FOLDER, json_option, split_names, workers_option
+from merlin.cli.options import FOLDER, json_option, number_option, out_option, split_names, workers_option
 from merlin.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -22,31 +22,14 @@ FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
 @click.command()
 @path_argument
 @click.option("--to", "format", type=click.Choice(FORMATS), required=True, help="The format to write.")
-@click.option(
-    "-o",
-    "--out",
-    type=FOLDER,
-    required=True,
-    metavar="DIR",
-    help="Directory to write; a killed export goes on there.",
-)
+@out_option(FOLDER, "Directory to write; a killed export goes on there.", required=True)
 @click.option(
     "--fields", metavar="A,B,…", help="Only these fields; inputs, parameters and ids always go along."
 )
 @click.option("--split", metavar="NAME", help="Only the samples of this split.")
-@click.option(
-    "--samples-per-file",
-    type=AT_LEAST_ONE,
-    metavar="N",
-    help="Samples of a file [default: the format's].",
-)
+@number_option("--samples-per-file", "N", "Samples of a file [default: the format's].")
 @click.option("--compression", metavar="NAME", help="Compression of the files [default: the format's].")
-@click.option(
-    "--trainers",
-    type=AT_LEAST_ONE,
-    metavar="K",
-    help="LBANN: sample lists for K trainers, disjoint and equal.",
-)
+@number_option("--trainers", "K", "LBANN: sample lists for K trainers, disjoint and equal.")
 @workers_option
 @click.option("--overwrite", is_flag=True, help="Replace an export that is in DIR, finished or not.")
 @json_option
@@ -83,7 +66,7 @@ def export(
 def _export(
     path: Path, out: Path, options: ExportOptions, num_workers: int | None, overwrite: bool, as_json: bool
 ) -> None:
-    from merlin.cli.bar import progress_bar
+    from merlin.cli.display import progress_bar
     from merlin.shards.export.run import export as export_one
 
     begin = time.monotonic()

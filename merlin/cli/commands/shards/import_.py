@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from merlin.base.text import count
-from merlin.cli.options import EXISTING_FILE, FOLDER, json_option
+from merlin.cli.options import EXISTING_FILE, FOLDER, json_option, out_option
 from merlin.cli.output import print_json
 from merlin.errors import UsageError
 
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
     "--schema", type=EXISTING_FILE, metavar="FILE", help="YAML: what the columns of the files mean."
 )
 @click.option("--infer", is_flag=True, help="Guess the schema and print it; with --out, import by it.")
-@click.option(
-    "-o",
-    "--out",
-    type=FOLDER,
-    metavar="DIR",
-    help="Directory of the data set; a killed import goes on there.",
-)
+@out_option(FOLDER, "Directory of the data set; a killed import goes on there.")
 @click.option("--overwrite", is_flag=True, help="Replace a data set that is in DIR.")
 @json_option
 def import_(
@@ -70,7 +64,7 @@ def _schema(sources: tuple[Path, ...], path: Path | None, *, shown: bool) -> Imp
 def _import(
     sources: tuple[Path, ...], schema: ImportSchema, out: Path, overwrite: bool, as_json: bool
 ) -> None:
-    from merlin.cli.bar import progress_bar
+    from merlin.cli.display import progress_bar
     from merlin.shards.describe import describe
     from merlin.shards.importing.run import import_data
 

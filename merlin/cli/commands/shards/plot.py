@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from merlin.cli.commands.shards.find import find_data_set, path_argument
-from merlin.cli.options import FILE
+from merlin.cli.options import FILE, out_option
 from merlin.cli.output import is_terminal
 
 KINDS = ("all", "inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
@@ -15,13 +15,11 @@ KINDS = ("all", "inputs", "scalars", "series", "images", "volumes", "graphs", "r
 
 @click.command()
 @path_argument
-@click.option(
-    "-o",
-    "--out",
-    type=FILE,
+@out_option(
+    FILE,
+    "File to write: .png, .pdf or .svg for a picture, .html for a page with tables.",
     default=Path("data_set.png"),
     show_default=True,
-    help="File to write: .png, .pdf or .svg for a picture, .html for a page with tables.",
 )
 @click.option("--kind", type=click.Choice(KINDS), default="all", show_default=True, help="Which charts.")
 @click.option(

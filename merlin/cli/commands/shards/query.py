@@ -9,7 +9,7 @@ import click
 
 from merlin.base.text import count
 from merlin.cli.commands.shards.find import find_data_set, path_argument
-from merlin.cli.options import FILE, csv_option, json_option
+from merlin.cli.options import FILE, csv_option, json_option, out_option
 from merlin.cli.output import flush, print_answer, remark
 from merlin.errors import UsageError
 
@@ -28,13 +28,7 @@ _SHOWN = 20
     metavar="N",
     help=f"At most N samples [default: {_SHOWN} on the screen, else all].",
 )
-@click.option(
-    "-o",
-    "--out",
-    type=FILE,
-    metavar="FILE",
-    help="Write the answer to a .csv or .parquet file, or its sample ids to a .txt file.",
-)
+@out_option(FILE, "Write the answer to a .csv or .parquet file, or its sample ids to a .txt file.")
 def query(
     path: Path,
     expression: str,

@@ -57,7 +57,7 @@ def verify(
     counts. Exits with 0 if every data set is intact (or was repaired), with 1 if one is damaged, with 2 if PATH is
     no data set.
     """
-    from merlin.cli.bar import progress_bar
+    from merlin.cli.display import progress_bar
     from merlin.shards.proving.verify import verify as verify_one
 
     if with_repair and quick:
