@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SampleKind:
     """What one sample of a field is."""
 
     name: str
@@ -32,13 +32,13 @@ class GraphRole:
 
 
 _KINDS = (
-    Kind("scalar", range(1)),
-    Kind("series", range(1, 3), "[128]"),
-    Kind("image", range(2, 4), "[64, 64] or [64, 64, 4]", spatial="hw"),
-    Kind("volume", range(3, 5), "[32, 32, 32]", spatial="dhw"),
-    Kind("text", range(1)),
-    Kind("ragged", range(9), '["*"] or ["*", 3]', items_are_vectors=True),
-    Kind("graph", range(0)),
+    SampleKind("scalar", range(1)),
+    SampleKind("series", range(1, 3), "[128]"),
+    SampleKind("image", range(2, 4), "[64, 64] or [64, 64, 4]", spatial="hw"),
+    SampleKind("volume", range(3, 5), "[32, 32, 32]", spatial="dhw"),
+    SampleKind("text", range(1)),
+    SampleKind("ragged", range(9), '["*"] or ["*", 3]', items_are_vectors=True),
+    SampleKind("graph", range(0)),
 )
 _ROLES = (
     GraphRole("nodes", "node"),

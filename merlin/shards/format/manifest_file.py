@@ -50,7 +50,7 @@ class FilterInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureGroup:
+class FailedTasks:
     """Failed tasks of one source with the same cause."""
 
     source: str
@@ -165,7 +165,7 @@ class DataSet:
     samples_per_shard: int
     counts: Counts
     sources: tuple[SourceInfo, ...]
-    failures: tuple[FailureGroup, ...]
+    failures: tuple[FailedTasks, ...]
     content_digest: str
     filters: tuple[FilterInfo, ...] = ()
     fields: tuple[FieldInfo, ...]

@@ -13,7 +13,7 @@ import numpy as np
 from merlin import __version__
 from merlin.errors import ShardError
 from merlin.shards.format.counts import Counts
-from merlin.shards.format.manifest_file import FailureGroup, SourceInfo
+from merlin.shards.format.manifest_file import FailedTasks, SourceInfo
 from merlin.shards.format.rows import to_ranges
 from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.format.shard_info import (
@@ -35,7 +35,7 @@ from merlin.shards.writing.gather import (
     store_shard,
 )
 from merlin.shards.writing.growing import write_manifest_file
-from merlin.shards.writing.manifest import MAX_CAUSES, Summary
+from merlin.shards.writing.manifest import MAX_CAUSES, ShardSummary
 
 
 class ImportedRows:
@@ -145,7 +145,7 @@ def _about(plan: ImportPlan) -> dict[str, Any]:
 
 def write_manifest(out: Path, plan: ImportPlan, done: dict[int, ImportedShard]) -> None:
     """Put the shards together: ``ensemble.h5`` and, last, ``manifest.json``."""
-    summary = Summary(plan)
+    summary = ShardSummary(plan)
     failed = _failed_rows(done)
     per_shard = plan.aggregate.samples_per_shard
     for shard in range(plan.num_shards):
@@ -204,7 +204,7 @@ def _tasks(span: SampleSpan, rows: Array) -> Array:
     return np.asarray(rows[lo:hi] - span.first_row)
 
 
-def _failures(named: Sequence[tuple[str, SampleSpan]], done: dict[int, ImportedShard]) -> list[FailureGroup]:
+def _failures(named: Sequence[tuple[str, SampleSpan]], done: dict[int, ImportedShard]) -> list[FailedTasks]:
     """Groups by cause and source, most frequent first; causes beyond `MAX_CAUSES` share one."""
     groups: dict[str, list[Array]] = {}
     for shard in sorted(done):
@@ -218,7 +218,7 @@ def _failures(named: Sequence[tuple[str, SampleSpan]], done: dict[int, ImportedS
         for name, span in named:
             tasks = _tasks(span, rows)
             if len(tasks):
-                found.append(FailureGroup(name, cause, len(tasks), to_ranges(tasks)))
+                found.append(FailedTasks(name, cause, len(tasks), to_ranges(tasks)))
     return sorted(found, key=lambda group: -group.num)
 
 

@@ -95,7 +95,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Derived:
+class _DerivedColumn:
     """A derived column; what is wrong with it is held back until the filters have had their say."""
 
     field: PlannedField
@@ -111,7 +111,7 @@ class _Derived:
             piece.refuse_bad(self.field, self.raw)
 
 
-def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _Derived:
+def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _DerivedColumn:
     expression = _parse(field.expression)
     try:
         result = evaluate(expression, columns, num)
@@ -121,10 +121,10 @@ def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _De
     if cause:
         empty = np.zeros((0 if field.ragged else num, *field.shape), field.value_dtype)
         stored: Values = Ragged(empty, np.zeros(num + 1, np.int64)) if field.ragged else empty
-        return _Derived(field, None, stored, np.ones(num, dtype=bool), cause)
+        return _DerivedColumn(field, None, stored, np.ones(num, dtype=bool), cause)
     undefined = _undefined(field, result, num)
     cause = f"{field.expression} is undefined"
-    return _Derived(field, result.values, as_stored(field, result.values), undefined, cause)
+    return _DerivedColumn(field, result.values, as_stored(field, result.values), undefined, cause)
 
 
 def _undefined(field: PlannedField, result: Result, num: int) -> Array:

@@ -21,7 +21,7 @@ from merlin.plan.plan import PlannedField
 from merlin.shards.writing.check import BadOutput, convert, some_of
 
 
-class Document(ABC):
+class OutputFile(ABC):
     """An opened output file."""
 
     @abstractmethod
@@ -48,19 +48,19 @@ class TaskFiles:
         """Values by field name, as `convert` returns them; BadOutput is the first cause, with its field."""
         values: dict[str, Any] = {}
         for pattern, fields in self._groups.items():
-            documents: dict[str, Document] = {}
+            files: dict[str, OutputFile] = {}
             name = ""
             field = fields[0]
             try:
                 found = find_file(directory, pattern)
                 path, name = f"{directory}/{found}", f"{found}: "
                 for field in fields:
-                    values[field.name] = _read_field(path, field, documents)
+                    values[field.name] = _read_field(path, field, files)
             except BadOutput as e:
                 raise BadOutput(f"field '{field.name}': {name}{e}") from None
             finally:
-                for document in documents.values():
-                    document.close()
+                for file in files.values():
+                    file.close()
         return values
 
 
@@ -89,34 +89,34 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _read_field(path: str, field: PlannedField, documents: dict[str, Document]) -> Any:
+def _read_field(path: str, field: PlannedField, files: dict[str, OutputFile]) -> Any:
     suffix = "regex" if field.regex is not None else os.path.splitext(path)[1].lower()  # noqa: PTH122
-    document = documents.get(suffix)
-    if document is None:
+    file = files.get(suffix)
+    if file is None:
         opener = _OPENERS.get(suffix)
         if opener is None and not field.is_text:
             raise BadOutput(
                 f"files of type '{suffix}' need a regex (known: .json .npy .npz .csv .tab .h5 .hdf5)"
             )
         try:
-            document = documents[suffix] = (opener or Text)(path)
+            file = files[suffix] = (opener or Text)(path)
         except (OSError, ValueError, EOFError, KeyError, csv.Error) as e:
             raise BadOutput(f"cannot be read: {_one_line(e)}") from e
     try:
-        raw = document.get(field)
+        raw = file.get(field)
     except (OSError, ValueError, EOFError) as e:
         raise BadOutput(f"cannot be read: {_one_line(e)}") from e
     if type(raw) is float and not field.ndim and field.dtype == "float64":
         return raw  # by far the most common case, and already right
-    return convert(field, raw, textual=isinstance(document, Text | Table))
+    return convert(field, raw, textual=isinstance(file, Text | Table))
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-class Json(Document):
-    """A JSON document; `key` is a dotted path, integers index lists, no key means all of it."""
+class Json(OutputFile):
+    """A JSON file; `key` is a dotted path, integers index lists, no key means all of it."""
 
     def __init__(self, path: str) -> None:
         with open(path, "rb", buffering=0) as file:
@@ -154,7 +154,7 @@ def _contents(node: Any) -> str:
     return f"{type(node).__name__} {str(node)[:40]!r}"
 
 
-class Npy(Document):
+class Npy(OutputFile):
     """A single array; `key` is not used."""
 
     def __init__(self, path: str) -> None:
@@ -166,7 +166,7 @@ class Npy(Document):
         return self._array
 
 
-class Npz(Document):
+class Npz(OutputFile):
     """Named arrays; `key` may be left out when there is only one."""
 
     def __init__(self, path: str) -> None:
@@ -201,7 +201,7 @@ class Npz(Document):
         self._file.close()
 
 
-class Table(Document):
+class Table(OutputFile):
     """Delimited text: `key` is a column's header or index; a series is all of a column, a scalar needs one
     row.
 
@@ -257,7 +257,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-class Hdf5(Document):
+class Hdf5(OutputFile):
     """Any HDF5 file; `key` is the path of a dataset, or may be left out when the root holds only one."""
 
     def __init__(self, path: str) -> None:
@@ -285,7 +285,7 @@ class Hdf5(Document):
         self._file.close()
 
 
-class Text(Document):
+class Text(OutputFile):
     """Any text file, searched with the field's `regex`: the first match counts; for a series, every match.
 
     The value is the first group, or all of the match if the expression has no group. A text field without
@@ -309,7 +309,7 @@ class Text(Document):
         return match.group(group)
 
 
-_OPENERS: dict[str, type[Document]] = {
+_OPENERS: dict[str, type[OutputFile]] = {
     "regex": Text,
     ".json": Json,
     ".npy": Npy,

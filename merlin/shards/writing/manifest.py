@@ -24,7 +24,7 @@ from merlin.shards.format.digest import block_rows, combine, digest_array
 from merlin.shards.format.manifest_file import (
     ColumnInfo,
     DataSet,
-    FailureGroup,
+    FailedTasks,
     FieldInfo,
     FilterInfo,
     ShardEntry,
@@ -86,7 +86,7 @@ def make_part(
     rows = row_map(workspace, aggregate)
     replay = Replay(workspace.ledger_dir, workspace.plan)
     outcomes = [replay.outcomes[source] for source in rows.aggregate.sources]
-    summary = Summary(rows)
+    summary = ShardSummary(rows)
     for shard in rows.shards:
         present = present_rows(rows, outcomes, shard)
         summary.add((describe or _current)(workspace, aggregate, rows, shard, present), present)
@@ -167,7 +167,7 @@ class Numbered(Protocol):
     def sample_ids(self, rows: Array) -> Array: ...
 
 
-class Summary:
+class ShardSummary:
     """What the shards hold together."""
 
     def __init__(self, rows: Numbered) -> None:
@@ -209,7 +209,7 @@ class Summary:
         study: dict[str, Any],
         per_sample: bool,
         sources: Sequence[SourceInfo],
-        failures: Sequence[FailureGroup],
+        failures: Sequence[FailedTasks],
     ) -> DataSet:
         """The manifest, but for the file that shows all shards as one."""
         aggregate = self.rows.aggregate
@@ -295,7 +295,7 @@ def _total(ranges: Sequence[tuple[int, int]]) -> int:
     return sum(b - a for a, b in ranges)
 
 
-def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[FailureGroup]:
+def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[FailedTasks]:
     """Failed tasks by source and cause, most frequent first."""
     groups: dict[tuple[str, str], list[int]] = {}
     for failed in replay.failures(rows.aggregate.sources):
@@ -306,5 +306,5 @@ def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[Failur
     found = []
     for (source, cause), tasks in sorted(groups.items(), key=lambda item: -len(item[1])):
         ranges = to_ranges(np.unique(np.array(tasks, dtype=np.int64)))
-        found.append(FailureGroup(source, cause, _total(ranges), ranges, workspace.member))
+        found.append(FailedTasks(source, cause, _total(ranges), ranges, workspace.member))
     return found
