@@ -1,0 +1,113 @@
+"""Shows what is wrong with a spec, and what it will run and write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from merlin.base.text import count
+from merlin.cli.extending import preview
+from merlin.cli.options import check_new_rows, parse_assignments
+from merlin.cli.output import print_json, print_table, warn
+from merlin.errors import UsageError
+from merlin.execution.try_import import import_findings
+from merlin.plan.plan import Plan
+from merlin.views.forecast import UNKNOWN, Forecast, forecast
+from merlin.views.graph import Node, graph_of, listing, mermaid
+from merlin.workspace.checking import check_study, load_checked
+from merlin.workspace.local_launcher import launch_warnings
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.prepare import plan_only
+
+MAX_ROWS = 40  # of the table of step instances
+
+
+def show_problems(spec: Path, assignments: tuple[str, ...], options: StudyOptions, as_json: bool) -> int:
+    """Print every problem of a spec; returns 2 if it cannot run, else 0."""
+    plan, diagnostics = check_study(spec, parse_assignments(assignments), options, import_findings)
+    num_errors = sum(d.severity == "error" for d in diagnostics)
+    num_warnings = len(diagnostics) - num_errors
+    summary: dict[str, Any] | None = None
+    if plan is not None and not num_errors:
+        summary = {
+            "name": plan.name,
+            "steps": len({i.step for i in plan.instances}),
+            "instances": len(plan.instances),
+            "tasks": forecast(plan).num_tasks,
+        }
+    code = 2 if num_errors else 0
+    if as_json:
+        print_json({"spec": spec, "valid": not num_errors, "diagnostics": diagnostics, "summary": summary})
+        return code
+    for diagnostic in diagnostics:
+        print(diagnostic.render())
+    findings = f"{count(num_errors, 'error')}, {count(num_warnings, 'warning')}"
+    print(f"{spec}: {'not valid' if num_errors else 'valid'}: {findings}")
+    if summary:
+        steps, instances = count(summary["steps"], "step"), count(summary["instances"], "step instance")
+        tasks = f"tasks {UNKNOWN}" if summary["tasks"] is None else count(summary["tasks"], "task")
+        print(f"{summary['name']}: {steps}, {instances}, {tasks}")
+    return code
+
+
+def show_plan(
+    spec: Path,
+    assignments: tuple[str, ...],
+    options: StudyOptions,
+    as_json: bool,
+    study: Path | None,
+    only_new: bool,
+    as_mermaid: bool,
+) -> None:
+    """Print what a spec, or the next extension of `study` by it, will run and write."""
+    if as_json and as_mermaid:
+        raise UsageError("--json and --mermaid exclude each other; choose one")
+    check_new_rows(study, only_new)
+    loaded = load_checked(spec, parse_assignments(assignments), options)
+    if study is None:
+        made = plan_only(loaded, options)
+    else:
+        made = preview(loaded, options, study, only_new=only_new, as_json=as_json)
+    warn([*loaded.warnings, *launch_warnings(loaded, made)])
+    facts, nodes = forecast(made), graph_of(made)
+    if as_mermaid:
+        print(mermaid(nodes))
+    elif as_json:
+        print_json({"spec": spec, "forecast": facts, "graph": nodes})
+    else:
+        _show(made, facts, nodes)
+
+
+def _show(made: Plan, facts: Forecast, nodes: list[Node]) -> None:
+    print(f"{facts.name}\n")
+    if made.extension and made.samples is not None:
+        last = f" to {made.samples.first + made.samples.num - 1:,}" if made.samples.num else " on"
+        print(f"samples {made.samples.first:,}{last} of the study, in {made.workspace}\n")
+    print("\n".join(listing(nodes)), end="\n\n")
+    rows = []
+    for i in facts.instances[:MAX_ROWS]:
+        numbers = (i.num_tasks, i.num_directories, i.num_files)
+        shown = ("unknown" if n is None else f"{n:,}" for n in numbers)
+        rows.append((i.id, i.kind, *shown, ", ".join(i.waits_for)))
+    columns = ("step instance", "kind", "tasks", "directories", "files", "waits for")
+    print_table(columns, rows, right=("tasks", "directories", "files"))
+    if hidden := len(facts.instances) - len(rows):
+        print(f"… and {count(hidden, 'more step instance')} (--json shows all)")
+    if facts.num_samples is not None:
+        print(f"\n{count(facts.num_samples, 'sample')} of {', '.join(facts.columns) or 'unnamed columns'}")
+    elif facts.columns:
+        print(f"\nsamples of {', '.join(facts.columns)}: {UNKNOWN}")
+    print(f"\n{_totals(facts)}\n(files that the commands of the steps write are not counted)")
+
+
+def _totals(facts: Forecast) -> str:
+    numbers = {
+        ("step instance", "step instances"): len(facts.instances),
+        ("task", "tasks"): facts.num_tasks,
+        ("directory", "directories"): facts.num_directories,
+        ("file", "files"): facts.num_files,
+        ("shard", "shards"): facts.num_shards,
+    }
+    known = ", ".join(count(n, *words) for words, n in numbers.items() if n is not None)
+    open_ones = ", ".join(plural for (_, plural), n in numbers.items() if n is None)
+    return f"{known}\n{open_ones}: {UNKNOWN}" if open_ones else known
