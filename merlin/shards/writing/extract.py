@@ -11,7 +11,7 @@ import re
 import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from merlin.shards.writing.check import BadOutput, convert, some_of
 
 class OutputFile(ABC):
     """An opened output file."""
+
+    is_textual: ClassVar[bool] = False  # numbers in it are texts, which have to be parsed
 
     @abstractmethod
     def __init__(self, path: str) -> None: ...
@@ -108,7 +110,7 @@ def _read_field(path: str, field: PlannedField, files: dict[str, OutputFile]) ->
         raise BadOutput(f"cannot be read: {_one_line(e)}") from e
     if type(raw) is float and not field.ndim and field.dtype == "float64":
         return raw  # by far the most common case, and already right
-    return convert(field, raw, textual=isinstance(file, Text | Table))
+    return convert(field, raw, textual=file.is_textual)
 
 
 def _one_line(error: Exception) -> str:
@@ -208,6 +210,8 @@ class Table(OutputFile):
     Without `key`: the only column, or for a two-dimensional field all of the table.
     """
 
+    is_textual = True
+
     def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
             text = file.read()
@@ -291,6 +295,8 @@ class Text(OutputFile):
     The value is the first group, or all of the match if the expression has no group. A text field without
     `regex` is all of the file.
     """
+
+    is_textual = True
 
     def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8", errors="replace") as file:
