@@ -11,10 +11,10 @@ one of their own, seeded by (seed, first). A grid has no more rows to give.
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from merlin.base.files import replacing
 from merlin.errors import UsageError
+from merlin.workspace.direct_file import write_past_cache
 from merlin.workspace.samples import save_samples
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
@@ -135,16 +136,20 @@ def write_samples(path: Path, design: Design, labels: Sequence[str], first: int 
     if path.suffix.lower() != ".npy":
         save_samples(path, generate_samples(design, labels, first), labels)
         return num
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        header = {"descr": "<f8", "fortran_order": False, "shape": (num, len(labels))}
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in _blocks(design, labels, first):
-            start = file.tell()
-            file.write(np.ascontiguousarray(block, dtype="<f8").data)
-            file.flush()
-            # the disk begins to write at once, and leaves little for the flush at the end to wait for
-            os.posix_fadvise(file.fileno(), start, block.nbytes, os.POSIX_FADV_DONTNEED)
+    with replacing(path, durable_name=False) as temporary:
+        shape = (num, len(labels))
+        write_past_cache(temporary, _npy_parts(shape, _blocks(design, labels, first)))
     return num
+
+
+def _npy_parts(shape: tuple[int, int], blocks: Iterable[Array]) -> Iterator[memoryview]:
+    """The bytes of an ``.npy`` file."""
+    header = io.BytesIO()
+    facts = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, facts)
+    yield header.getbuffer()
+    for block in blocks:
+        yield np.ascontiguousarray(block, dtype="<f8").data
 
 
 def _blocks(design: Design, labels: Sequence[str], first: int = 0) -> Iterator[Array]:
