@@ -15,7 +15,7 @@ from train_run import StopAt, prepare_run, state_digest, train_run
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train import sharded_state
 from merlin.train.checkpoint import Checkpoints, read_checkpoint
-from merlin.train.events import StopRequest
+from merlin.train.events import Event, StopRequest, Validated
 from merlin.train.metrics_log import read_metrics
 from merlin.train.parallel.mesh import Mesh
 from merlin.train.parallel.rendezvous import Rendezvous
@@ -237,3 +237,17 @@ def test_evaluating_draws_no_random_number_of_the_trainer(data, tmp_path) -> Non
                 loop.trainer.evaluate(loop.validation)
             loop.trainer.train_steps(3)
         assert state_digest(one.trainer.export_state()) == state_digest(two.trainer.export_state())
+
+
+def test_whoever_listens_sees_every_event_in_order(data, tmp_path) -> None:
+    words = ["training.steps=20", "training.checkpoint_every=15"]
+    with opened(prepare_run(data, tmp_path / "run", *words)) as loop:
+        seen: list[Event] = []
+        loop.listeners.append(seen.append)
+        loop.run()
+    kinds = [(event.step, type(event).__name__) for event in seen if event.step >= 10]
+    assert [kind for step, kind in kinds if step == 10][:3] == ["LossesTaken", "Validated", "CheckpointSaved"]
+    assert [kind for step, kind in kinds if step == 15] == ["LossesTaken", "CheckpointSaved", "StepDone"]
+    assert kinds[-1] == (20, "RunEnded") and kinds[-2][1] in ("StepDone", "CheckpointSaved")
+    validations = [event.progress.validated_step for event in seen if isinstance(event, Validated)]
+    assert validations == [10, 20]  # each has the progress of its moment
