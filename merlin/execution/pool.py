@@ -80,8 +80,11 @@ class WorkerProcess:
         finally:
             theirs.close()
         self.channel = Channel(ours)
+        self.pidfd = self._watched()
+
+    def _watched(self) -> int:
         try:
-            self.pidfd = os.pidfd_open(self.process.pid)
+            return os.pidfd_open(self.process.pid)
         except OSError as error:  # no descriptor is left
             self.channel.close()
             self.process.kill()

@@ -184,7 +184,8 @@ def _publish(made: Any, studies: int, num_samples: int) -> None:
     code = (
         "import sys; from pathlib import Path; from merlin.config.load import require_config; "
         "from merlin.execution.distributed.open_study import open_study; from merlin.spec.load import load_spec; "
-        "from merlin.workspace.options import StudyOptions; from merlin.workspace.prepare import prepare_study; config = require_config()\n"
+        "from merlin.workspace.options import StudyOptions; "
+        "from merlin.workspace.prepare import prepare_study; config = require_config()\n"
         "for k in range(int(sys.argv[2])):\n"
         "  variables = {'OUTPUT_PATH': f'studies/{k}', 'N_SAMPLES': sys.argv[3]}\n"
         "  spec = load_spec(Path(sys.argv[1]), variables=variables)\n"
