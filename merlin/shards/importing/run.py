@@ -1,7 +1,8 @@
 """Importing: the samples of any files become the shards and the manifest of a data set, one shard at a time.
 
 Memory: a few blocks of a shard's columns, eight bytes per sample for its id, what a source keeps open (the rows
-of a shard of CSV and 24 bytes for each other one, a row group of Parquet), and the record of samples that were left out.
+of a shard of CSV and 24 bytes for each other one, a row group of Parquet), and the record of samples that were left
+out.
 """
 
 from __future__ import annotations

@@ -430,7 +430,9 @@ def narrow(directory, shard, name, **statistics):
     path = directory / f"shard_{shard:05d}.json"
     info = read_info(path)
     datasets = tuple(
-        replace(d, statistics=Statistics.from_json({**d.statistics.to_json(), **statistics})) if d.name == name else d
+        replace(d, statistics=Statistics.from_json({**d.statistics.to_json(), **statistics}))
+        if d.name == name
+        else d
         for d in info.datasets
     )
     path.write_text(replace(info, datasets=datasets).to_json())

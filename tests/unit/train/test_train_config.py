@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from surrogate_data import arrays, make_surrogate_data
 
-from merlin.errors import ConfigError, MerlinError, NotADataSetError, ShardError, TrainingError, UsageError
 from merlin.base.yaml_text import yaml_text
+from merlin.errors import ConfigError, MerlinError, NotADataSetError, ShardError, TrainingError, UsageError
 from merlin.train.config import TrainConfig, json_schema
 from merlin.train.config_file import load_config, parse_config
 from merlin.train.prepare import check, prepare
