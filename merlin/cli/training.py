@@ -20,7 +20,7 @@ from merlin.train.parallel.rendezvous import Rendezvous
 from merlin.train.parallel.world import World
 from merlin.train.prepare import Prepared, prepare
 from merlin.train.process import EXIT_STOPPED, train
-from merlin.train.reports import Note, Observer, Report, Silent
+from merlin.train.reports import Note, Report, Silent, TrainObserver
 from merlin.train.run_directory import CONFIG, RunDirectory, publish_best, resume_command
 from merlin.train.tournament.presence import announce, presence_directory
 
@@ -115,7 +115,7 @@ def _check_trainer(request: TrainRequest, num: int) -> None:
 
 
 def _train_in_process(
-    prepared: Prepared, run: RunDirectory, index: int, display: Observer, stop: StopRequest
+    prepared: Prepared, run: RunDirectory, index: int, display: TrainObserver, stop: StopRequest
 ) -> TrainerOutcome:
     mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
     last = _LastReport(display)
@@ -126,7 +126,7 @@ def _train_in_process(
 class _LastReport:
     """Passes reports on, and remembers the last one."""
 
-    def __init__(self, display: Observer) -> None:
+    def __init__(self, display: TrainObserver) -> None:
         self._display = display
         self.seen = Report(0)
 

@@ -13,7 +13,7 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
 from merlin.train.config_file import ConfigFile
-from merlin.train.data import Classes, Selection, class_values, find_bad_values
+from merlin.train.data import Classes, ColumnSelection, class_values, find_bad_values
 from merlin.train.loading.columns import Columns
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROUPS = ("inputs", "scalars", "images")  # what is normalised; beside them there are classes
 
 
-def check_data(file: ConfigFile, ens: Ensemble) -> Selection:
+def check_data(file: ConfigFile, ens: Ensemble) -> ColumnSelection:
     """The columns that the configuration selects; notes what is not there, constant, or not finite."""
     columns = Columns(ens)
     numeric = [c for c in columns.fields.values() if not c.is_text and not c.ragged]
@@ -33,7 +33,7 @@ def check_data(file: ConfigFile, ens: Ensemble) -> Selection:
     class_columns = _choose(file, ens, "classes", (), scalars)
     learned = () if class_columns else (*scalars, *images)
     rest = [c for c in learned if c not in inputs]
-    selection = Selection(
+    selection = ColumnSelection(
         inputs=inputs,
         scalars=_choose(file, ens, "scalars", [c for c in rest if c.kind == "scalar"], scalars),
         images=_choose(file, ens, "images", [c for c in rest if c.kind == "image"], images),
@@ -104,7 +104,7 @@ def _classes(file: ConfigFile, ens: Ensemble, columns: Sequence[Column]) -> Iter
             )
 
 
-def _refuse_double(file: ConfigFile, selection: Selection) -> None:
+def _refuse_double(file: ConfigFile, selection: ColumnSelection) -> None:
     """Note fields that are to be given and predicted, or predicted in two ways."""
     groups = {group: getattr(selection, group) for group in GROUPS}
     groups["classes"] = tuple(found.column for found in selection.classes)
@@ -122,11 +122,11 @@ def _constant(column: Column) -> bool:
     return known is not None and all(n > 0 for n in known.count) and not all(s > 0 for s in known.std)
 
 
-def _group_of(column: Column, selection: Selection) -> str:
+def _group_of(column: Column, selection: ColumnSelection) -> str:
     return next((group for group in GROUPS if column in getattr(selection, group)), "classes")
 
 
-def _check_methods(file: ConfigFile, selection: Selection) -> None:
+def _check_methods(file: ConfigFile, selection: ColumnSelection) -> None:
     known = [*GROUPS, *(c.name for group in GROUPS for c in getattr(selection, group))]
     for name in file.config.normalise:
         if name not in known:

@@ -56,7 +56,11 @@ def parse_config(text: str, file: str, words: Sequence[str] = (), default_name: 
     """The configuration in a YAML text; raises as `load_config`."""
     findings = Findings(file)
     tree = parse(
-        SourceText(file, text), findings, what="configuration", blocks="data, model, …", needs="data and model"
+        SourceText(file, text),
+        findings,
+        what="configuration",
+        blocks="data, model, …",
+        needs="data and model",
     )
     config = None
     if tree is not None:

@@ -63,7 +63,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Selection:
+class ColumnSelection:
     """The columns that are used; inputs may be parameters of the study, and fields."""
 
     inputs: tuple[Column, ...]
@@ -127,7 +127,7 @@ class TrainingData:
     """The samples of a run, as loaders of batches."""
 
     ens: Ensemble
-    selection: Selection
+    selection: ColumnSelection
     normaliser: Normaliser
     config: TrainConfig
 
@@ -237,7 +237,7 @@ def class_values(ens: Ensemble, column: Column) -> tuple[int, ...]:
 
 
 def find_bad_values(
-    ens: Ensemble, selection: Selection, splits: tuple[str, ...], show: int = 10
+    ens: Ensemble, selection: ColumnSelection, splits: tuple[str, ...], show: int = 10
 ) -> Iterator[tuple[Column, str]]:
     """Columns with values that are NaN or infinite, and in which samples; only those are read that may have some."""
     known = [ens.splits[name] for name in splits if name in ens.splits]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from merlin.train.progress import Progress
+from merlin.train.progress import LoopProgress
 
 EndState = Literal["finished", "stopped"]
 
@@ -18,7 +18,7 @@ class Event:
 
     step: int
     epoch: float
-    progress: Progress
+    progress: LoopProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

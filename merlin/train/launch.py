@@ -17,7 +17,7 @@ from merlin.train.config import TrainConfig
 from merlin.train.events import StopRequest
 from merlin.train.parallel.rendezvous import serve_store
 from merlin.train.process import EVENTS_FD, EXIT_STOPPED, GRACE_S
-from merlin.train.reports import Note, Observer, Report, from_line
+from merlin.train.reports import Note, Report, TrainObserver, from_line
 from merlin.train.run_directory import RunDirectory
 from merlin.train.tournament.presence import announce, presence_directory, withdraw
 
@@ -68,7 +68,7 @@ class LocalTrainers:
 
     run_directory: RunDirectory
     config: TrainConfig
-    observer: Observer
+    observer: TrainObserver
     stop: StopRequest
     threads: int
     trainers: list[_Trainer] = field(default_factory=list)

@@ -21,7 +21,7 @@ from merlin.train.events import (
     Validated,
 )
 from merlin.train.models.registry import code_of, require_code
-from merlin.train.progress import Judge, Progress
+from merlin.train.progress import Judge, LoopProgress
 from merlin.train.state_file import State
 from merlin.train.tournament.exchange import RoundInterruptedError
 from merlin.train.tournament.rounds import Rounds
@@ -38,7 +38,7 @@ class Ending:
     state: EndState
     reason: str
     step: int
-    progress: Progress
+    progress: LoopProgress
 
 
 class Loop:
@@ -61,7 +61,7 @@ class Loop:
         self.judge = judge
         self.checkpoints = checkpoints
         self.tournament = tournament
-        self.progress = Progress()
+        self.progress = LoopProgress()
         self.listeners: list[Listener] = []
         self.finished = False
         self._stop = stop
@@ -231,7 +231,7 @@ class Loop:
         where = f"the checkpoint of step {state['step']:,} in {self.checkpoints.directory}"
         require_code(trainer.config.model.name, state.get("code", {}), where)
         trainer.load_state_dict(state["trainer"])
-        self.progress = Progress(**state["progress"])
+        self.progress = LoopProgress(**state["progress"])
         if self.tournament is not None and state.get("tournament") is not None:
             self.tournament.load_state_dict(state["tournament"])
         if trainer.mesh.ranks.is_first and self.progress.best_step == trainer.step:

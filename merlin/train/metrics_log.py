@@ -17,13 +17,13 @@ from merlin.train.events import Event, LossesTaken, RoundPlayed, RunEnded, Valid
 NAME = "metrics.jsonl"
 
 
-class _Line(NamedTuple):
+class _MetricsLine(NamedTuple):
     kind: str
     facts: dict[str, Any]
     values: Mapping[str, float] = {}
 
 
-def _line(event: Event) -> _Line | None:
+def _line(event: Event) -> _MetricsLine | None:
     """What is written of an event, if anything is."""
     progress = event.progress
     place = {"epoch": round(event.epoch, 4), "time_s": round(progress.train_s, 3)}
@@ -31,15 +31,15 @@ def _line(event: Event) -> _Line | None:
         case LossesTaken():
             rates = {f"lr/{phase}": lr for phase, lr in event.lr.items()}
             place["samples_per_s"] = round(event.samples_per_s, 1)
-            return _Line("train", place, {**event.losses, **rates})
+            return _MetricsLine("train", place, {**event.losses, **rates})
         case Validated():
-            return _Line("validation", {**place, "best": event.is_best}, progress.metrics)
+            return _MetricsLine("validation", {**place, "best": event.is_best}, progress.metrics)
         case RoundPlayed():
             facts = dict(event.facts)
             values = facts.pop("values", {})
-            return _Line("round", {"round": progress.round, **facts}, values)
+            return _MetricsLine("round", {"round": progress.round, **facts}, values)
         case RunEnded():
-            return _Line("end", {"state": event.state, "reason": event.reason})
+            return _MetricsLine("end", {"state": event.state, "reason": event.reason})
     return None
 
 

@@ -14,7 +14,7 @@ from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.train.config import CHANGEABLE, DEFAULT_EPOCHS, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_file import ConfigFile, load_config
-from merlin.train.data import Classes, Selection, TrainingData, find_data_set
+from merlin.train.data import Classes, ColumnSelection, TrainingData, find_data_set
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
@@ -141,7 +141,7 @@ def open_data(run: RunDirectory, config: TrainConfig) -> TrainingData:
     ens = open_shards(config.data)
     columns, facts = Columns(ens), run.facts()
     inputs = facts.inputs if config.fields.inputs is None else config.fields.inputs
-    selection = Selection(
+    selection = ColumnSelection(
         tuple(columns.input(name) for name in inputs),
         tuple(columns.fields[name] for name in facts.scalars),
         tuple(columns.fields[name] for name in facts.images),
@@ -236,7 +236,7 @@ def _check_files(ens: Ensemble) -> None:
             )
 
 
-def _resolved(config: TrainConfig, selection: Selection, data_path: Path) -> TrainConfig:
+def _resolved(config: TrainConfig, selection: ColumnSelection, data_path: Path) -> TrainConfig:
     fields = Fields(
         inputs=tuple(c.name for c in selection.inputs),
         scalars=tuple(c.name for c in selection.scalars),
@@ -259,7 +259,7 @@ def _check_precision(file: ConfigFile) -> None:
         file.error(("training", "precision"), "fp16 needs a GPU", "write bf16 or fp32")
 
 
-def _fit(file: ConfigFile, ens: Ensemble, selection: Selection) -> Normaliser:
+def _fit(file: ConfigFile, ens: Ensemble, selection: ColumnSelection) -> Normaliser:
     try:
         return Normaliser.fit(ens, selection.methods(file.config.normalise))
     except (UsageError, TypeError) as error:

@@ -31,9 +31,9 @@ from merlin.train.parallel.rendezvous import Rendezvous
 from merlin.train.parallel.world import World, choose_device
 from merlin.train.prepare import build_trainee, configured_capacity, open_data
 from merlin.train.progress import Judge
-from merlin.train.reports import LogFile, Note, Observer, PipeObserver, Report, Reporter, Silent
+from merlin.train.reports import LogFile, Note, PipeObserver, Report, Reporter, Silent, TrainObserver
 from merlin.train.run_directory import RunDirectory, publish_best
-from merlin.train.tournament.exchange import Transport
+from merlin.train.tournament.exchange import ModelTransport
 from merlin.train.tournament.files import FileTransport
 from merlin.train.tournament.group import GroupTransport
 from merlin.train.tournament.rounds import Rounds
@@ -46,7 +46,7 @@ EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: start it again
 
 
 def train(
-    run: RunDirectory, config: TrainConfig, mesh: Mesh, observer: Observer, stop: StopRequest
+    run: RunDirectory, config: TrainConfig, mesh: Mesh, observer: TrainObserver, stop: StopRequest
 ) -> Ending:
     """Train to the end as one rank of one trainer; afterwards `best/` is up to date.
 
@@ -92,7 +92,7 @@ def open_loop(
     config: TrainConfig,
     mesh: Mesh,
     device: torch.device,
-    observer: Observer,
+    observer: TrainObserver,
     stop: StopRequest,
 ) -> Iterator[Loop]:
     """The loop of a trainer, where its newest checkpoint is."""
@@ -153,7 +153,7 @@ def _tournament(
 ) -> Rounds | None:
     if not config.is_tournament:
         return None
-    transport: Transport | None = None
+    transport: ModelTransport | None = None
     if not mesh.ranks.is_first:
         pass  # only the first rank of a trainer meets other trainers
     elif mesh.leaders is not None:
@@ -201,7 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = StopRequest()
     stop.listen()
     _leave_with_parent(stop)
-    observer: Observer = PipeObserver(int(os.environ[EVENTS_FD])) if EVENTS_FD in os.environ else Silent()
+    observer: TrainObserver = (
+        PipeObserver(int(os.environ[EVENTS_FD])) if EVENTS_FD in os.environ else Silent()
+    )
     world = World.of_torchrun(os.environ) or World()
     try:
         config = load_config(run.config_path, [f"directory={run.path}"]).config

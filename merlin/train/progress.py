@@ -43,7 +43,7 @@ class Judge:
 
 
 @dataclass
-class Progress:
+class LoopProgress:
     """What the loop remembers over a restart."""
 
     best: float | None = None

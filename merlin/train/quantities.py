@@ -11,7 +11,7 @@ from merlin.base.records import as_kind, to_plain
 from merlin.shards.format.column import Column
 
 if TYPE_CHECKING:
-    from merlin.train.data import Selection
+    from merlin.train.data import ColumnSelection
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Quantities:
         return (*self.scalars, *self.classes, *self.images)
 
     @staticmethod
-    def of(selection: Selection) -> Quantities:
+    def of(selection: ColumnSelection) -> Quantities:
         """The columns that are selected."""
         return Quantities(
             tuple(map(_quantity, selection.inputs)),

@@ -58,7 +58,7 @@ def from_line(line: str) -> Report | Note:
     return Report(**data["report"]) if "report" in data else Note(**data["note"])
 
 
-class Observer(Protocol):
+class TrainObserver(Protocol):
     """Gets the reports and notes of a run: a display, a log file, or the pipe to the process that has one."""
 
     def report(self, report: Report) -> None: ...
@@ -96,7 +96,7 @@ class PipeObserver:
 class LogFile:
     """What a person reads about one trainer; passes everything on to another observer."""
 
-    def __init__(self, path: Path, further: Observer) -> None:
+    def __init__(self, path: Path, further: TrainObserver) -> None:
         self._file: TextIO | None = None
         self._further = further
         self._written: tuple[object, ...] = ()
@@ -139,7 +139,7 @@ class LogFile:
 class Reporter:
     """Makes reports of the events of a loop that begins at a step."""
 
-    def __init__(self, observer: Observer, trainer: int, step: int, num_steps: int) -> None:
+    def __init__(self, observer: TrainObserver, trainer: int, step: int, num_steps: int) -> None:
         self._observer = observer
         self._trainer, self._num_steps = trainer, num_steps
         self._begin = step, time.perf_counter()

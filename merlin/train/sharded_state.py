@@ -176,7 +176,7 @@ class _Where:
     transform_descriptors: None = None
 
 
-class _Reader(FileSystemReader):
+class _PartsReader(FileSystemReader):
     """Reads by a list of parts, without a pickled `.metadata`."""
 
     def __init__(self, directory: Path, parts: list[Part]) -> None:
@@ -196,7 +196,7 @@ class _Reader(FileSystemReader):
 
 def _read_parts(directory: Path, parts: list[Part], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors on the CPU; those that are distributed in `like` as new ones that are distributed in the same way."""
-    reader = _Reader(directory, parts)
+    reader = _PartsReader(directory, parts)
     metadata = reader.read_metadata()
     tensors = {name: _empty(known, like.get(name)) for name, known in metadata.state_dict_metadata.items()}
     planner = DefaultLoadPlanner(flatten_state_dict=False)

@@ -28,7 +28,7 @@ from merlin.shards.export.lbann_schemas import write_schemas
 from merlin.shards.export.run import export
 from merlin.shards.export.view import ExportColumn, View
 from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
-from merlin.train.data import Selection, TrainingData
+from merlin.train.data import ColumnSelection, TrainingData
 from merlin.train.lbann.networks import Network, drawn
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.scaling import IDENTITY
@@ -200,7 +200,7 @@ def _lengths(prepared: Prepared) -> tuple[int, int]:
     """Steps of the run, and of an epoch, of trainer 0."""
     config = prepared.config
     ens = open_shards(config.data)
-    data = TrainingData(ens, Selection((), (), ()), prepared.normaliser, config)
+    data = TrainingData(ens, ColumnSelection((), (), ()), prepared.normaliser, config)
     size = len(data.share(0, "train").select(ens.sample_id[ens.splits[config.splits.train]]))
     per_epoch = max(1, size // config.training.batch_size)
     return config.training.steps or (config.training.epochs or DEFAULT_EPOCHS) * per_epoch, per_epoch

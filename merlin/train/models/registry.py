@@ -30,7 +30,7 @@ MODELS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelCode:
     """How a model is made; `options` is None for a user's callable, which takes them as keywords."""
 
     name: str
@@ -55,7 +55,7 @@ class Model:
         return float(found) if isinstance(found, int | float) else 1.0
 
 
-def find(name: str) -> Model:
+def find(name: str) -> ModelCode:
     """The model of this name; UsageError if there is none, or it cannot be imported."""
     target = MODELS.get(name, name)
     module_name, colon, attribute = target.partition(":")
@@ -77,7 +77,7 @@ def find(name: str) -> Model:
     except AttributeError as error:
         raise UsageError(f"the model {name}: {module_name} has no {attribute!r}") from error
     options = getattr(made, "Options", None)
-    return Model(name, made, options if name in MODELS else None)
+    return ModelCode(name, made, options if name in MODELS else None)
 
 
 def version_of(name: str) -> int | str | None:

@@ -8,7 +8,7 @@ from merlin.errors import NotADataSetError, ShardError, UsageError
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.shards.format.column import Column
 from merlin.train.config import TrainConfig
-from merlin.train.data import Classes, Selection, TrainingData, class_values, find_data_set
+from merlin.train.data import Classes, ColumnSelection, TrainingData, class_values, find_data_set
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantities, Quantity
@@ -44,7 +44,7 @@ def _own(config: TrainConfig, digest: str) -> Ensemble:
     return ens
 
 
-def _select(ens: Ensemble, quantities: Quantities) -> Selection:
+def _select(ens: Ensemble, quantities: Quantities) -> ColumnSelection:
     columns = Columns(ens)
     labels = {**columns.fields, **columns.parameters, **columns.inputs}
     missing = [q.name for q in quantities.inputs if q.name not in labels]
@@ -56,7 +56,7 @@ def _select(ens: Ensemble, quantities: Quantities) -> Selection:
     scalars = tuple(_same_shape(ens, fields[q.name], q) for q in quantities.scalars)
     classes = tuple(_same_classes(ens, fields[q.name], q) for q in quantities.classes)
     inputs = tuple(_same_shape(ens, labels[q.name], q) for q in quantities.inputs)
-    return Selection(inputs, scalars, images, classes)
+    return ColumnSelection(inputs, scalars, images, classes)
 
 
 def _same_classes(ens: Ensemble, column: Column, quantity: Quantity) -> Classes:

@@ -18,7 +18,7 @@ Scores = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class DecidingMetric:
     """What decides, and which way is better."""
 
     name: str
@@ -43,7 +43,7 @@ class Decision:
     reason: str
 
 
-def decide(local: Scores, partner: Scores, metrics: Sequence[Metric]) -> Decision:
+def decide(local: Scores, partner: Scores, metrics: Sequence[DecidingMetric]) -> Decision:
     """The local model stays if it is at least as good by any metric: a partner has to win them all.
 
     A model with a score that is not finite loses to one without; if both have one, the local model stays.
@@ -65,12 +65,12 @@ def decide(local: Scores, partner: Scores, metrics: Sequence[Metric]) -> Decisio
     return Decision("partner", f"the partner's {names} {'is' if len(metrics) == 1 else 'are'} better")
 
 
-def costs(scores: Scores, metrics: Sequence[Metric]) -> tuple[float, ...]:
+def costs(scores: Scores, metrics: Sequence[DecidingMetric]) -> tuple[float, ...]:
     """One for each metric, to be minimised; infinite for what is not finite."""
     return tuple(metric.cost(scores) for metric in metrics)
 
 
-def rank(scores: Mapping[int, Scores], metrics: Sequence[Metric]) -> list[int]:
+def rank(scores: Mapping[int, Scores], metrics: Sequence[DecidingMetric]) -> list[int]:
     """Trainers from the best to the worst.
 
     By the first metric; where that is equal, by the next ones, then by number. Those with a score that is not finite
@@ -82,10 +82,10 @@ def rank(scores: Mapping[int, Scores], metrics: Sequence[Metric]) -> list[int]:
     return sorted(keys, key=lambda trainer: (math.inf in keys[trainer], keys[trainer], trainer))
 
 
-def is_sound(scores: Scores, metrics: Sequence[Metric]) -> bool:
+def is_sound(scores: Scores, metrics: Sequence[DecidingMetric]) -> bool:
     """True if all scores that decide are finite."""
     return math.inf not in costs(scores, metrics)
 
 
-def _first_infinite(values: Sequence[float], metrics: Sequence[Metric]) -> str:
+def _first_infinite(values: Sequence[float], metrics: Sequence[DecidingMetric]) -> str:
     return next(metric.name for metric, value in zip(metrics, values, strict=True) if math.isinf(value))

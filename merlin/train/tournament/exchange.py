@@ -26,7 +26,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedModel:
     """The model of a trainer as it was in a round, as `Trainer.export_state` gave it."""
 
     trainer: int
@@ -34,7 +34,7 @@ class Offer:
     state: State
 
 
-class Transport(Protocol):
+class ModelTransport(Protocol):
     """Used by the first rank of a trainer. What waits is a generator, so that it can be left between two looks."""
 
     def participants(self, number: int) -> list[int]:
@@ -49,7 +49,7 @@ class Transport(Protocol):
         """The summaries of those that came in time; of the others the newest that is known, if there is one."""
         ...
 
-    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[Offer | None]:
+    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[OfferedModel | None]:
         """The model that this trainer takes, by `moves` as {taker: giver}; None if there is none."""
         ...
 

@@ -25,7 +25,7 @@ from merlin.base.records import as_kind, to_plain
 from merlin.errors import CheckpointError
 from merlin.shards.format.regular_file import read_json
 from merlin.train.state_file import read_state, write_state
-from merlin.train.tournament.exchange import Offer, State, Summary, Waiting
+from merlin.train.tournament.exchange import OfferedModel, State, Summary, Waiting
 from merlin.train.tournament.presence import Members, presence_directory
 
 FORMAT = "merlin-offer"
@@ -86,7 +86,7 @@ class FileTransport:
                 found[trainer] = summary
         return found
 
-    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[Offer | None]:
+    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[OfferedModel | None]:
         giver = moves.get(self._index)
         if giver is None:
             return None
@@ -136,7 +136,7 @@ class FileTransport:
             and self._given_up.get(trainer, -1) != seen.offered
         )
 
-    def _read(self, trainer: int, number: int) -> Offer | None:
+    def _read(self, trainer: int, number: int) -> OfferedModel | None:
         """The offer; a newer one if it was removed in the meantime; None, with a note, if it is damaged."""
         try:
             data = read_state(self._path(trainer, number))
@@ -150,7 +150,7 @@ class FileTransport:
         if found != (FORMAT, VERSION, trainer, number):
             self._note(f"{self._path(trainer, number)} is no model of trainer {trainer}; it is left out")
             return None
-        return Offer(trainer, number, data["state"])
+        return OfferedModel(trainer, number, data["state"])
 
     def _summary(self, trainer: int, number: int) -> Summary | None:
         try:

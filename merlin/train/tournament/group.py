@@ -20,7 +20,7 @@ from torch import distributed as dist
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import TrainingError
 from merlin.train.parallel.mesh import Leaders, pack, unpack
-from merlin.train.tournament.exchange import Offer, RoundInterruptedError, State, Summary, Waiting
+from merlin.train.tournament.exchange import OfferedModel, RoundInterruptedError, State, Summary, Waiting
 
 LOST_S = 600.0  # least time in which somebody has to come
 _PIECE_BYTES = 1 << 30  # sent at once
@@ -47,7 +47,7 @@ class GroupTransport:
         found = yield from self._await(f"round/{number}", trainers, limit_s)
         return {trainer: as_kind(data, Summary) for trainer, data in found.items()}
 
-    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[Offer | None]:
+    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[OfferedModel | None]:
         """Every taker and giver has to call it with the same moves."""
         me = self._leaders.index
         giver = moves.get(me)
@@ -58,7 +58,7 @@ class GroupTransport:
             state = self._pass_on([t for t in takers if t != me], None if giver == me else giver)
         if giver is None:
             return None
-        return Offer(giver, number, self._state if giver == me else state)
+        return OfferedModel(giver, number, self._state if giver == me else state)
 
     def saved(self, number: int, done: bool) -> Waiting[None]:
         if number == self._saved:

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from merlin.train.metrics_log import finite_or_none
-from merlin.train.tournament.decisions import Metric, Scores, decide
+from merlin.train.tournament.decisions import DecidingMetric, Scores, decide
 from merlin.train.tournament.exchange import (
+    ModelTransport,
     RoundInterruptedError,
     State,
     Summary,
     T,
-    Transport,
     Waiting,
     scores_of,
 )
@@ -45,7 +45,7 @@ class Rounds:
         config: TrainConfig,
         directions: Mapping[str, Direction],
         loader: ShardLoader,
-        transport: Transport | None,
+        transport: ModelTransport | None,
         stop: Callable[[], bool],
     ) -> None:
         """`loader` has the samples that this trainer judges models by."""
@@ -98,7 +98,7 @@ class Rounds:
         return {**facts, "partner_round": found["round"], "kept": decision.kept, "reason": decision.reason}
 
     def _partner(
-        self, transport: Transport, trainer: Trainer, number: int, limit_s: float
+        self, transport: ModelTransport, trainer: Trainer, number: int, limit_s: float
     ) -> Waiting[dict[str, Any]]:
         moves: dict[int, int] = {}
         for one, other in pairs(self._seed, number, transport.participants(number)):
@@ -131,7 +131,7 @@ class Rounds:
         return {**facts, "partner_round": found["round"], "kept": "partner", "mutated": changed}
 
     def _parent(
-        self, transport: Transport, trainer: Trainer, number: int, limit_s: float
+        self, transport: ModelTransport, trainer: Trainer, number: int, limit_s: float
     ) -> Waiting[dict[str, Any]]:
         members = transport.participants(number)
         summaries = yield from transport.summaries(number, members, limit_s)
@@ -168,7 +168,7 @@ class Rounds:
         with self._timed("evaluation_s"):
             return trainer.evaluate(self._loader)
 
-    def _drive(self, trainer: Trainer, work: Callable[[Transport], Waiting[T]]) -> T:
+    def _drive(self, trainer: Trainer, work: Callable[[ModelTransport], Waiting[T]]) -> T:
         """The first rank's work, to its end; what it found, on all ranks. Raises RoundInterruptedError."""
         ranks = trainer.mesh.ranks
         waiting = None if self._transport is None else work(self._transport)
@@ -241,10 +241,10 @@ class Rounds:
             self._transport.close(finished)
 
 
-def metrics_of(config: TrainConfig, directions: Mapping[str, Direction]) -> Sequence[Metric]:
+def metrics_of(config: TrainConfig, directions: Mapping[str, Direction]) -> Sequence[DecidingMetric]:
     """What decides: the configured metrics, else the loss."""
-    given = [Metric(m.name, m.direction or directions[m.name]) for m in config.tournament.metrics]
-    return given or [Metric("loss", directions["loss"])]
+    given = [DecidingMetric(m.name, m.direction or directions[m.name]) for m in config.tournament.metrics]
+    return given or [DecidingMetric("loss", directions["loss"])]
 
 
 def _jsonable(scores: Scores) -> dict[str, float | None]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from merlin.errors import UsageError
-from merlin.train.tournament.decisions import Metric, Scores, is_sound, rank
+from merlin.train.tournament.decisions import DecidingMetric, Scores, is_sound, rank
 from merlin.train.tournament.draws import SAMPLING, shuffled
 
 
-def truncation(scores: Mapping[int, Scores], metrics: Sequence[Metric], top: int) -> dict[int, int]:
+def truncation(scores: Mapping[int, Scores], metrics: Sequence[DecidingMetric], top: int) -> dict[int, int]:
     """Which trainer copies which: all that are not among the `top` best, in turns from these.
 
     Trainers are ranked; the one on place r >= top, from 0, copies the one on place r mod top (LBANN's truncation
@@ -39,7 +39,7 @@ def regularised_evolution(
     round_number: int,
     births: Mapping[int, int],
     scores: Mapping[int, Scores],
-    metrics: Sequence[Metric],
+    metrics: Sequence[DecidingMetric],
     sample: int,
 ) -> Birth | None:
     """The best of `sample` random trainers is copied, mutated, and replaces the oldest one, however good that is.

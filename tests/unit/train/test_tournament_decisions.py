@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.errors import UsageError
-from merlin.train.tournament.decisions import Metric, decide, rank
+from merlin.train.tournament.decisions import DecidingMetric, decide, rank
 from merlin.train.tournament.mutation import drawn_factor
 from merlin.train.tournament.pairing import pairs
 from merlin.train.tournament.strategies import Birth, regularised_evolution, truncation
@@ -24,7 +24,7 @@ NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 FINITE = st.floats(-1e6, 1e6)
 GOLDEN = [(6, 3), (4, 1), (5, 0), (2, 2)]
 GOLDEN_FACTOR = 0.9060904694256647
-METRICS = (Metric("loss"), Metric("accuracy", "max"), Metric("fidelity"))
+METRICS = (DecidingMetric("loss"), DecidingMetric("accuracy", "max"), DecidingMetric("fidelity"))
 
 
 # pairing

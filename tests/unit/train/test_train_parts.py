@@ -19,7 +19,7 @@ from merlin.train.events import LossesTaken, RunEnded
 from merlin.train.metrics_log import MetricsLog, read_metrics
 from merlin.train.optim import MovingAverage, lr_factor
 from merlin.train.parallel.world import World
-from merlin.train.progress import Judge, Progress
+from merlin.train.progress import Judge, LoopProgress
 from merlin.train.reports import Note, Report, from_line
 from merlin.train.trainer import Trainer
 
@@ -119,7 +119,12 @@ def test_what_is_no_number_is_never_better() -> None:
 
 def losses(step: int, loss: float) -> LossesTaken:
     return LossesTaken(
-        step=step, epoch=1.0, progress=Progress(), losses={"loss": loss}, lr={"model": 0.1}, samples_per_s=9.0
+        step=step,
+        epoch=1.0,
+        progress=LoopProgress(),
+        losses={"loss": loss},
+        lr={"model": 0.1},
+        samples_per_s=9.0,
     )
 
 
@@ -128,7 +133,7 @@ def test_a_metrics_file_is_continued_after_the_checkpoint(tmp_path) -> None:
     log = MetricsLog(tmp_path, 0, notes.append)
     for step in (10, 20, 30):
         log(losses(step, 1.0 / step))
-    log(RunEnded(step=30, epoch=1.0, progress=Progress(), state="stopped", reason=""))
+    log(RunEnded(step=30, epoch=1.0, progress=LoopProgress(), state="stopped", reason=""))
     log.close()
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + '{"kind": "train", "st')  # killed in the midst of a line
