@@ -88,11 +88,11 @@ _server_options = with_options(
         "-c",
         "--cert-reqs",
         type=click.Choice(["required", "optional", "none"]),
-        help="Whether the server's certificate is verified.",
+        help="Verify the server's certificate.",
     ),
     click.option("--ca-certs", metavar="FILE", help="The authority that signed the server's certificate."),
-    click.option("--certfile", metavar="FILE", help="Our certificate, if the server wants one."),
-    click.option("--keyfile", metavar="FILE", help="The key of our certificate."),
+    click.option("--certfile", metavar="FILE", help="Client certificate, if the server asks for one."),
+    click.option("--keyfile", metavar="FILE", help="Key of the client certificate."),
 )
 
 

@@ -28,7 +28,7 @@ from merlin.errors import UsageError
 @click.option(
     "--max-failures",
     metavar="N|P%",
-    help="This run alone: in place of what steps say as max_failures; 100% means no limit.",
+    help="Limit for this run, in place of max_failures of the steps; 100% means no limit.",
 )
 @workers_option
 @json_option

@@ -21,7 +21,7 @@ from merlin.cli.options import EXISTING, FOLDER, json_option, trust_code_option
     "--trainer",
     type=click.IntRange(min=0),
     metavar="K",
-    help="Be trainer K alone; the others are started elsewhere, with the same directory.",
+    help="Run only trainer K; start the others elsewhere, with the same directory.",
 )
 @click.option(
     "--under-launcher",
