@@ -46,7 +46,7 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
         data = read_manifest(directory)
     except ShardError as e:
         raise WorkspaceError(
-            f"{directory} cannot be told to be a copy of a data set of {study.path}: {e}; copy its manifest again"
+            f"{directory} is not known to be a copy of a data set of {study.path}: {e}; copy its manifest again"
         ) from e
     known = {instance.id: instance for instance in study.plan.instances}
     if data.study.get("study_id") != study.plan.study_id or data.aggregate not in known:

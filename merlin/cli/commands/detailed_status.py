@@ -40,7 +40,7 @@ def _filter(flag: str, text: str) -> Callable[[F], F]:
 @_filter("--steps", "Only tasks of these steps.")
 @_filter("--task-queues", "Only tasks of these queues.")
 @_filter("--workers", "Only tasks that these workers ran, named as in the spec or as the status shows them.")
-@number_option("--max-tasks", "N", "At most so many tasks.")
+@number_option("--max-tasks", "N", "Show at most N tasks.")
 @click.option("--layout", type=click.Choice(["default", "table"]), default="default", show_default=True)
 @click.option("--disable-pager", is_flag=True, help="Print at once.")
 @click.option("--disable-theme", is_flag=True, help="No colours.")

@@ -236,7 +236,7 @@ def configure(
     data_dir: str | None,
     **given: Any,
 ) -> None:
-    """Change what is decided about the server; users count at once, all else from the next start.
+    """Change settings of the server; users change at once, everything else at the next start.
 
     In place of the file with a password, the password itself may stand, as in upstream's Merlin.
     """

@@ -12,7 +12,7 @@ from merlin.cli.output import check_dump
 
 @click.command()
 @study_options
-@click.option("--cb-help", is_flag=True, help="Symbols that do not need colours to be told apart.")
+@click.option("--cb-help", is_flag=True, help="Symbols that are distinct without colours.")
 @json_option
 def status(
     spec_or_workspace: Path,
