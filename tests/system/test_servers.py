@@ -22,7 +22,7 @@ from servers import (
     throwaway_ca,
 )
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1] / "support"
 
 
 def listening(group: int) -> set[str]:
