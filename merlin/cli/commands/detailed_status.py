@@ -41,7 +41,13 @@ def _filter(flag: str, text: str) -> Callable[[F], F]:
 @_filter("--task-queues", "Only tasks of these queues.")
 @_filter("--workers", "Only tasks that these workers ran, named as in the spec or as the status shows them.")
 @number_option("--max-tasks", "N", "Show at most N tasks.")
-@click.option("--layout", type=click.Choice(["default", "table"]), default="default", show_default=True)
+@click.option(
+    "--layout",
+    type=click.Choice(["default", "table"]),
+    default="default",
+    show_default=True,
+    help="A block per step instance, or one table.",
+)
 @click.option("--disable-pager", is_flag=True, help="Print at once.")
 @click.option("--disable-theme", is_flag=True, help="No colours.")
 @json_option

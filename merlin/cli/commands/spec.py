@@ -52,8 +52,8 @@ def plan(**given: Any) -> None:
 def schema(what: str, output: Path | None) -> None:
     """Print the JSON Schema of specs, or of training configurations, made from the model that checks them.
 
-    In VS Code with the YAML extension: merlin schema -o .merlin-schema.json, and as the first line of a spec:
-    # yaml-language-server: $schema=.merlin-schema.json
+    For completion in VS Code with its YAML extension, write the schema with -o .merlin-schema.json and begin the
+    spec with `# yaml-language-server: $schema=.merlin-schema.json`.
     """
     if what == "train":
         from merlin.train.config import json_schema
