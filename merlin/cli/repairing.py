@@ -11,7 +11,7 @@ from merlin.base.text import count
 from merlin.cli.progress import choose_display
 from merlin.cli.publishing import refuse_published
 from merlin.errors import ShardError, WorkspaceError, command_line
-from merlin.execution.repair import Repair, Repaired
+from merlin.execution.repair import Repair, RepairResult
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.rows import format_ranges, to_ranges
 from merlin.shards.proving.origin import find_aggregate
@@ -73,7 +73,7 @@ def how_to_repair(report: VerifyReport) -> str:
 
 def repair(
     directory: Path, report: VerifyReport, *, workspace: Path | None, verify: Verify, workers: int | None
-) -> tuple[VerifyReport, Repaired]:
+) -> tuple[VerifyReport, RepairResult]:
     """Repair one data set after a full check; returns the last check, and what was done.
 
     Raises:
@@ -107,7 +107,7 @@ def _listed(samples: Any) -> str:
     return f"{count(len(samples), 'sample')} ({format_ranges(to_ranges(samples))})"
 
 
-def show_repair(report: VerifyReport, done: Repaired) -> None:
+def show_repair(report: VerifyReport, done: RepairResult) -> None:
     """Print what a repair did, for people."""
     if done.was_interrupted:
         print(f"{report.path}: the repair was interrupted; run it again to go on")

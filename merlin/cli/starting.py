@@ -19,9 +19,9 @@ from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import launch
-from merlin.execution.distributed.launch import Launch, Queues, Selection, SpecWorker
+from merlin.execution.distributed.launch import Launch, Queues, SpecWorker, WorkerSelection
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.execution.distributed.start import LOGS_DIR, Started, start, wait_until_alive
+from merlin.execution.distributed.start import LOGS_DIR, StartedWorker, start, wait_until_alive
 from merlin.spec.model import Document
 from merlin.views.servers import open_registry, require_reachable
 from merlin.views.workers import short_name, workers_here
@@ -39,7 +39,7 @@ class WantedWorkers:
     worker_args: str
     level: str
 
-    def lines(self, config: Config | None, alive: list[WorkerInfo]) -> tuple[Selection, list[Line]]:
+    def lines(self, config: Config | None, alive: list[WorkerInfo]) -> tuple[WorkerSelection, list[Line]]:
         """The lines to execute beside the workers of this host that are `alive`."""
         host = socket.gethostname()
         environment = {**os.environ, **{k: str(v) for k, v in self.document.env.variables.items()}}
@@ -85,7 +85,7 @@ def _facts(worker: SpecWorker, line: Launch) -> dict[str, Any]:
     return {"name": worker.name, "queues": worker.queues, "command": line.argv}
 
 
-def _say_skipped(selection: Selection, lines: list[Line]) -> None:
+def _say_skipped(selection: WorkerSelection, lines: list[Line]) -> None:
     for skipped in selection.skipped:
         remark(f"worker {skipped.name} is not started: {skipped.reason}")
     for _, line in lines:
@@ -106,7 +106,7 @@ def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_
     environment = {**os.environ, **config.child_environment()}
     logs = Path.cwd() / LOGS_DIR
     known = registry.workers()
-    started: list[Started] = []
+    started: list[StartedWorker] = []
     stay = _pass_signals_on(started) if foreground else None
     for line in lines:
         started.append(start(*line, logs=logs, environment=environment, known=known))
@@ -120,12 +120,12 @@ def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_
     return code if stay is None else stay(code)
 
 
-def _started_facts(entry: Started) -> dict[str, Any]:
+def _started_facts(entry: StartedWorker) -> dict[str, Any]:
     facts = {"log": entry.log, "pid": entry.process.pid, "alive": entry.alive, "died": entry.died}
     return _facts(entry.worker, entry.launch) | facts
 
 
-def _show(started: list[Started], config: Config, timeout_s: float) -> None:
+def _show(started: list[StartedWorker], config: Config, timeout_s: float) -> None:
     rows = []
     for entry in started:
         for w in entry.alive:
@@ -146,7 +146,7 @@ def _show(started: list[Started], config: Config, timeout_s: float) -> None:
             )
 
 
-def _pass_signals_on(started: list[Started]) -> Callable[[int], int]:
+def _pass_signals_on(started: list[StartedWorker]) -> Callable[[int], int]:
     """From now on SIGTERM and Ctrl-C become the workers' SIGTERM, which lets them finish their chunks.
 
     Returns what waits for the workers and makes an exit code of theirs and the one it is given.

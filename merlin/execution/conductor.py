@@ -82,14 +82,14 @@ def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRe
     ]
 
 
-def write_down(workspace: Workspace, session: str, *records: Record) -> None:
+def append_records(workspace: Workspace, session: str, *records: Record) -> None:
     """Append records of a run that no conductor leads; all or none."""
     study_id = workspace.plan.study_id
     with LedgerWriter(workspace.ledger_dir, CONTROLLER, session=session, study_id=study_id) as ledger:
         ledger.append(*records)
 
 
-def _allowing(plan: Plan, max_failures: float) -> Plan:
+def _with_max_failures(plan: Plan, max_failures: float) -> Plan:
     """The plan with another limit for the steps that have one."""
     instances = (
         i if i.max_failures is None else replace(i, max_failures=max_failures) for i in plan.instances
@@ -121,17 +121,17 @@ class Conductor:
         """Read the ledger and decide what is to do."""
         plan, found = self._workspace.plan, self.read()
         if options.redo_failed:
-            self._forget(reopen_failed(plan, found.outcomes, options.steps))
+            self._reset(reopen_failed(plan, found.outcomes, options.steps))
         if options.again:
-            self._forget(reopen(plan, found.outcomes, options.again))
+            self._reset(reopen(plan, found.outcomes, options.again))
         if options.only is not None:
             plan = restrict(plan, options.only)
         if options.max_failures is not None:
-            plan = _allowing(plan, options.max_failures)
+            plan = _with_max_failures(plan, options.max_failures)
         self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers)
         self.flush()
 
-    def _forget(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
+    def _reset(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
         self._ledger.append(*reset_records(reopened))  # all or none
         self.read()
 
@@ -161,14 +161,14 @@ class Conductor:
             held = self.scheduler.lost(chunk, done, signal=crash)
         else:
             held = self.scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
-        self._expect_held(chunk, held)
+        self._require_held(chunk, held)
         self.flush()
 
     def finished(self, result: ChunkResult, now: float) -> None:
-        self._expect_held(result.chunk, self.scheduler.finished(result, now))
+        self._require_held(result.chunk, self.scheduler.finished(result, now))
         self.flush()
 
-    def _expect_held(self, chunk: Chunk, held: bool) -> None:
+    def _require_held(self, chunk: Chunk, held: bool) -> None:
         """Here nobody takes a lease away, so one that is not held is a bug."""
         if not held:
             story = self.scheduler.story(chunk.instance, chunk.lo)
@@ -185,10 +185,10 @@ class Conductor:
 
     def flush(self) -> None:
         """Write what the scheduler has decided. What cannot be written is kept for the next time."""
-        self.has_news()
+        self.has_unwritten()
         self._write()
 
-    def has_news(self) -> bool:
+    def has_unwritten(self) -> bool:
         """Whether `flush` would write anything."""
         self._unwritten += [
             RangeRecord(

@@ -24,7 +24,7 @@ from merlin.workspace.directory import Workspace, lock
 
 INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
 PROGRESS_S = 0.2
-MAX_STILLBORN = 3  # workers in a row that die before they are ready
+MAX_FAILED_STARTS = 3  # workers in a row that die before they are ready
 
 
 def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) -> RunSummary:
@@ -105,7 +105,7 @@ class _Run:
         self._has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
         self._workers: list[WorkerProcess] = []
         self._num_started = 0
-        self._num_stillborn = 0
+        self._num_failed_starts = 0
         self._num_interrupts = 0  # acted upon
         self._is_stopping = False  # and has said so
         self._has_noted_stop_workers = False
@@ -136,14 +136,14 @@ class _Run:
 
     def _step(self) -> None:
         """Hand out, wait, take in."""
-        self._follow_interrupts()
+        self._handle_interrupts()
         self._hand_out()
         for key, _ in self._selector.select(self._timeout()):
             if key.data is None:
                 with suppress(BlockingIOError):
                     self._interrupts.wake.recv(1024)
             elif key.data in self._workers:
-                self._listen(key.data, is_dead=key.fd == key.data.pidfd)
+                self._receive(key.data, is_dead=key.fd == key.data.pidfd)
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_all()
@@ -182,9 +182,9 @@ class _Run:
                 idle.append(self._start_worker())
                 num_live += 1
             idle.pop(0).run(chunk)
-        self._expect_progress()
+        self._require_progress()
 
-    def _expect_progress(self) -> None:
+    def _require_progress(self) -> None:
         """A study that neither runs nor ends is a bug; say so instead of waiting for ever."""
         scheduler = self._scheduler
         if not (scheduler.num_running or self._is_over() or scheduler.next_wakeup() is not None):
@@ -207,7 +207,7 @@ class _Run:
 
     # --------------------------------------------------------------- take in
 
-    def _listen(self, worker: WorkerProcess, *, is_dead: bool) -> None:
+    def _receive(self, worker: WorkerProcess, *, is_dead: bool) -> None:
         for message in worker.channel.receive():
             self._on_message(worker, message)
         if is_dead:
@@ -219,7 +219,7 @@ class _Run:
         self._is_changed = True
         match message["op"]:
             case "ready":
-                worker.is_ready, self._num_stillborn = True, 0
+                worker.is_ready, self._num_failed_starts = True, 0
             case "progress":
                 worker.ended, worker.failed = message["ended"], message["failed"]
             case "result":
@@ -229,7 +229,7 @@ class _Run:
                 self._conductor.finished(result, time.monotonic())
                 if result.stop == "stop_workers":
                     self._note_stop_workers(chunk)
-                self._follow_stop()
+                self._announce_stop()
             case "error":  # of its surroundings: the disk is full, the plan is unreadable
                 self._stop(message["message"])
             case "crash":
@@ -242,14 +242,14 @@ class _Run:
             self._selector.unregister(worker.channel)
         self._selector.unregister(worker.pidfd)
         self._workers.remove(worker)
-        died = worker.how_it_died()
+        died = worker.describe_exit()
         chunk, worker.chunk = worker.chunk, None
         if chunk is not None or not worker.is_leaving:
             worker.kill()
-            self._lose(worker, chunk, died)
+            self._handle_loss(worker, chunk, died)
         worker.close()
 
-    def _lose(self, worker: WorkerProcess, chunk: Chunk | None, died: str) -> None:
+    def _handle_loss(self, worker: WorkerProcess, chunk: Chunk | None, died: str) -> None:
         now = time.monotonic()
         if chunk is not None and self._scheduler.stop_now:
             self._conductor.lost(chunk, now)
@@ -262,17 +262,17 @@ class _Run:
         what = f" with tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}" if chunk is not None else ""
         self._conductor.event("worker_lost", worker=worker.name, pid=worker.process.pid, died=died)
         self._observer.note(f"worker {worker.name} was lost{what} ({died}); log: {worker.log}")
-        self._follow_stop()
-        self._num_stillborn += not worker.is_ready
-        if self._num_stillborn >= MAX_STILLBORN:
+        self._announce_stop()
+        self._num_failed_starts += not worker.is_ready
+        if self._num_failed_starts >= MAX_FAILED_STARTS:
             raise ExecutionError(
-                f"{self._num_stillborn} workers in a row died at their start ({died}); the last one said:\n"
+                f"{self._num_failed_starts} workers in a row died at their start ({died}); the last one said:\n"
                 f"{worker.log_tail()}\nlog: {worker.log}"
             )
 
     # -------------------------------------------------------------- stopping
 
-    def _follow_interrupts(self) -> None:
+    def _handle_interrupts(self) -> None:
         """The first signal stops cleanly, the second kills."""
         while self._num_interrupts < self._interrupts.count:
             self._num_interrupts += 1
@@ -285,7 +285,7 @@ class _Run:
 
     def _stop(self, reason: str) -> None:
         self._scheduler.stop(reason, now=True)
-        self._follow_stop()
+        self._announce_stop()
 
     def _note_stop_workers(self, chunk: Chunk) -> None:
         """Say once that a task asked the workers to stop. These are the run's own, and end with it."""
@@ -296,7 +296,7 @@ class _Run:
                 "on one machine the study goes on to its end"
             )
 
-    def _follow_stop(self) -> None:
+    def _announce_stop(self) -> None:
         """If the scheduler has just stopped the study, say so and tell the workers."""
         scheduler = self._scheduler
         if scheduler.stop_reason and not self._is_stopping:

@@ -54,9 +54,9 @@ class FunctionRunner:
                     failure = Failure(task=task, cause=cause, exit_code=1, tail=_tail(function))
                     journal.fail(failure, started=time.time(), seconds=0.0)
                 return
-            if not chunk.isolate and _run_whole(function, call, ids, journal):
+            if not chunk.isolate and _run_together(function, call, ids, journal):
                 return
-            _run_singly(function, call, ids, journal, waiter)
+            _run_one_by_one(function, call, ids, journal, waiter)
 
     def close(self) -> None:
         for log in self._logs.values():
@@ -156,7 +156,7 @@ class _Call:
         return inputs, context
 
 
-def _run_whole(function: Function, call: _Call, ids: Ids, journal: ChunkJournal) -> bool:
+def _run_together(function: Function, call: _Call, ids: Ids, journal: ChunkJournal) -> bool:
     """One call for all samples; false if it did not work and is to be tried sample by sample."""
     started, clock = time.time(), time.perf_counter()
     try:
@@ -166,17 +166,17 @@ def _run_whole(function: Function, call: _Call, ids: Ids, journal: ChunkJournal)
         return False
     seconds = time.perf_counter() - clock
     journal.end_all(np.ones(len(ids), bool), ids, started=started, seconds=seconds)
-    journal.flush(_spread(outputs, ids, call.chunk))
+    journal.flush(_rows_of_chunk(outputs, ids, call.chunk))
     return True
 
 
-def _run_singly(function: Function, call: _Call, ids: Ids, journal: ChunkJournal, waiter: Waiter) -> None:
+def _run_one_by_one(function: Function, call: _Call, ids: Ids, journal: ChunkJournal, waiter: Waiter) -> None:
     """One call per sample, so that a bad sample costs one sample.
 
     In a chunk that has killed a worker before, each sample is committed by itself, so that the next crash
     costs only its own sample.
     """
-    chunk, kept = call.chunk, _Kept(call.chunk)
+    chunk, kept = call.chunk, _SampleOutputs(call.chunk)
     for i in ids:
         if waiter.stopped:
             break
@@ -196,7 +196,7 @@ def _run_singly(function: Function, call: _Call, ids: Ids, journal: ChunkJournal
     journal.flush(kept.outputs)
 
 
-class _Kept:
+class _SampleOutputs:
     """The outputs of single samples, put together to one row per task of the chunk."""
 
     def __init__(self, chunk: Chunk) -> None:
@@ -235,7 +235,7 @@ def _items(value: object, n: int) -> NDArray[Any]:
         raise _BadResult(str(error)) from error
 
 
-def _spread(outputs: Outputs, ids: Ids, chunk: Chunk) -> Outputs:
+def _rows_of_chunk(outputs: Outputs, ids: Ids, chunk: Chunk) -> Outputs:
     """Outputs of the tasks that ran -> one row per task of the chunk."""
     n = chunk.hi - chunk.lo
     if len(ids) == n:

@@ -20,14 +20,14 @@ from merlin.workspace.directory import Workspace
 
 FLUSH_S = 1.0  # a kill loses at most this much finished work,
 FLUSH_TASKS = 5000  # or this many tasks
-LEAVE_S = 1.0  # how long the leave to commit counts; less than any lease
+PERMISSION_S = 1.0  # how long the leave to commit counts; less than any lease
 
 Outputs = dict[str, NDArray[Any]]
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedTask:
     """How a task has ended that is not in the ledger yet."""
 
     started: float  # epoch seconds
@@ -49,7 +49,7 @@ class ChunkJournal:
         chunk: Chunk,
         worker: str,
         ledger: LedgerWriter,
-        on_progress: Progress | None,
+        on_progress: ProgressCallback | None,
         fence: Callable[[], None] | None = None,
     ) -> None:
         self._workspace, self._instance, self._chunk = workspace, instance, chunk
@@ -61,7 +61,7 @@ class ChunkJournal:
         self._codes = np.zeros(n, np.int16)
         self._committed = np.zeros(n, bool)
         self._failures: dict[int, Failure] = {}
-        self._again: dict[bool, list[int]] = {}
+        self._deferred_tasks: dict[bool, list[int]] = {}
         self._pending_lo = self._pending_hi = 0  # uncommitted slice, relative to chunk.lo
         self._num_pending = 0
         self._flushed = self._clock = time.perf_counter()
@@ -76,7 +76,7 @@ class ChunkJournal:
         self._seconds[i] = seconds
         self._starts[i] = started
         self._codes[i] = max(-32768, min(32767, code))
-        self._cover(i, i + 1)
+        self._extend_slice(i, i + 1)
 
     def fail(self, failure: Failure, *, started: float, seconds: float) -> None:
         self._failures[failure.task] = failure
@@ -91,11 +91,11 @@ class ChunkJournal:
         self._seconds[index] = seconds / max(1, len(tasks))
         self._starts[index] = started
         if len(index):
-            self._cover(int(index[0]), int(index[-1]) + 1)
+            self._extend_slice(int(index[0]), int(index[-1]) + 1)
 
     def defer(self, task: int, *, use_restart: bool) -> None:
         """The task wants to be run again."""
-        self._again.setdefault(use_restart, []).append(task)
+        self._deferred_tasks.setdefault(use_restart, []).append(task)
 
     def flush_if_due(self) -> None:
         now = time.perf_counter()
@@ -106,17 +106,17 @@ class ChunkJournal:
         """Collect and commit what has ended since the last time; `outputs`: a row per task of the chunk."""
         lo, hi = self._pending_lo, self._pending_hi
         if hi > lo:
-            asked = self._ask_leave()
+            asked = self._ask_permission()
             self._collect(lo, hi, outputs)
-            if time.monotonic() - asked > LEAVE_S:
-                self._ask_leave()
+            if time.monotonic() - asked > PERMISSION_S:
+                self._ask_permission()
             self._commit(lo, hi)
         self._num_pending = 0
         self._flushed = time.perf_counter()
         if self._on_progress is not None and hi > lo:
             self._on_progress(self._ended, self._failed)
 
-    def _ask_leave(self) -> float:
+    def _ask_permission(self) -> float:
         """Ask for leave to commit until the answer is no older than that; returns when it was asked for (monotonic).
 
         A process that stood still after its lease was found valid may go on when another has the chunk.
@@ -126,12 +126,12 @@ class ChunkJournal:
             if self._fence is None:
                 return asked
             self._fence()
-            if time.monotonic() - asked <= LEAVE_S:
+            if time.monotonic() - asked <= PERMISSION_S:
                 return asked
 
-    def abandon(self) -> dict[int, Ended | None]:
+    def discard_pending(self) -> dict[int, EndedTask | None]:
         """Forget what is not committed; the tasks that this leaves, and how those of them ended that did so ok."""
-        later = {task for tasks in self._again.values() for task in tasks}
+        later = {task for tasks in self._deferred_tasks.values() for task in tasks}
         lo = self._chunk.lo
         left = {
             task: self._ended_ok(task - lo)
@@ -143,10 +143,10 @@ class ChunkJournal:
         self.outcomes[~self._committed] = NO_OUTCOME
         return left
 
-    def _ended_ok(self, i: int) -> Ended | None:
+    def _ended_ok(self, i: int) -> EndedTask | None:
         if self.outcomes[i] != Outcome.OK or self._instance.kind is not StepKind.CMD:
             return None
-        return Ended(float(self._starts[i]), float(self._seconds[i]), int(self._codes[i]))
+        return EndedTask(float(self._starts[i]), float(self._seconds[i]), int(self._codes[i]))
 
     def result(self) -> ChunkResult:
         """Commit the rest, and report."""
@@ -154,13 +154,13 @@ class ChunkJournal:
         return ChunkResult(
             chunk=self._chunk,
             runs=self._runs(),
-            deferred=tuple(self._deferred(use, tasks) for use, tasks in sorted(self._again.items())),
+            deferred=tuple(self._deferred(use, tasks) for use, tasks in sorted(self._deferred_tasks.items())),
             busy_s=time.perf_counter() - self._clock,
             stop=self.stop,
             note=self._note,
         )
 
-    def _cover(self, lo: int, hi: int) -> None:
+    def _extend_slice(self, lo: int, hi: int) -> None:
         if self._pending_lo == self._pending_hi:
             self._pending_lo, self._pending_hi = lo, hi
         else:
@@ -178,11 +178,11 @@ class ChunkJournal:
             if not ok.any():
                 return
             cut = None if outputs is None else {name: a[lo:hi] for name, a in outputs.items()}
-            causes = self._hand_over(target, first + lo, first + hi, ok, cut)
+            causes = self._save(target, first + lo, first + hi, ok, cut)
             for task, cause in causes.items():
                 self._reject(task, cause)
 
-    def _hand_over(
+    def _save(
         self, target: str | None, lo: int, hi: int, ok: NDArray[np.bool_], outputs: Outputs | None
     ) -> dict[int, str]:
         from merlin.shards.writing.bundle import Origin

@@ -13,14 +13,14 @@ from merlin.errors import ExecutionError
 from merlin.execution.forked import ForkedProcess, can_fork
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
-from merlin.execution.wire import Channel
+from merlin.execution.wire import MessageChannel
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
 LOGS_DIR = "logs"  # in merlin_info
 
 
-class Handle(Protocol):
+class ProcessHandle(Protocol):
     """What the owner of a process uses of it; a `subprocess.Popen` is one."""
 
     @property
@@ -79,7 +79,7 @@ class WorkerProcess:
             raise ExecutionError(f"cannot start a worker process: {error}") from error
         finally:
             theirs.close()
-        self.channel = Channel(ours)
+        self.channel = MessageChannel(ours)
         self.pidfd = self._watched()
 
     def _watched(self) -> int:
@@ -105,7 +105,7 @@ class WorkerProcess:
         self.is_leaving = True
         kill_session(self.process.pid)
 
-    def how_it_died(self) -> str:
+    def describe_exit(self) -> str:
         """After the process has ended: "SIGSEGV", "exit code 1", or its last words."""
         code = self.process.wait()
         return signal_name(-code) if code < 0 else self.crash or f"exit code {code}"
@@ -119,7 +119,7 @@ class WorkerProcess:
         os.close(self.pidfd)
 
 
-def _start(argv: list[str], fd: int, log: int, *, may_fork: bool) -> Handle:
+def _start(argv: list[str], fd: int, log: int, *, may_fork: bool) -> ProcessHandle:
     """Raises OSError."""
     if may_fork and can_fork():
         from merlin.execution import runner, worker

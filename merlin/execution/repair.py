@@ -50,7 +50,7 @@ _OPEN = (Outcome.INTERRUPTED, NO_OUTCOME)
 
 
 @dataclass(slots=True)
-class Repaired:
+class RepairResult:
     """What a repair did; samples are ids."""
 
     ran_again: Array = field(default_factory=lambda: NO_ROWS)
@@ -65,7 +65,7 @@ class Repaired:
     digest_after: str = ""
 
     @property
-    def is_something(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether there was anything to do."""
         samples = (self.ran_again, self.collected_again, self.failed)
         return self.was_interrupted or bool(self.repacked or self.rebuilt) or any(len(s) for s in samples)
@@ -103,7 +103,7 @@ class Repair:
         self._forced = NO_ROWS  # rows whose files on disk are not to be believed
         self._executed = NO_ROWS
         self._original: dict[int, tuple[str, ShardInfo | None]] = {}  # content digest and sidecar, by shard
-        self.done = Repaired()
+        self.done = RepairResult()
 
     def run(self, report: VerifyReport) -> VerifyReport:
         """Repair what a full check has found; returns the last check.
@@ -115,7 +115,7 @@ class Repair:
         with self._locked():
             pass  # nobody uses them just now
         self.done.digest_before = report.content_digest
-        if self._finish_what_was_begun() and not self.done.was_interrupted:
+        if self._finish_earlier_repair() and not self.done.was_interrupted:
             report = self._verify()
         for _ in range(MAX_ROUNDS):
             if self.done.was_interrupted or (report.ok and not len(self._forced)):
@@ -205,9 +205,9 @@ class Repair:
             if self.done.was_interrupted:
                 return
             self._executed = np.union1d(self._executed, executed)
-        self._take_stock(data, rows)
+        self._compare_shards(data, rows)
 
-    def _take_stock(self, data: DataSet, rows: Array) -> None:
+    def _compare_shards(self, data: DataSet, rows: Array) -> None:
         """Compare the new shards with what the manifest said of the old ones."""
         now = read_manifest(self._directory)
         changed, doubted = NO_ROWS, NO_ROWS
@@ -260,7 +260,7 @@ class Repair:
             shards |= {shard for lo, hi in ranges for shard, _, _ in rows.pieces(first + lo, first + hi)}
         again = with_upstream(study.plan, lost, has_files)
         again[self._aggregate] = list(to_ranges(np.array(sorted(shards)) - rows.shards.start))
-        self._embedded(study, again, {*again, *self._of_aggregate(study)})
+        self._embedded(study, again, {*again, *self._aggregate_instances(study)})
         for id in again:  # what other data sets, which are finished, got for a second time
             for target in study.instance(id).feeds:
                 if target != self._aggregate and has_manifest_outcome(study, study.instance(target)):
@@ -298,16 +298,16 @@ class Repair:
             summary = run_embedded(study, options, observer)
         self.done.was_interrupted = summary.stop_reason == INTERRUPTED
 
-    def _of_aggregate(self, study: Workspace) -> set[str]:
+    def _aggregate_instances(self, study: Workspace) -> set[str]:
         instance = study.instance(self._aggregate)
         assert instance.aggregate is not None
         return {instance.id, manifest_instance(study, instance).id, *instance.aggregate.sources}
 
-    def _finish_what_was_begun(self) -> bool:
+    def _finish_earlier_repair(self) -> bool:
         """Run what an earlier repair (or restart) reset and did not finish; whether there was any."""
         ran = False
         for study in self._studies.values():
-            ids = self._of_aggregate(study)
+            ids = self._aggregate_instances(study)
             outcomes = replay(study.ledger_dir, study.plan).outcomes
             open_ones = {id for id in outcomes if outcomes[id].ranges(_OPEN)}
             if not open_ones & ids:

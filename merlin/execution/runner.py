@@ -12,7 +12,7 @@ from itertools import chain, islice
 from merlin.errors import ExecutionError, MerlinError, ShardError
 from merlin.execution.fresh_shell import FreshShell
 from merlin.execution.functions import TAIL_CHARS, FunctionRunner
-from merlin.execution.journal import ChunkJournal, Ended, Progress
+from merlin.execution.journal import ChunkJournal, EndedTask, ProgressCallback
 from merlin.execution.scripts import Script, ScriptTemplate
 from merlin.execution.shell import (
     Shell,
@@ -52,7 +52,7 @@ from merlin.workspace.directory import Workspace
 _FIRST_BATCH, _LARGEST_BATCH = 8, 256
 _LONGEST_WARM_VALUE = 10_000  # characters; in quotes they become up to 16 times as many bytes
 _BATCH_S = 0.5  # of work, from which the size of the next batch follows
-_NOT_A_TASKS_FAULT = (MerlinError, MemoryError, ImportError)  # running its tasks one by one would not help
+_NOT_TASK_ERRORS = (MerlinError, MemoryError, ImportError)  # running its tasks one by one would not help
 
 
 class ChunkRunner:
@@ -63,7 +63,7 @@ class ChunkRunner:
         workspace: Workspace,
         worker: str,
         ledger: LedgerWriter,
-        on_progress: Progress | None = None,
+        on_progress: ProgressCallback | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         wake_fd: int | None = None,
         fence: Callable[[], None] | None = None,
@@ -94,7 +94,7 @@ class ChunkRunner:
         try:
             try:
                 return self._run(instance, chunk, journal)
-            except (*_NOT_A_TASKS_FAULT, OSError):
+            except (*_NOT_TASK_ERRORS, OSError):
                 raise
             except Exception:  # noqa: BLE001 - whatever it is, it shall not cost the worker again and again
                 traceback.print_exc()
@@ -104,8 +104,10 @@ class ChunkRunner:
                 f"step {instance.id}: {error.strerror}: {error.filename or ''}"
             ) from error
 
-    def _journal(self, instance: StepInstance, chunk: Chunk, *, is_told: bool = True) -> ChunkJournal:
-        on_progress = self._on_progress if is_told else None
+    def _journal(
+        self, instance: StepInstance, chunk: Chunk, *, reports_progress: bool = True
+    ) -> ChunkJournal:
+        on_progress = self._on_progress if reports_progress else None
         return ChunkJournal(
             self._workspace, instance, chunk, self._worker, self._ledger, on_progress, self._fence
         )
@@ -121,28 +123,28 @@ class ChunkRunner:
 
     def _run_one_by_one(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
         """Run what the chunk has left, each task alone."""
-        left = journal.abandon()
+        left = journal.discard_pending()
         results = [journal.result()]
         for task, ended in left.items():
             if self._waiter.stopped or results[-1].stop == "hard_fail":
                 break
             results.append(self._run_alone(instance, replace(chunk, lo=task, hi=task + 1, holes=()), ended))
-        return _together(chunk, results)
+        return _merged(chunk, results)
 
-    def _run_alone(self, instance: StepInstance, chunk: Chunk, ended: Ended | None) -> ChunkResult:
+    def _run_alone(self, instance: StepInstance, chunk: Chunk, ended: EndedTask | None) -> ChunkResult:
         """Run a chunk of one task, or only commit it if it `ended` ok; it has failed if that raises the error."""
-        journal = self._journal(instance, chunk, is_told=False)
+        journal = self._journal(instance, chunk, reports_progress=False)
         started, clock = time.time(), time.perf_counter()
         try:
             if ended is None:
                 return self._run(instance, chunk, journal)
             journal.end(chunk.lo, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code)
             return journal.result()
-        except (*_NOT_A_TASKS_FAULT, OSError):
+        except (*_NOT_TASK_ERRORS, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - see `run`
             traceback.print_exc()
-            for task in journal.abandon():
+            for task in journal.discard_pending():
                 if instance.kind is StepKind.CMD:
                     unmark_finished(str(self._workspace.task_dir(instance, task)))
                 cause = f"internal error: {type(error).__name__}: {error}"
@@ -188,8 +190,8 @@ class ChunkRunner:
         shell = self._shell = step.shell(warm=warm, waiter=self._waiter)
         try:
             for ended in shell.run(batches):
-                step.learn(ended.seconds)
-                self._settle(step.instance, chunk, journal, ended)
+                step.update_batch_size(ended.seconds)
+                self._record_exit(step.instance, chunk, journal, ended)
                 if journal.stop == "hard_fail":
                     return
         finally:
@@ -206,7 +208,9 @@ class ChunkRunner:
             self._steps[key] = _ShellStep(self._workspace, instance, self._env, is_restart=use_restart)
         return self._steps[key]
 
-    def _settle(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit) -> None:
+    def _record_exit(
+        self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit
+    ) -> None:
         """Judge one exit and write it down."""
         task = ended.task
         # a signal that came while the work is to stop was meant for all of it
@@ -271,7 +275,7 @@ class ChunkRunner:
             clean_after_shard(self._workspace, instance, info)
 
 
-def _together(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
+def _merged(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
     """One result for the chunk from those of its parts."""
     return ChunkResult(
         chunk=chunk,
@@ -307,10 +311,10 @@ class _ShellStep:
     def shell(self, *, warm: bool, waiter: Waiter) -> Shell:
         timeout_s = self.instance.timeout_s
         if warm:
-            return WarmShell(self._argv, self._env, waiter, timeout_s, self._home, self.begin_again)
+            return WarmShell(self._argv, self._env, waiter, timeout_s, self._home, self.prepare_retry)
         return FreshShell(self._argv, self._env, waiter, timeout_s)
 
-    def begin_again(self, task: ShellTask) -> None:
+    def prepare_retry(self, task: ShellTask) -> None:
         """Make the directory of a task that has been tried before ready for another try."""
         if not self.is_restart:
             set_aside(task.directory, self._leftovers)
@@ -320,7 +324,7 @@ class _ShellStep:
         task = ShellTask(script.task, script.directory, self.stem, script.variables)
         if is_new:
             return task
-        self.begin_again(task)
+        self.prepare_retry(task)
         return replace(task, err_at=file_size(task.err)) if self.is_restart else task
 
     def can_be_warm(self, script: Script) -> bool:
@@ -342,7 +346,7 @@ class _ShellStep:
             return True  # the program of a warm shell has no room for it
         return self._is_text and not (is_harmless(script.values) and can_run_warm(script.text))
 
-    def learn(self, seconds: float) -> None:
+    def update_batch_size(self, seconds: float) -> None:
         """Size the next batch from how long tasks take."""
         self._task_s = seconds if self._task_s is None else 0.9 * self._task_s + 0.1 * seconds
         self.batch_size = max(1, min(int(_BATCH_S / max(self._task_s, 1e-6)), _LARGEST_BATCH))
@@ -351,10 +355,10 @@ class _ShellStep:
 def _leftovers(workspace: Workspace, instance: StepInstance) -> tuple[str, ...]:
     """What a try leaves that another one must not be credited with: what it said, and what data sets collect."""
     name = instance.script_name
-    said = [f"{stem}{suffix}" for stem in (name, f"{name}.restart") for suffix in (".out", ".err")]
+    output = [f"{stem}{suffix}" for stem in (name, f"{name}.restart") for suffix in (".out", ".err")]
     aggregates = (workspace.instance(target).aggregate for target in instance.feeds)
     collected = (field.file for aggregate in aggregates if aggregate for field in aggregate.fields)
-    return tuple(dict.fromkeys([*said, *(file for file in collected if file)]))
+    return tuple(dict.fromkeys([*output, *(file for file in collected if file)]))
 
 
 class _Batches:

@@ -30,7 +30,7 @@ MAX_CHARS = 500  # of a cause
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ImportProblem:
     """Why a function cannot be used."""
 
     message: str
@@ -46,18 +46,18 @@ def import_findings(spec: Spec, limit_s: float = LIMIT_S) -> list[Diagnostic]:
         if step.run.function
     }
     spec_root = str(spec.path.absolute().parent)
-    troubles = try_imports([name for _, name in wanted.values()], spec_root, limit_s)
+    problems = try_imports([name for _, name in wanted.values()], spec_root, limit_s)
     found = []
     for index, (step, name) in wanted.items():
-        if (trouble := troubles.get(name)) is not None:
+        if (problem := problems.get(name)) is not None:
             found.append(
                 spec.finding(
                     ("study", index, "run", "function"),
-                    f"step {step!r}: {trouble.message}",
-                    "slow-import" if trouble.is_slow else "import",
-                    trouble.hint,
+                    f"step {step!r}: {problem.message}",
+                    "slow-import" if problem.is_slow else "import",
+                    problem.hint,
                     text=name,
-                    severity="warning" if trouble.is_slow else "error",
+                    severity="warning" if problem.is_slow else "error",
                 )
             )
     return found
@@ -74,28 +74,30 @@ def import_warnings(spec: Spec, *, elsewhere: bool) -> list[Diagnostic]:
     return [replace(finding, severity="warning") for finding in found]
 
 
-def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) -> dict[str, Trouble]:
+def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) -> dict[str, ImportProblem]:
     """Those of the names that a worker could not import, each with the reason."""
     names = list(dict.fromkeys(names))
-    found: dict[str, Trouble] = {}
+    found: dict[str, ImportProblem] = {}
     end = time.monotonic() + limit_s
     while names:
-        answers, code = _ask(names, spec_root, max(0.0, end - time.monotonic()))
-        found |= {name: trouble for name, trouble in answers.items() if trouble.message}
+        answers, code = _run_imports(names, spec_root, max(0.0, end - time.monotonic()))
+        found |= {name: problem for name, problem in answers.items() if problem.message}
         names = [name for name in names if name not in answers]
         if names and code is None:
-            slow = Trouble(
+            slow = ImportProblem(
                 f"importing {names[0]} takes longer than {limit_s:g} s, so it was not checked", is_slow=True
             )
             return found | {names[0]: slow}
         if names:  # the module ended the process; the next ones are asked for in another
             how = f"exit code {code}" if code is not None and code >= 0 else f"signal {-(code or 0)}"
             name, *names = names
-            found[name] = Trouble(f"importing {name} ends the process ({how})")
+            found[name] = ImportProblem(f"importing {name} ends the process ({how})")
     return found
 
 
-def _ask(names: Sequence[str], spec_root: str, limit_s: float) -> tuple[dict[str, Trouble], int | None]:
+def _run_imports(
+    names: Sequence[str], spec_root: str, limit_s: float
+) -> tuple[dict[str, ImportProblem], int | None]:
     """The answers of a process, in the order of the names, and its exit code; None if it took too long."""
     with tempfile.TemporaryFile() as answers:  # a pipe could fill up
         process = subprocess.Popen(
@@ -113,15 +115,15 @@ def _ask(names: Sequence[str], spec_root: str, limit_s: float) -> tuple[dict[str
         process.wait()
         answers.seek(0)
         lines = answers.read().splitlines()
-    return dict(_understood(lines)), code
+    return dict(_parsed_answers(lines)), code
 
 
-def _understood(lines: Sequence[bytes]) -> Iterator[tuple[str, Trouble]]:
+def _parsed_answers(lines: Sequence[bytes]) -> Iterator[tuple[str, ImportProblem]]:
     """Without what a module may have written in between."""
     for line in lines:
         with suppress(ValueError, TypeError):
             name, message, hint = json.loads(line)
-            yield name, Trouble(message, hint)
+            yield name, ImportProblem(message, hint)
 
 
 def _main(argv: Sequence[str]) -> None:
@@ -129,14 +131,14 @@ def _main(argv: Sequence[str]) -> None:
     os.set_inheritable(int(fd), False)
     pid = os.getpid()
     for name in names:
-        answer = (name, *_judge(name, spec_root))
+        answer = (name, *_try_one(name, spec_root))
         if os.getpid() != pid:
             os._exit(0)  # a copy of the process, made by the module
         os.write(int(fd), ("\n" + json.dumps(answer) + "\n").encode())
     os._exit(0)  # threads that a module started do not matter
 
 
-def _judge(name: str, spec_root: str) -> tuple[str, str]:
+def _try_one(name: str, spec_root: str) -> tuple[str, str]:
     """What is wrong, and a hint."""
     from merlin.execution.functions import cause_of, import_function
 
@@ -144,11 +146,11 @@ def _judge(name: str, spec_root: str) -> tuple[str, str]:
         import_function(name, spec_root)
     except BaseException as error:  # noqa: BLE001 - the module is the user's
         cause = cause_of(error)[:MAX_CHARS]
-        return f"cannot import {name}: {cause}{_place(error)}", _hint(name, spec_root, error)
+        return f"cannot import {name}: {cause}{_failure_place(error)}", _hint(name, spec_root, error)
     return "", ""
 
 
-def _place(error: BaseException) -> str:
+def _failure_place(error: BaseException) -> str:
     """Where the user's own code failed."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     own = [f for f in frames if f.name != "import_function" and "importlib" not in f.filename]

@@ -43,7 +43,7 @@ def judge(instance: StepInstance, chunk: Chunk, code: int, cause: str = "") -> V
     if code == ReturnCode.STOP_WORKERS:
         return Verdict(Outcome.OK, stop="stop_workers")
     if code in (ReturnCode.RESTART, ReturnCode.RETRY):
-        return _again(instance, chunk, code)
+        return _retry(instance, chunk, code)
     stop = "hard_fail" if code == ReturnCode.HARD_FAIL else ""
     return Verdict(Outcome.FAILED, _describe(code), stop)
 
@@ -56,7 +56,7 @@ def _describe(code: int) -> str:
     return f"exit code {code}"
 
 
-def _again(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
+def _retry(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
     restart = code == ReturnCode.RESTART
     if chunk.retries >= instance.max_retries:
         what = "restarted" if restart else "retried"

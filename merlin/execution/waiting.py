@@ -6,7 +6,7 @@ import select
 import time
 from collections.abc import Callable
 
-_DEAF_S = 0.2  # how long a wake-up that turned out not to mean "stop" is not listened to again
+_IGNORE_WAKE_S = 0.2  # how long a wake-up that turned out not to mean "stop" is not listened to again
 
 
 def is_readable(fd: int, wait_s: float = 0.0) -> bool:
@@ -22,7 +22,7 @@ class Waiter:
     def __init__(self, should_stop: Callable[[], bool], wake_fd: int | None) -> None:
         self._should_stop = should_stop
         self._wake_fd = wake_fd
-        self._deaf_until = 0.0
+        self._ignore_wake_until = 0.0
         self._stopped = False
 
     @property
@@ -38,13 +38,12 @@ class Waiter:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             now = time.monotonic()
-            deaf = now < self._deaf_until
-            limit = min(
-                (t for t in (deadline, self._deaf_until if deaf else None) if t is not None), default=None
-            )
+            ignores_wake = now < self._ignore_wake_until
+            ends = [] if deadline is None else [deadline]
+            limit = min([*ends, self._ignore_wake_until] if ignores_wake else ends, default=None)
             poll = select.poll()
             poll.register(fd, events)
-            if self._wake_fd is not None and not deaf:
+            if self._wake_fd is not None and not ignores_wake:
                 poll.register(self._wake_fd, select.POLLIN)
             found = poll.poll(None if limit is None else max(0.0, limit - now) * 1000 + 0.5)
             ready = [descriptor for descriptor, _ in found]
@@ -53,6 +52,6 @@ class Waiter:
             if self._wake_fd in ready:
                 if self.stopped:
                     return False
-                self._deaf_until = time.monotonic() + _DEAF_S
+                self._ignore_wake_until = time.monotonic() + _IGNORE_WAKE_S
             elif deadline is not None and time.monotonic() >= deadline:
                 return False

@@ -48,7 +48,7 @@ _HEAD = (
     f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;shift;esac;"
     f"echo $1 $EPOCHREALTIME;case $1 in {_STOP_CODE})exit 0;esac; }}"
 )
-_NAP_S = 0.02  # while tasks end faster than this, their ends are read in groups
+_WAIT_FOR_MORE_S = 0.02  # while tasks end faster than this, their ends are read in groups
 _FAST_TASK_S = 0.005
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
 
@@ -78,18 +78,18 @@ class WarmShell:
         waiter: Waiter,
         timeout_s: float | None,
         home: str,
-        begin_again: Callable[[ShellTask], None],
+        prepare_retry: Callable[[ShellTask], None],
     ) -> None:
-        """`begin_again` is called before a task runs for a second time."""
+        """`prepare_retry` is called before a task runs for a second time."""
         self._argv = list(argv)
         self._env = env
         self._waiter = waiter
         self._timeout_s = timeout_s
-        self._begin_again = begin_again
+        self._prepare_retry = prepare_retry
         self._home = home  # the shell's own directory; whoever looks for orphans finds it there
         self._own_session = _has_terminal()
         self._driver: _Driver | None = None
-        self._lost_their_shell: set[int] = set()  # once; these tasks have got another one
+        self._moved_to_new_shell: set[int] = set()  # once; these tasks have got another one
 
     def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]:
         """Run the batches; the next one is prepared while the shell works on the one before."""
@@ -109,7 +109,7 @@ class WarmShell:
         if driver is None:
             return
         if driver.waiting and driver.process.poll() is None:
-            _kill(driver, _freeze(driver))
+            _kill(driver, _suspend(driver))
         driver.process.wait()
         os.close(driver.status_fd)
 
@@ -141,7 +141,7 @@ class WarmShell:
         """Yield the exits as the shell reports them, until all or the shell have ended or work is to stop."""
         while driver.waiting:
             if not self._waiter.wait(driver.status_fd, self._time_left(driver)):
-                yield from self._wake_up(driver)
+                yield from self._handle_timeout_or_stop(driver)
                 if self._waiter.stopped:
                     return
                 continue
@@ -151,14 +151,14 @@ class WarmShell:
                 if driver.waiting and not driver.has_quit:
                     yield from self._shell_died(driver)
                 return
-            self._nap(driver, ended)
+            self._wait_for_more(driver, ended)
 
-    def _nap(self, driver: _Driver, ended: list[ShellExit]) -> None:
+    def _wait_for_more(self, driver: _Driver, ended: list[ShellExit]) -> None:
         """Let short tasks end in groups: waking up for each of them would cost more than some of them do."""
         if ended and len(driver.waiting) > 1:
             each = sum(e.seconds for e in ended) / len(ended)
             if each < _FAST_TASK_S:
-                self._waiter.wait(driver.status_fd, min(_NAP_S, each * len(driver.waiting)), 0)
+                self._waiter.wait(driver.status_fd, min(_WAIT_FOR_MORE_S, each * len(driver.waiting)), 0)
 
     def _time_left(self, driver: _Driver) -> float | None:
         if self._timeout_s is None:
@@ -193,9 +193,9 @@ class WarmShell:
         driver.since, driver.group = now, None
         return ended
 
-    def _wake_up(self, driver: _Driver) -> Iterator[ShellExit]:
+    def _handle_timeout_or_stop(self, driver: _Driver) -> Iterator[ShellExit]:
         """The time of the running task is over, or work is to stop: kill the task."""
-        running = _freeze(driver)
+        running = _suspend(driver)
         yield from self._read(driver)  # it may have ended just now; while frozen, no other one begins
         if self._waiter.stopped:
             yield from self._interrupt(driver, running)
@@ -204,16 +204,16 @@ class WarmShell:
             driver.timed_out.add(driver.waiting[0].task)
             for group in running:
                 kill_group(group)
-        _thaw(driver)
+        _resume(driver)
 
     def _interrupt(self, driver: _Driver, running: list[int]) -> Iterator[ShellExit]:
         """Kill the shell and its running task, but not between a task's end and the report of it."""
         tries = _REPORT_TRIES
         while not running and driver.waiting and not driver.closed and tries:
             tries -= 1
-            _thaw(driver)
+            _resume(driver)
             is_readable(driver.status_fd, _REPORT_WAIT_S)
-            running = _freeze(driver)
+            running = _suspend(driver)
             yield from self._read(driver)
         _kill(driver, running)
         if running and driver.waiting:
@@ -231,14 +231,14 @@ class WarmShell:
         if driver.group is not None:
             kill_group(driver.group)
         task = driver.waiting[0]
-        if task.task not in self._lost_their_shell:
-            self._lost_their_shell.add(task.task)
-            self._begin_again(task)
+        if task.task not in self._moved_to_new_shell:
+            self._moved_to_new_shell.add(task.task)
+            self._prepare_retry(task)
             return
         yield self._exit(driver, signalled(code) if code else 1, time.time())
 
 
-def _freeze(driver: _Driver) -> list[int]:
+def _suspend(driver: _Driver) -> list[int]:
     """Stop the shell, so that no further task begins; the process groups of the task that runs now."""
     with suppress(ProcessLookupError):
         os.kill(driver.process.pid, signal.SIGSTOP)
@@ -246,7 +246,7 @@ def _freeze(driver: _Driver) -> list[int]:
     return children(driver.process.pid)
 
 
-def _thaw(driver: _Driver) -> None:
+def _resume(driver: _Driver) -> None:
     with suppress(ProcessLookupError):
         os.kill(driver.process.pid, signal.SIGCONT)
 

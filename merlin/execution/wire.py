@@ -30,7 +30,7 @@ Message = dict[str, Any]
 T = TypeVar("T")
 
 
-class Channel:
+class MessageChannel:
     """One end of a stream socket that carries JSON lines."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -66,7 +66,7 @@ class Channel:
             out += map(_parse, lines)
         return out
 
-    def has_news(self) -> bool:
+    def has_input(self) -> bool:
         """Whether `receive` would return something or find the other end gone."""
         return is_readable(self.fileno())
 

@@ -20,7 +20,7 @@ import traceback
 
 from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError, MerlinError
-from merlin.execution.wire import Channel, received
+from merlin.execution.wire import MessageChannel, received
 from merlin.plan.tasks import Chunk
 
 PROGRESS_S = 0.2  # between two progress messages
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     faulthandler.enable(os.dup(2))  # a segfault leaves its Python stack in the log, wherever 2 leads by then
     signal.signal(signal.SIGINT, lambda *_: None)  # a handler, not SIG_IGN: the tasks must not inherit it
     os.set_inheritable(args.fd, False)
-    channel = Channel(socket.socket(fileno=args.fd))
+    channel = MessageChannel(socket.socket(fileno=args.fd))
     _load_numpy(args.threads)
     is_ready = False
     try:
@@ -86,7 +86,7 @@ def _load_numpy(num_threads: int) -> None:
 class _Worker:
     """The loop, and what it needs."""
 
-    def __init__(self, args: argparse.Namespace, channel: Channel) -> None:
+    def __init__(self, args: argparse.Namespace, channel: MessageChannel) -> None:
         from merlin.execution.runner import ChunkRunner
         from merlin.ledger.writer import LedgerWriter
         from merlin.plan.plan import StepKind
@@ -94,7 +94,7 @@ class _Worker:
 
         self._channel = channel
         self._last_progress = 0.0
-        self._is_told_to_stop = False  # while a chunk ran
+        self._must_stop = False  # while a chunk ran
         self._is_void = False  # its chunk was given to another worker
         workspace = open_same(args.workspace, args.plan)
         self.has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
@@ -108,11 +108,11 @@ class _Worker:
             on_progress=self._progress,
             should_stop=self._should_stop,
             wake_fd=channel.fileno(),
-            fence=self._ask_to_commit if args.fenced else None,
+            fence=self._wait_for_permission if args.fenced else None,
         )
 
     def serve(self) -> None:
-        threading.Thread(target=_watch, args=(self._channel,), name="watch", daemon=True).start()
+        threading.Thread(target=_kill_when_orphaned, args=(self._channel,), name="watch", daemon=True).start()
         self._channel.send({"op": "ready"})
         try:
             while not self._channel.is_closed:
@@ -121,20 +121,20 @@ class _Worker:
                     if message["op"] != "run":
                         return
                     # what came along with the chunk can only be "stop", and the socket will not tell it again
-                    self._is_told_to_stop = at + 1 < len(messages)
+                    self._must_stop = at + 1 < len(messages)
                     self._last_progress = time.monotonic()
                     result = self._runner.run(received(message["chunk"], Chunk))
                     self._channel.send({"op": "result", "result": to_plain(result)})
-                    if self._is_told_to_stop:
+                    if self._must_stop:
                         return
         finally:
             self._runner.close()
             self._ledger.close()
 
     def _should_stop(self) -> bool:
-        return self._is_told_to_stop or self._channel.has_news()
+        return self._must_stop or self._channel.has_input()
 
-    def _ask_to_commit(self) -> None:
+    def _wait_for_permission(self) -> None:
         """Wait for leave to commit. Raises LeaseLostError if there is none."""
         if not self._is_void:
             self._channel.send({"op": "commit"})
@@ -147,7 +147,7 @@ class _Worker:
                     case "void":
                         self._is_void = True
                     case _:
-                        self._is_told_to_stop = True
+                        self._must_stop = True
             if may:
                 return
         raise LeaseLostError("the chunk was given to another worker")
@@ -159,7 +159,7 @@ class _Worker:
             self._channel.send({"op": "progress", "ended": ended, "failed": failed})
 
 
-def _watch(channel: Channel) -> None:
+def _kill_when_orphaned(channel: MessageChannel) -> None:
     """Wait for the command to go away; then give the main thread a moment, and end the session.
 
     The main thread sees it, too, except inside a call of the user's function.

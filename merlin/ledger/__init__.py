@@ -1,1 +1,1 @@
-"""The append-only record of what happened to every task; the only truth about progress."""
+"""The append-only record of what happened to every task. It alone decides how far a study is."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merlin.ledger.encode import array_block, outcomes_of, read_blocks
-from merlin.ledger.format import Block, Kind, Writer
-from merlin.ledger.replay import Entry, Replay
+from merlin.ledger.format import BlockId, Kind, Writer
+from merlin.ledger.replay import LedgerEntry, Replay
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 
@@ -30,7 +30,7 @@ class TaskColumns:
 
 
 def task_columns(replay: Replay, instance: str, size: int, lo: int = 0, hi: int | None = None) -> TaskColumns:
-    """The facts that count for tasks [lo, hi) of an instance with `size` tasks."""
+    """The latest facts of the tasks [lo, hi) of an instance with `size` tasks."""
     hi = size if hi is None else min(hi, size)
     num = hi - lo
     writer_ids: dict[Writer, int] = {}
@@ -48,13 +48,13 @@ def task_columns(replay: Replay, instance: str, size: int, lo: int = 0, hi: int 
     entries = [e for e in replay.entries(instance) if e.header.lo < hi and e.header.hi > lo]
     for entry, payload in replay.payloads(sorted(entries, key=replay.order)):
         writer = writer_ids.setdefault(entry.writer, len(writer_ids))
-        _lay(columns, entry, payload, writer)
+        _apply_record(columns, entry, payload, writer)
     columns.writer_table.extend(writer_ids)
     return columns
 
 
-def _lay(columns: TaskColumns, entry: Entry, payload: bytes, writer: int) -> None:
-    """Put one record over what is there."""
+def _apply_record(columns: TaskColumns, entry: LedgerEntry, payload: bytes, writer: int) -> None:
+    """Apply one record to the columns."""
     header, blocks = entry.header, read_blocks(payload)
     num = header.hi - header.lo
     first, last = max(header.lo, columns.lo), min(header.hi, columns.lo + len(columns.outcomes))
@@ -67,16 +67,16 @@ def _lay(columns: TaskColumns, entry: Entry, payload: bytes, writer: int) -> Non
     if header.kind == Kind.CHUNK:
         takes &= outcomes != NO_OUTCOME
     where: NDArray[Any] | slice = slice(None) if takes.all() else takes
-    offsets = array_block(blocks, Block.STARTED_OFFSETS, num)
+    offsets = array_block(blocks, BlockId.STARTED_OFFSETS, num)
     started: Any = header.started if offsets is None else header.started + offsets[there][where]
     columns.outcomes[here][where] = outcomes[where]
     columns.started[here][where] = started
     columns.attempts[here][where] = header.attempt
     columns.writers[here][where] = writer
     for block, column in (
-        (Block.SECONDS, columns.seconds),
-        (Block.EXIT_CODES, columns.exit_codes),
-        (Block.TRIES, columns.tries),
+        (BlockId.SECONDS, columns.seconds),
+        (BlockId.EXIT_CODES, columns.exit_codes),
+        (BlockId.TRIES, columns.tries),
     ):
         values = array_block(blocks, block, num)
         column[here][where] = 0 if values is None else values[there][where]

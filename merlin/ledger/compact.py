@@ -1,4 +1,4 @@
-"""Merge the segments of ended writers into one, while readers read."""
+"""Merge the segments of ended writers into one, while other processes read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_MERGED = 10_000  # a record names its writer by a 16-bit index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     path: Path | None  # the new segment; None if there was nothing to merge
     num_merged: int
@@ -32,11 +32,11 @@ class Compaction:
 
 
 def compact(directory: Path, *, keep: Collection[str] = ()) -> Compaction:
-    """Merge all intact segments but those named in `keep` (the live writers') into one new segment.
+    """Merge all intact segments into one new segment, except those named in `keep` (of live writers).
 
-    The caller must hold the workspace's lock, or name every live writer. Readers see either all the old
-    segments or the new one: it lists the names it replaces, and appears under its name only when it is
-    complete. Segments with damage in the middle stay as they are.
+    The caller must hold the workspace's lock, or name the segments of every live writer. Readers see either all old
+    segments or the new one: it lists the names that it replaces, and gets its final name only when it is complete.
+    Segments with damage in the middle stay as they are.
 
     Raises:
         LedgerError: the new segment could not be written; the old ones are untouched.
@@ -92,7 +92,7 @@ def _write(path: Path, merged: list[tuple[Segment, list[RecordHeader]]], replace
 
 
 def _check(path: Path, num_records: int) -> None:
-    """The old segments are removed only after the new one has been read back."""
+    """Read the new segment back; only then are the old ones removed."""
     if len(Segment(path).read_new()) != num_records:
         raise LedgerError(f"the compacted ledger {path} does not read back; the old segments are kept")
 

@@ -1,4 +1,4 @@
-"""Records to bytes and back: the arrays inside a record, and what is kept of its failures."""
+"""Convert records to bytes and back: the arrays inside a record, and the causes and tails of its failures."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from merlin.ledger.format import (
     COUNTS,
     MIXED,
-    Block,
     BlockData,
+    BlockId,
     Encoding,
     Kind,
     RecordFields,
@@ -38,24 +38,24 @@ from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 TAILS_PER_CAUSE = 3  # in one record
 TAILS_PER_WRITER = 20  # of one cause of one step instance, over all records of a writer
-MAX_CAUSES = 256  # different ones in one record; the rest is counted under OTHER
+MAX_CAUSES = 256  # different causes in one record; the others are counted under OTHER
 OTHER = ("other causes", "")
 
-_DTYPES: dict[Block, np.dtype[Any]] = {
-    Block.OUTCOMES: np.dtype("<u1"),
-    Block.SECONDS: np.dtype("<f4"),
-    Block.STARTED_OFFSETS: np.dtype("<f4"),
-    Block.EXIT_CODES: np.dtype("<i2"),
-    Block.TRIES: np.dtype("<u1"),
-    Block.FAILURE_TASKS: np.dtype("<u4"),
-    Block.FAILURE_CAUSES: np.dtype("<u2"),
+_DTYPES: dict[BlockId, np.dtype[Any]] = {
+    BlockId.OUTCOMES: np.dtype("<u1"),
+    BlockId.SECONDS: np.dtype("<f4"),
+    BlockId.STARTED_OFFSETS: np.dtype("<f4"),
+    BlockId.EXIT_CODES: np.dtype("<i2"),
+    BlockId.TRIES: np.dtype("<u1"),
+    BlockId.FAILURE_TASKS: np.dtype("<u4"),
+    BlockId.FAILURE_CAUSES: np.dtype("<u2"),
 }
 
 Cause = tuple[str, str]  # (cause, signature)
 Array = NDArray[Any]
 
 
-def pack(block: Block, values: Array) -> BlockData:
+def pack(block: BlockId, values: Array) -> BlockData:
     """The shortest encoding of a non-empty array."""
     dtype = _DTYPES[block]
     values = np.ascontiguousarray(values, dtype=dtype)
@@ -72,7 +72,7 @@ def pack(block: Block, values: Array) -> BlockData:
     return block, Encoding.RAW, values.tobytes()
 
 
-def unpack(block: Block, encoding: Encoding, data: bytes, num: int) -> Array:
+def unpack(block: BlockId, encoding: Encoding, data: bytes, num: int) -> Array:
     """The array of `num` elements that `pack` was given."""
     dtype = _DTYPES[block]
     if encoding is Encoding.RAW:
@@ -112,9 +112,9 @@ def encode(record: Record, now: float, budget: TailBudget) -> tuple[RecordFields
         fields = RecordFields(
             Kind.RANGE, record.outcome, record.instance, record.attempt, record.lo, record.hi, started, 0.0
         )
-        return fields, [_json_block(Block.DETAIL, {"cause": record.cause})] if record.cause else []
+        return fields, [_json_block(BlockId.DETAIL, {"cause": record.cause})] if record.cause else []
     time = now if record.time is None else record.time
-    detail = _json_block(Block.DETAIL, {"kind": record.kind, "data": record.data})
+    detail = _json_block(BlockId.DETAIL, {"kind": record.kind, "data": record.data})
     return RecordFields(Kind.EVENT, NO_OUTCOME, "", 0, 0, 0, time, 0.0), [detail]
 
 
@@ -125,22 +125,22 @@ def _encode_chunk(
     if num < 1 or len(record.outcomes) != num or len(record.seconds) != num:
         raise ValueError(f"the arrays of a record of [{record.lo}, {record.hi}) must have {num} elements")
     elapsed = now - record.started if record.elapsed_s is None else record.elapsed_s
-    outcomes = pack(Block.OUTCOMES, record.outcomes)
+    outcomes = pack(BlockId.OUTCOMES, record.outcomes)
     blocks: list[BlockData] = []
     outcome = MIXED
     if outcomes[1] is Encoding.CONSTANT:
         outcome = outcomes[2][0]
     else:
         counts = np.bincount(np.asarray(record.outcomes, np.uint8), minlength=256)[:4]
-        blocks += [(Block.COUNTS, Encoding.RAW, COUNTS.pack(*counts.tolist())), outcomes]
-    blocks.append(pack(Block.SECONDS, record.seconds))
+        blocks += [(BlockId.COUNTS, Encoding.RAW, COUNTS.pack(*counts.tolist())), outcomes]
+    blocks.append(pack(BlockId.SECONDS, record.seconds))
     if record.started_offsets is not None and num > 1:
-        blocks.append(pack(Block.STARTED_OFFSETS, record.started_offsets))
+        blocks.append(pack(BlockId.STARTED_OFFSETS, record.started_offsets))
     exit_codes = _exit_codes(record)
     if exit_codes is not None and exit_codes.any():
-        blocks.append(pack(Block.EXIT_CODES, exit_codes))
+        blocks.append(pack(BlockId.EXIT_CODES, exit_codes))
     if record.tries is not None and record.tries.any():
-        blocks.append(pack(Block.TRIES, record.tries))
+        blocks.append(pack(BlockId.TRIES, record.tries))
     if record.failures:
         blocks += _failure_blocks(record, budget)
     fields = RecordFields(
@@ -171,17 +171,17 @@ def _failure_blocks(record: ChunkRecord, budget: TailBudget) -> list[BlockData]:
     tasks = np.array([f.task - record.lo for f in failures], np.uint32)
     blocks: list[BlockData] = []
     if not np.array_equal(tasks, np.flatnonzero(np.asarray(record.outcomes) == Outcome.FAILED)):
-        blocks.append((Block.FAILURE_TASKS, Encoding.RAW, tasks.astype("<u4").tobytes()))
-    blocks.append(pack(Block.FAILURE_CAUSES, np.array([table[c] for c in causes])))
-    blocks.append(_json_block(Block.CAUSES, list(table)))
+        blocks.append((BlockId.FAILURE_TASKS, Encoding.RAW, tasks.astype("<u4").tobytes()))
+    blocks.append(pack(BlockId.FAILURE_CAUSES, np.array([table[c] for c in causes])))
+    blocks.append(_json_block(BlockId.CAUSES, list(table)))
     kept = budget.choose(record.instance, list(zip(failures, causes, strict=True)))
     if kept:
         tails = json.dumps([[f.task - record.lo, f.tail[-MAX_TAIL_CHARS:]] for f in kept])
-        blocks.append((Block.TAILS, Encoding.RAW, zlib.compress(tails.encode(), 6)))
+        blocks.append((BlockId.TAILS, Encoding.RAW, zlib.compress(tails.encode(), 6)))
     return blocks
 
 
-def _json_block(block: Block, value: object) -> BlockData:
+def _json_block(block: BlockId, value: object) -> BlockData:
     return block, Encoding.RAW, json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
 
 
@@ -193,7 +193,7 @@ def read_blocks(payload: bytes) -> Blocks:
     return {block: (encoding, data) for block, encoding, data in iter_blocks(payload)}
 
 
-def array_block(blocks: Blocks, block: Block, num: int) -> Array | None:
+def array_block(blocks: Blocks, block: BlockId, num: int) -> Array | None:
     found = blocks.get(block)
     return None if found is None else unpack(block, found[0], found[1], num)
 
@@ -202,19 +202,19 @@ def outcomes_of(header: RecordHeader, blocks: Blocks) -> NDArray[np.uint8]:
     num = header.hi - header.lo
     if header.outcome != MIXED:
         return np.broadcast_to(np.uint8(header.outcome), (num,))
-    outcomes = array_block(blocks, Block.OUTCOMES, num)
+    outcomes = array_block(blocks, BlockId.OUTCOMES, num)
     assert outcomes is not None
     return outcomes
 
 
 class FailureTable(NamedTuple):
-    """The failures of one record as columns; `num` of them, by task."""
+    """The failures of one record as columns with `num` entries, ordered by task."""
 
     tasks: Array  # (num,) task numbers
     causes: list[Cause]
     cause_indices: Array  # (num,) into `causes`
     exit_codes: Array  # (num,)
-    tails: dict[int, str]  # by task, as far as they were kept
+    tails: dict[int, str]  # by task; not every tail is kept
 
 
 def failure_table(header: RecordHeader, payload: bytes) -> FailureTable:
@@ -223,24 +223,24 @@ def failure_table(header: RecordHeader, payload: bytes) -> FailureTable:
     if header.kind == Kind.RANGE and header.outcome == Outcome.FAILED:
         none = np.broadcast_to(np.int16(0), (num,))
         return FailureTable(np.arange(header.lo, header.hi), [(_range_cause(blocks), "")], none, none, {})
-    if Block.FAILURE_TASKS in blocks:
-        offsets = np.frombuffer(blocks[Block.FAILURE_TASKS][1], "<u4").astype(np.int64)
+    if BlockId.FAILURE_TASKS in blocks:
+        offsets = np.frombuffer(blocks[BlockId.FAILURE_TASKS][1], "<u4").astype(np.int64)
     else:
         offsets = np.flatnonzero(outcomes_of(header, blocks) == Outcome.FAILED)
-    all_codes = array_block(blocks, Block.EXIT_CODES, num)
+    all_codes = array_block(blocks, BlockId.EXIT_CODES, num)
     exit_codes = np.zeros(len(offsets), np.int16) if all_codes is None else all_codes[offsets]
-    indices = array_block(blocks, Block.FAILURE_CAUSES, len(offsets))
+    indices = array_block(blocks, BlockId.FAILURE_CAUSES, len(offsets))
     if indices is None:  # the writer gave no causes
         return FailureTable(header.lo + offsets, [("", "")], np.zeros(len(offsets), np.int16), exit_codes, {})
-    causes = [(cause, signature) for cause, signature in json.loads(blocks[Block.CAUSES][1])]
-    tails = json.loads(zlib.decompress(blocks[Block.TAILS][1])) if Block.TAILS in blocks else []
+    causes = [(cause, signature) for cause, signature in json.loads(blocks[BlockId.CAUSES][1])]
+    tails = json.loads(zlib.decompress(blocks[BlockId.TAILS][1])) if BlockId.TAILS in blocks else []
     return FailureTable(
         header.lo + offsets, causes, indices, exit_codes, {header.lo + offset: tail for offset, tail in tails}
     )
 
 
 def failures_of(header: RecordHeader, payload: bytes) -> list[Failure]:
-    """The failures of a record, by task; their tails as far as they were kept."""
+    """The failures of a record, ordered by task, with the tails that were kept."""
     table = failure_table(header, payload)
     columns = zip(table.tasks.tolist(), table.cause_indices.tolist(), table.exit_codes.tolist(), strict=True)
     return [
@@ -256,14 +256,14 @@ def failures_of(header: RecordHeader, payload: bytes) -> list[Failure]:
 
 
 def _range_cause(blocks: Blocks) -> str:
-    return str(json.loads(blocks[Block.DETAIL][1])["cause"]) if Block.DETAIL in blocks else ""
+    return str(json.loads(blocks[BlockId.DETAIL][1])["cause"]) if BlockId.DETAIL in blocks else ""
 
 
 def decode(header: RecordHeader, payload: bytes, writer: Writer) -> Record:
-    """The record that was written (its tails cut, its failures in order of tasks)."""
+    """The record that was written, with shortened tails and its failures ordered by task."""
     blocks = read_blocks(payload)
     if header.kind == Kind.EVENT:
-        detail = json.loads(blocks[Block.DETAIL][1])
+        detail = json.loads(blocks[BlockId.DETAIL][1])
         return EventRecord(
             kind=detail["kind"],
             data=detail["data"],
@@ -278,7 +278,7 @@ def decode(header: RecordHeader, payload: bytes, writer: Writer) -> Record:
             attempt=header.attempt, started=header.started, worker=writer.worker, host=writer.host,
         )  # fmt: skip
     num = header.hi - header.lo
-    seconds = array_block(blocks, Block.SECONDS, num)
+    seconds = array_block(blocks, BlockId.SECONDS, num)
     assert seconds is not None
     record = ChunkRecord(
         instance=header.instance, lo=header.lo, hi=header.hi, attempt=header.attempt, started=header.started,
@@ -287,8 +287,8 @@ def decode(header: RecordHeader, payload: bytes, writer: Writer) -> Record:
     )  # fmt: skip
     return replace(
         record,
-        started_offsets=array_block(blocks, Block.STARTED_OFFSETS, num),
-        exit_codes=array_block(blocks, Block.EXIT_CODES, num),
-        tries=array_block(blocks, Block.TRIES, num),
-        failures=tuple(failures_of(header, payload)) if Block.CAUSES in blocks else (),
+        started_offsets=array_block(blocks, BlockId.STARTED_OFFSETS, num),
+        exit_codes=array_block(blocks, BlockId.EXIT_CODES, num),
+        tries=array_block(blocks, BlockId.TRIES, num),
+        failures=tuple(failures_of(header, payload)) if BlockId.CAUSES in blocks else (),
     )

@@ -34,7 +34,7 @@ _BLOCK = struct.Struct("<BBI")
 COUNTS = struct.Struct("<4I")
 
 FRAME_BYTES = _FRAME.size
-MIXED = 254  # in the fixed part: the outcomes differ and stand in their own block
+MIXED = 254  # in the fixed part: the outcomes differ, and are in a block of their own
 MAX_RECORD_BYTES = 1 << 30
 
 
@@ -44,7 +44,7 @@ class Kind(IntEnum):
     EVENT = 3
 
 
-class Block(IntEnum):
+class BlockId(IntEnum):
     COUNTS = 1  # always the first block of a record with mixed outcomes
     OUTCOMES = 2  # always the second block of such a record
     SECONDS = 3
@@ -90,7 +90,7 @@ class SegmentHeader:
 
 
 class RecordHeader(NamedTuple):
-    """What the header pass keeps of a record."""
+    """The part of a record that is kept in memory when the headers are read."""
 
     kind: int
     outcome: int  # of every task, or MIXED
@@ -124,7 +124,7 @@ class RecordFields(NamedTuple):
     elapsed_s: float
 
 
-BlockData = tuple[Block, Encoding, bytes]
+BlockData = tuple[BlockId, Encoding, bytes]
 
 
 _NO_SEGMENT = (
@@ -178,7 +178,7 @@ def encode_payload(fields: RecordFields, blocks: list[BlockData], writer: int = 
 
 
 def with_writer(payload: bytes, writer: int) -> bytes:
-    """The same record under another index of its writer."""
+    """The same record with another index of its writer."""
     fields = list(_FIXED.unpack_from(payload))
     fields[3] = writer
     return _FIXED.pack(*fields) + payload[_FIXED.size :]
@@ -187,11 +187,11 @@ def with_writer(payload: bytes, writer: int) -> bytes:
 class Parsed(NamedTuple):
     records: list[RecordHeader]
     end: int  # offset in the data after the last valid record
-    needs: int  # bytes from `end` on that the next record claims to have; 0: what follows is no record
+    needs: int  # size that the next record claims to have, from `end` on; 0: no record follows
 
 
 def parse_records(data: bytes, at: int, base: int, names: dict[bytes, str]) -> Parsed:
-    """Read valid records of `data` from offset `at` until something else follows.
+    """Read records of `data` from offset `at` on, up to the first that is not valid.
 
     `base` is the file offset of data[0]; `names` interns instance ids.
     """

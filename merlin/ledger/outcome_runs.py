@@ -1,7 +1,7 @@
 """The outcomes of one record as runs; no NumPy here.
 
-A record has every failure as FAILED, with its exit code. A task that failed by its own choice (exit code 101) is
-SOFT_FAILED to whoever asks what may run after it.
+A record stores every failure as FAILED, with its exit code. For the decision what may run next, a task that failed by
+its own choice (exit code 101) counts as SOFT_FAILED.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from merlin.ledger.format import MIXED, Block, Encoding, Kind, RecordHeader, iter_blocks, iter_runs
+from merlin.ledger.format import MIXED, BlockId, Encoding, Kind, RecordHeader, iter_blocks, iter_runs
 from merlin.plan.pieces import Range, Run
 from merlin.plan.tasks import Outcome, ReturnCode
 
@@ -17,7 +17,7 @@ _CHOSEN = struct.pack("<h", ReturnCode.SOFT_FAIL)
 
 
 def needs_payload(header: RecordHeader) -> bool:
-    """Whether the header alone does not tell the outcomes."""
+    """Return whether the outcomes cannot be known from the header alone."""
     return header.outcome == MIXED or (header.kind == Kind.CHUNK and header.outcome == Outcome.FAILED)
 
 
@@ -26,11 +26,11 @@ def runs_of_payload(header: RecordHeader, payload: bytes) -> list[Run]:
     num, has_failed = header.hi - header.lo, bool(header.counts[Outcome.FAILED])
     runs: Iterable[Run] = [(0, num, header.outcome)]
     for block, encoding, data in iter_blocks(payload):
-        if block == Block.OUTCOMES:
+        if block == BlockId.OUTCOMES:
             runs = iter_runs(encoding, data, num)
             if not has_failed:
                 break
-        elif block == Block.EXIT_CODES:
+        elif block == BlockId.EXIT_CODES:
             runs = _with_choices(runs, _chosen(encoding, data, num))
             break
     return [(header.lo + a, header.lo + b, value) for a, b, value in runs]
@@ -39,7 +39,7 @@ def runs_of_payload(header: RecordHeader, payload: bytes) -> list[Run]:
 def has_soft_failures(header: RecordHeader, payload: bytes) -> bool:
     num = header.hi - header.lo
     return any(
-        block == Block.EXIT_CODES and bool(_chosen(encoding, data, num))
+        block == BlockId.EXIT_CODES and bool(_chosen(encoding, data, num))
         for block, encoding, data in iter_blocks(payload)
     )
 
@@ -52,7 +52,7 @@ def _chosen(encoding: Encoding, data: bytes, num: int) -> list[Range]:
 
 
 def _with_choices(runs: Iterable[Run], chosen: list[Range]) -> Iterator[Run]:
-    """Failures inside the chosen ranges become soft ones."""
+    """Turn failures inside the chosen ranges into soft failures."""
     i = 0
     for lo, hi, value in runs:
         if value != Outcome.FAILED:

@@ -1,4 +1,4 @@
-"""What a writer puts into the ledger and a reader gets back.
+"""The records of the ledger, as writers append them and readers get them back.
 
 NumPy is needed only for `ChunkRecord`; this module does not import it, so that readers of headers stay light.
 """
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-RESET = (
-    255  # as the outcome of a `RangeRecord`: forget what was recorded before, these tasks are to run again
-)
+RESET = 255  # as the outcome of a `RangeRecord`: earlier records do not count, and these tasks run again
 
 MAX_TAIL_CHARS = 2048
 MAX_CAUSE_CHARS = 300
@@ -40,14 +38,14 @@ class Failure:
 class ChunkRecord:
     """What happened to the tasks [lo, hi) of one step instance; n = hi - lo.
 
-    `worker` and `host` are the writer's: readers fill them in, writers need not.
+    `worker` and `host` describe the writer. Readers fill them in; writers need not.
     """
 
     instance: str
     lo: int
     hi: int
     started: float  # epoch seconds
-    outcomes: NDArray[np.uint8]  # (n,) Outcome or NO_OUTCOME (this record says nothing about the task)
+    outcomes: NDArray[np.uint8]  # (n,) Outcome or NO_OUTCOME (the record does not concern the task)
     seconds: NDArray[np.float32]  # (n,)
     attempt: int = 1
     elapsed_s: float | None = None  # of the whole record; None: up to the moment it is appended
@@ -61,7 +59,7 @@ class ChunkRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeRecord:
-    """One outcome (or `RESET`) for a whole range, in a few bytes whatever its length."""
+    """One outcome (or `RESET`) for every task of a range. Its size does not depend on the length of the range."""
 
     instance: str
     lo: int
@@ -76,7 +74,7 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """Something that happened to the run and not to a task: started, stopped, worker lost …"""
+    """An event of the run rather than of a task: it started, it stopped, a worker was lost …"""
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)  # JSON
@@ -89,7 +87,7 @@ Record = ChunkRecord | RangeRecord | EventRecord
 
 
 def range_counts(outcome: int, length: int) -> tuple[int, int, int, int]:
-    """(ok, failed, skipped, interrupted) of a range with one outcome."""
+    """The counts (ok, failed, skipped, interrupted) of a range with one outcome."""
     counts = [0, 0, 0, 0]
     if outcome <= Outcome.INTERRUPTED:
         counts[outcome] = length

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from merlin.errors import LedgerError
-from merlin.ledger.format import Block, Kind, RecordHeader, Writer, iter_blocks
+from merlin.ledger.format import BlockId, Kind, RecordHeader, Writer, iter_blocks
 from merlin.ledger.outcome_runs import has_soft_failures, needs_payload, runs_of_payload
 from merlin.ledger.records import EventRecord, Failure, Record
 from merlin.ledger.resolve import Run, apply_run, clusters, effective
-from merlin.ledger.segments import Damage, Segment, segment_paths
+from merlin.ledger.segments import DamagedBytes, Segment, segment_paths
 from merlin.ledger.session import session_start
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from merlin.plan.plan import Plan
 
 
-class Entry(NamedTuple):
-    """A record header and where it stands."""
+class LedgerEntry(NamedTuple):
+    """A record header and its place in the ledger."""
 
     header: RecordHeader
     segment: Segment
@@ -53,11 +53,11 @@ Counts = dict[int, int]  # Outcome or NO_OUTCOME -> number of tasks
 class Replay:
     """The state of a study according to its ledger; `update` reads only what was appended since.
 
-    `damage` holds what could not be used. Instances without any record are missing altogether.
+    `damage` lists the bytes that could not be used. Instances without any record have no outcome for any task.
     """
 
     def __init__(self, directory: Path, plan: Plan, *, prefix: str = "") -> None:
-        """Read all segments, or those whose names begin so.
+        """Read all segments, or only those whose names begin with `prefix`.
 
         Raises LedgerError if they are unreadable or belong to another plan.
         """
@@ -69,9 +69,9 @@ class Replay:
 
     def _clear(self) -> None:
         self._segments: dict[str, Segment] = {}
-        self._entries: dict[str, list[Entry]] = {name: [] for name in self._sizes}
-        self._events: list[Entry] = []
-        self._pending: dict[str, list[Entry]] = {}
+        self._entries: dict[str, list[LedgerEntry]] = {name: [] for name in self._sizes}
+        self._events: list[LedgerEntry] = []
+        self._pending: dict[str, list[LedgerEntry]] = {}
         self._maps: dict[str, RunMap] = {}
         self._latest: dict[str, tuple[float, int, float, int]] = {}
         self._sessions: dict[str, float] = {}
@@ -98,7 +98,7 @@ class Replay:
             return abs(self._num_records - before)
 
     def _read(self, paths: list[Path]) -> set[str]:
-        """Read all segments but the replaced ones, whose names are returned."""
+        """Read all segments except the replaced ones; returns the names of the replaced ones."""
         replaced: set[str] = set()
         fresh: list[tuple[Segment, list[RecordHeader]]] = []
         for path in paths:
@@ -122,7 +122,7 @@ class Replay:
             began = session_start(writer.session, writer.started)
             self._sessions[writer.session] = min(self._sessions.get(writer.session, began), began)
         for header in headers:
-            entry = Entry(header, segment, self._num_records)
+            entry = LedgerEntry(header, segment, self._num_records)
             self._num_records += 1
             if header.kind == Kind.CHUNK or header.kind == Kind.RANGE:
                 self._check(entry)
@@ -131,7 +131,7 @@ class Replay:
             elif header.kind == Kind.EVENT:
                 self._events.append(entry)
 
-    def _check(self, entry: Entry) -> None:
+    def _check(self, entry: LedgerEntry) -> None:
         header = entry.header
         size = self._sizes.get(header.instance)
         if size is None:
@@ -146,22 +146,22 @@ class Replay:
 
     # the order of records
 
-    def order(self, entry: Entry) -> tuple[float, int, float, int]:
-        """Sort key: a record with a greater one is later (start of its run, attempt, time written)."""
+    def order(self, entry: LedgerEntry) -> tuple[float, int, float, int]:
+        """The sort key of a record: start of its run, attempt, time written. A later record has a greater key."""
         return self._began(entry), entry.header.attempt, entry.header.ended, entry.number
 
-    def _began(self, entry: Entry) -> float:
-        """The start of the entry's run; clocks of its machines may differ, those of its runs do not."""
+    def _began(self, entry: LedgerEntry) -> float:
+        """The start of the entry's run: the clocks of machines may differ, the start of a run is the same for all."""
         writer = entry.writer
         return self._sessions[writer.session] if writer.session else writer.started
 
-    def clusters(self, instance: str) -> Iterator[tuple[int, int, list[Entry]]]:
-        """Groups of records with overlapping ranges, each in the order in which they count."""
+    def clusters(self, instance: str) -> Iterator[tuple[int, int, list[LedgerEntry]]]:
+        """Groups of records with overlapping ranges, each in the order of `order`."""
         for lo, hi, group in clusters(self._entries[instance], lambda e: (e.header.lo, e.header.hi)):
             yield lo, hi, sorted(group, key=self.order) if len(group) > 1 else group
 
     def has_later_run(self, session: str) -> bool:
-        """Whether another run has begun since this one did."""
+        """Return whether another run has begun since this one did."""
         began = session_start(session, 0.0)
         return any(name and at > began for name, at in self._sessions.items())
 
@@ -169,24 +169,24 @@ class Replay:
 
     @property
     def outcomes(self) -> dict[str, RunMap]:
-        """Outcome (or NO_OUTCOME) of every task, per step instance; the maps are not to be changed."""
+        """Outcome (or NO_OUTCOME) of every task, per step instance. Callers must not change the maps."""
         for instance in self._sizes:
             self.outcomes_of(instance)
         return self._maps
 
     def outcomes_of(self, instance: str) -> RunMap:
-        """`outcomes` of one instance; the others need not be read."""
+        """The outcomes of one instance. The records of the others are not read."""
         pending = self._pending.pop(instance, None)
         if pending is not None or instance not in self._maps:
             self._bring_up_to_date(instance, self._sizes[instance], pending or [])
         return self._maps[instance]
 
     def may_have_soft_failures(self, instance: str) -> bool:
-        """False if `outcomes_of` the instance has no soft failures for sure; takes less time than to make these."""
+        """Return False if the instance certainly has no soft failures. This is faster than `outcomes_of`."""
         failing = [e for e in self._entries[instance] if e.header.counts[Outcome.FAILED]]
         return any(has_soft_failures(entry.header, payload) for entry, payload in self.payloads(failing))
 
-    def _bring_up_to_date(self, instance: str, size: int, pending: list[Entry]) -> None:
+    def _bring_up_to_date(self, instance: str, size: int, pending: list[LedgerEntry]) -> None:
         latest = self._latest.get(instance)
         pending.sort(key=self.order)
         current = self._maps.get(instance)
@@ -202,7 +202,7 @@ class Replay:
             self._latest[instance] = last if latest is None else max(latest, last)
 
     def _all_runs(self, instance: str) -> Iterator[Run]:
-        singles: list[Entry] = []
+        singles: list[LedgerEntry] = []
         for lo, hi, group in self.clusters(instance):
             if len(group) == 1:
                 singles.append(group[0])
@@ -211,12 +211,12 @@ class Replay:
             yield from _shifted(self._resolve(lo, hi, group), lo)
         yield from self._flush(singles)
 
-    def _flush(self, singles: list[Entry]) -> Iterator[Run]:
+    def _flush(self, singles: list[LedgerEntry]) -> Iterator[Run]:
         for _, runs in self.runs_of(singles):
             yield from (run for run in runs if run[2] != NO_OUTCOME)
         singles.clear()
 
-    def _resolve(self, lo: int, hi: int, group: list[Entry]) -> RunMap:
+    def _resolve(self, lo: int, hi: int, group: list[LedgerEntry]) -> RunMap:
         current = RunMap(hi - lo)
         for entry, runs in self.runs_of(group):
             for a, b, value in runs:
@@ -226,7 +226,7 @@ class Replay:
     def counts(self) -> dict[str, Counts]:
         """Tasks per outcome of every instance, from headers alone wherever records do not overlap.
 
-        Here a soft failure is a failure like any other.
+        A soft failure counts as FAILED here.
         """
         return {instance: self._counts(instance, size) for instance, size in self._sizes.items()}
 
@@ -243,7 +243,7 @@ class Replay:
         totals[NO_OUTCOME] = size - sum(totals.values())
         return {value: num for value, num in totals.items() if num}
 
-    def runs_of(self, entries: list[Entry]) -> Iterator[tuple[Entry, list[Run]]]:
+    def runs_of(self, entries: list[LedgerEntry]) -> Iterator[tuple[LedgerEntry, list[Run]]]:
         """The outcomes of records, as runs in task numbers, in the given order of the records."""
         payloads = self.payloads([e for e in entries if needs_payload(e.header)])
         for entry in entries:
@@ -256,7 +256,7 @@ class Replay:
 
     # details
 
-    def payloads(self, entries: list[Entry]) -> Iterator[tuple[Entry, bytes]]:
+    def payloads(self, entries: list[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bytes]]:
         """The bytes of records, in the given order; a file is opened once per stretch of its records."""
         at = 0
         while at < len(entries):
@@ -268,7 +268,7 @@ class Replay:
             for entry, (_, payload) in zip(stretch, payloads, strict=True):
                 yield entry, payload
 
-    def entries(self, instance: str | None = None) -> list[Entry]:
+    def entries(self, instance: str | None = None) -> list[LedgerEntry]:
         """Headers of all chunk and range records (of one instance), in the order of reading."""
         if instance is not None:
             return list(self._entries[instance])
@@ -283,14 +283,14 @@ class Replay:
             yield decode(entry.header, payload, entry.writer)
 
     def events(self, session: str = "") -> list[EventRecord]:
-        """What happened to the runs (to one of them), run by run, in order of time."""
+        """The events of all runs, or of one, run by run in order of time."""
         import json
 
         found: list[EventRecord] = []
         chosen = [e for e in self._events if session in ("", e.writer.session)]
         for entry, payload in self.payloads(sorted(chosen, key=lambda e: (self._began(e), e.header.started))):
             detail = next(
-                json.loads(data) for block, _, data in iter_blocks(payload) if block == Block.DETAIL
+                json.loads(data) for block, _, data in iter_blocks(payload) if block == BlockId.DETAIL
             )
             writer = entry.writer
             found.append(
@@ -304,8 +304,8 @@ class Replay:
             )
         return found
 
-    def failing(self, instances: Iterable[str] | None = None) -> Iterator[tuple[Entry, Ranges | None]]:
-        """Records with failures that still count, and the tasks for which they do (None: for all)."""
+    def failing(self, instances: Iterable[str] | None = None) -> Iterator[tuple[LedgerEntry, Ranges | None]]:
+        """Records with failures that still count, each with the tasks for which it counts (None: all)."""
         for instance in self._sizes if instances is None else instances:
             for lo, hi, group in self.clusters(instance):
                 if not any(entry.header.counts[Outcome.FAILED] for entry in group):
@@ -320,7 +320,7 @@ class Replay:
                         yield entry, [(lo + a, lo + b) for a, b in current]
 
     def failures(self, instances: Iterable[str] | None = None) -> Iterator[FailedTask]:
-        """Tasks whose latest outcome is FAILED, and why."""
+        """Tasks whose latest outcome is FAILED, with the cause."""
         from merlin.ledger.encode import failures_of
 
         found = list(self.failing(instances))
@@ -333,8 +333,8 @@ class Replay:
                         header.instance, failure, writer.worker, writer.host, header.attempt, header.ended
                     )
 
-    def _owners(self, lo: int, hi: int, group: list[Entry]) -> RunMap:
-        """Which record of the cluster counts for each task; -1 for none."""
+    def _owners(self, lo: int, hi: int, group: list[LedgerEntry]) -> RunMap:
+        """For each task, the index of the record in the cluster that counts; -1 for none."""
         current, owners = RunMap(hi - lo), RunMap(hi - lo, default=-1)
         for i, (entry, runs) in enumerate(self.runs_of(group)):
             reset = entry.header.kind == Kind.RANGE
@@ -347,9 +347,9 @@ class Replay:
         return owners
 
     @property
-    def damage(self) -> list[Damage]:
-        """What could not be used; a torn end is normal after a kill, or while a writer is writing."""
-        found: list[Damage] = []
+    def damage(self) -> list[DamagedBytes]:
+        """The bytes that could not be used. A torn end is normal after a kill, or while a writer is writing."""
+        found: list[DamagedBytes] = []
         for segment in self._segments.values():
             found += segment.damage
             if segment.tail is not None:

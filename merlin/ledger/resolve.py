@@ -1,4 +1,4 @@
-"""Which of several records about one task counts. Pure: headers and runs in, a map out.
+"""Decide which of several records about one task counts. Pure: headers and runs in, a map out.
 
 Records are ordered by the start of their run, then attempt (the fencing token), then the time they were
 written. A later one wins, except that a task that ended ok stays so when a later record says interrupted
@@ -27,7 +27,7 @@ def effective(current: RunMap, run: Run) -> Iterator[tuple[int, int]]:
 
 
 def apply_run(current: RunMap, run: Run, reset: bool = False) -> None:
-    """Set one run of a record's outcomes; NO_OUTCOME says nothing, unless the record is a reset."""
+    """Set one run of a record's outcomes. NO_OUTCOME changes nothing, unless the record is a reset."""
     if run[2] == NO_OUTCOME and not reset:
         return
     for lo, hi in effective(current, run):

@@ -1,4 +1,4 @@
-"""Read segments while others write them: what is valid is used, what is not is reported."""
+"""Read segments while other processes write them: valid records are used, damage is reported."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _HEADER_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """Bytes [offset, offset + size) of a segment that are no valid record."""
+class DamagedBytes:
+    """The bytes [offset, offset + size) of a segment, which are not a valid record."""
 
     path: Path
     offset: int
     size: int
-    torn: bool  # at the end of the segment: a write that never completed, or has not yet
+    torn: bool  # at the end of the segment: a write that is not complete (yet)
 
     def __str__(self) -> str:
         what = "an incomplete record at the end" if self.torn else "a damaged record"
@@ -42,8 +42,8 @@ class Segment:
         self.path = path
         self.header: SegmentHeader | None = None  # None while the header is not complete
         self.position = 0  # everything before it has been read
-        self.damage: list[Damage] = []
-        self.tail: Damage | None = None
+        self.damage: list[DamagedBytes] = []
+        self.tail: DamagedBytes | None = None
         self._names: dict[bytes, str] = {}
 
     def read_new(self) -> list[RecordHeader]:
@@ -64,7 +64,7 @@ class Segment:
         if parsed is None and size > _HEADER_BYTES:
             parsed = parse_segment_header(_pread_all(fd, size, 0), str(self.path))
         if parsed is None:
-            self.tail = Damage(self.path, 0, size, torn=True)
+            self.tail = DamagedBytes(self.path, 0, size, torn=True)
             return False
         self.header, self.position = parsed
         self.tail = None
@@ -90,22 +90,22 @@ class Segment:
         return records
 
     def _resynchronise(self, fd: int, size: int, records: list[RecordHeader]) -> bool:
-        """Skip what is no record; False if nothing valid follows."""
+        """Skip bytes that are not a record. Returns False if no valid record follows."""
         rest = _pread_all(fd, size - self.position, self.position)
         at = rest.find(RECORD_MAGIC, 1)
         while at >= 0:
             parsed = parse_records(rest, at, self.position, self._names)
             if parsed.records:
-                self.damage.append(Damage(self.path, self.position, at, torn=False))
+                self.damage.append(DamagedBytes(self.path, self.position, at, torn=False))
                 records += parsed.records
                 self.position += parsed.end
                 return True
             at = rest.find(RECORD_MAGIC, at + 1)
-        self.tail = Damage(self.path, self.position, len(rest), torn=True)
+        self.tail = DamagedBytes(self.path, self.position, len(rest), torn=True)
         return False
 
     def payloads(self, headers: list[RecordHeader]) -> Iterator[tuple[RecordHeader, bytes]]:
-        """The bytes of records of this segment. Raises LedgerError if a compaction has removed it since."""
+        """The bytes of records of this segment. Raises LedgerError if a compaction has removed the segment."""
         try:
             file = self.path.open("rb", buffering=0)
         except FileNotFoundError as e:
@@ -144,7 +144,7 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def segments(directory: Path) -> list[tuple[Path, SegmentHeader]]:
-    """The segments and who wrote them: what a restart needs to find processes left over from a run."""
+    """The segments and their writers. A restart needs them to find processes that are left over from a run."""
     found: list[tuple[Path, SegmentHeader]] = []
     for path in segment_paths(Path(directory)):
         try:

@@ -1,7 +1,7 @@
 """Names of sessions. A session is one run of a study: every writer of the run puts its name into its segments.
 
-Records of a later session outrank those of an earlier one. Sessions are ordered by when they began: as the name
-says it, for runs on several machines, whose clocks may differ; else by the earliest header of the session.
+Records of a later session replace those of an earlier one. The name of a session holds the time when it began, because
+the clocks of several machines may differ. If a name holds no time, the earliest header of the session counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def make_session(began: float) -> str:
 
 
 def session_start(session: str, written: float) -> float:
-    """When a session began, epoch seconds; `written` is what a header's own clock said."""
+    """Return when a session began, in epoch seconds; `written` is the time in a header, for names without one."""
     if not session.startswith(_MARK):
         return written
     try:
@@ -31,7 +31,7 @@ def session_start(session: str, written: float) -> float:
 
 
 def next_session(directory: Path, now: float) -> str:
-    """A name for a session that outranks all in the ledger, even if the clock that says `now` was set back."""
+    """A name for a session that is later than all in the ledger, even if the clock that gave `now` was set back."""
     writers = [writer for _, header in segments(directory) for writer in header.writers]
     latest = max((session_start(w.session, w.started) for w in writers), default=0.0)
     return make_session(max(now, latest + _LATER_S))

@@ -1,4 +1,4 @@
-"""Make the last lines of logs comparable: what differs between two samples of one failure is taken out."""
+"""Make the last lines of logs comparable, by removing what differs between two samples of one failure."""
 
 from __future__ import annotations
 

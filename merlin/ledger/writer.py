@@ -1,4 +1,4 @@
-"""Append records to this process's own segment."""
+"""Append records to the segment of this process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SYNC_S = 5.0
 
 
 class LedgerWriter:
-    """One process's segment `<host>-<pid>-<random>.mlg`; never shared, never appended to by another process.
+    """The segment `<host>-<pid>-<random>.mlg` of one process. No other process writes to it.
 
     After `append` returns, the record survives `kill -9` of the writer. A loss of power costs at most the records of
-    the last `SYNC_S` seconds, whose tasks run again: each sync also commits the files that tasks have just made, so
-    one per record would slow short tasks down. Without `sync` the operating system decides.
+    the last `SYNC_S` seconds, whose tasks run again. A sync also commits the files that tasks have just written, so a
+    sync per record would slow short tasks down. Without `sync` the operating system decides when to write.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LedgerWriter:
             sync_path(self.path.parent)
 
     def append(self, *records: Record) -> None:
-        """Append the records, all or none. Raises LedgerError, having undone a partial write."""
+        """Append all records or none. Raises LedgerError after it has removed a partial write."""
         now = time.time()
         framed = [frame(encode_payload(*encode(record, now, self._budget))) for record in records]
         if framed:
@@ -81,7 +81,7 @@ class LedgerWriter:
             raise LedgerError(f"the ledger segment {self.path} is closed")
         view = memoryview(data)
         try:
-            while view:  # one write, unless the disk is full: then the second one says so
+            while view:  # one write, unless the disk is full: then the second one raises the error
                 view = view[os.write(self._fd, view) :]
             if self._sync and time.monotonic() - self._synced >= SYNC_S:
                 os.fdatasync(self._fd)
@@ -122,5 +122,5 @@ class LedgerWriter:
 
 
 def prefix_of(host: str, pid: int) -> str:
-    """How the names of a process's segments begin."""
+    """The beginning of the names of a process's segments."""
     return f"{host}-{pid}-".replace("/", "_")

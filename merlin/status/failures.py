@@ -14,7 +14,7 @@ import numpy as np
 
 from merlin.errors import SamplesError, WorkspaceError, command_line
 from merlin.ledger.encode import FailureTable, failure_table
-from merlin.ledger.replay import Entry, Ranges, Replay, replay
+from merlin.ledger.replay import LedgerEntry, Ranges, Replay, replay
 from merlin.ledger.signature import normalise
 from merlin.plan.layout import LOGS
 from merlin.plan.plan import StepInstance
@@ -101,7 +101,7 @@ def _which(table: FailureTable, only: Ranges | None) -> np.ndarray[tuple[int], n
 def _add(
     groups: dict[Key, _Gathered],
     step: str,
-    entry: Entry,
+    entry: LedgerEntry,
     table: FailureTable,
     keep: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> None:

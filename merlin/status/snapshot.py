@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from merlin.ledger.records import EventRecord
-from merlin.ledger.replay import Counts, Entry, Replay, replay
+from merlin.ledger.replay import Counts, LedgerEntry, Replay, replay
 from merlin.plan.failed_input import num_on_failed_input
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
@@ -218,7 +218,7 @@ class _Pace:
     rate: float | None = None
 
 
-def _pace(entries: list[Entry], facts: _Facts) -> _Pace:
+def _pace(entries: list[LedgerEntry], facts: _Facts) -> _Pace:
     """Busy time, first and last record, and the rate over the last minute of the current or last run."""
     pace = _Pace()
     headers = [e.header for e in entries]
@@ -244,7 +244,7 @@ def _pace(entries: list[Entry], facts: _Facts) -> _Pace:
 
 def _last_seen(state: Replay) -> dict[str, int]:
     """Step instance -> workers whose last record was about it, in the current run."""
-    last: dict[str, Entry] = {}
+    last: dict[str, LedgerEntry] = {}
     for entry in state.entries():
         if entry.header.elapsed_s > 0:
             last[entry.segment.path.name] = entry

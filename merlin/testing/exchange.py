@@ -3,8 +3,8 @@
 class TestMine(ExchangeContract):
     def make_backend(self): return MyBackend(…)  # a client of its own to the same server, with leases of LEASE_S
     def make_carrier(self): return MyCarrier(…)
-    def receive(self, queue): …                  # the next message that a worker of this queue gets, or None
-    def advance(self, seconds): …                # the server's clock, as far as ownerships, leases and beats go
+    def receive(self, queue): …                  # the next message for a worker of this queue, or None
+    def advance(self, seconds): …                # move the clock of ownerships, leases and beats forward
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from merlin.execution.distributed.registry import SILENT_S, RunningChunk, StudyI
 
 LEASE_S = 60.0
 OWNER_S = 4.0  # or a little more
-LONG_S = 60.0  # to wait for what comes at once
+LONG_S = 60.0  # limit of a wait that normally ends at once
 STUDY, SESSION = "study", "one"
 NAMES = ("celery@w.node-1", "a b", "", "ü/%20\n{x} {y}", '"\\', "x" * 300)
 TEXTS = (
@@ -57,15 +57,15 @@ class ExchangeContract:
         raise NotImplementedError
 
     def opened(self, *leases: str, study: str = STUDY) -> tuple[Mailbox, Leases]:
-        """Owner and worker of a study with offers."""
+        """The owner's mailbox and a worker's leases of a study with these offers."""
         backend = self.make_backend()
         mailbox = backend.mailbox(study)
         mailbox.open(SESSION)
         mailbox.offer(dict.fromkeys(leases, "{}"), "0")
         return mailbox, self.make_backend().leases(study)
 
-    def heir(self) -> Mailbox:
-        """Another process owns the study now."""
+    def new_owner(self) -> Mailbox:
+        """Make another process the owner of the study."""
         mailbox = self.make_backend().mailbox(STUDY)
         assert mailbox.own(SESSION, force=True).is_ours
         return mailbox
@@ -78,7 +78,7 @@ class ExchangeContract:
         assert leases.take("a", "w") is None
         assert self.make_backend().leases(STUDY).take("a", "v") is None
         assert leases.take("never offered", "w") is None
-        assert said(mailbox) == [("taken", "a", "w")]
+        assert letters_of(mailbox) == [("taken", "a", "w")]
         assert {o.lease: o.worker for o in mailbox.offers()} == {"a": "w", "b": ""}
         assert (mailbox.names(), mailbox.num_held()) == ({"a", "b"}, 1)
 
@@ -100,30 +100,30 @@ class ExchangeContract:
         self.advance(LEASE_S - 10)
         assert leases.renew(["a", "nobody's"]) == {"nobody's"}
         assert leases.renew([]) == set()
-        assert self.heir().expire() == 0
+        assert self.new_owner().expire() == 0
         self.advance(20)
-        heir = self.heir()
-        assert heir.expire() == 2
-        assert heir.expire() == 0
+        new_owner = self.new_owner()
+        assert new_owner.expire() == 2
+        assert new_owner.expire() == 0
         assert leases.renew(["a", "b", "c"]) == {"b", "c"}
-        assert sorted(said(heir)[-2:]) == [("expired", "b", ""), ("expired", "c", "")]
-        assert heir.names() == {"a"}
+        assert sorted(letters_of(new_owner)[-2:]) == [("expired", "b", ""), ("expired", "c", "")]
+        assert new_owner.names() == {"a"}
 
-    def test_who_lost_a_lease_can_do_nothing_with_it(self) -> None:
+    def test_a_lost_lease_cannot_be_used(self) -> None:
         _, leases = self.opened("late", "void", "held")
         for lease in ("late", "void", "held"):
             leases.take(lease, "w")
         self.advance(LEASE_S + 10)
         leases.renew(["void", "held"])
-        heir = self.heir()
-        heir.expire()
-        heir.void(["void", "nobody's"])
-        before = heir.letters()
+        new_owner = self.new_owner()
+        new_owner.expire()
+        new_owner.void(["void", "nobody's"])
+        before = new_owner.letters()
         for lease in ("late", "void"):
             assert leases.renew([lease]) == {lease}
             assert not leases.settle(lease, "{}")
             assert leases.take(lease, "w") is None
-        assert heir.letters() == before
+        assert new_owner.letters() == before
         assert leases.renew(["held"]) == set()
 
     def test_a_lease_that_has_run_out_is_held_until_the_owner_ends_it(self) -> None:
@@ -131,7 +131,7 @@ class ExchangeContract:
         leases.take("a", "w")
         self.advance(2 * LEASE_S)
         assert leases.renew(["a"]) == set()
-        assert self.heir().expire() == 0
+        assert self.new_owner().expire() == 0
 
     def test_a_lease_ends_once_with_one_report(self) -> None:
         mailbox, leases = self.opened("a", "b")
@@ -161,7 +161,7 @@ class ExchangeContract:
             assert leases.settle(lease, text)
         assert {x.lease: x.report for x in mailbox.letters(last)} == offers
 
-    def test_an_offer_tells_since_when_and_a_lease_for_how_long(self) -> None:
+    def test_an_offer_has_its_start_and_a_lease_its_remaining_time(self) -> None:
         mailbox, leases = self.opened("a", "b")
         leases.take("a", "w")
         now = mailbox.renew()
@@ -198,7 +198,7 @@ class ExchangeContract:
         assert mailbox.letters("0")[0] == got[0]
         assert mailbox.letters(got[-1].id) == []
 
-    def test_whoever_waits_for_a_letter_is_woken_by_it(self) -> None:
+    def test_a_letter_wakes_whoever_waits_for_it(self) -> None:
         mailbox, leases = self.opened("a")
         got: list[Letter] = []
         thread = threading.Thread(target=lambda: got.extend(mailbox.letters("", LONG_S)))
@@ -208,21 +208,21 @@ class ExchangeContract:
         assert [letter.lease for letter in got] == ["a"]
         assert mailbox.letters(got[-1].id, 0.01) == []
 
-    def test_what_an_owner_has_read_its_heir_knows(self) -> None:
+    def test_a_new_owner_knows_what_the_last_one_has_read(self) -> None:
         mailbox, leases = self.opened("a", "b")
         leases.take("a", "w")
         read = mailbox.letters()[-1].id
         mailbox.offer({"c": "{}"}, read)
         leases.take("b", "w")
-        heir = self.make_backend().mailbox(STUDY)
-        standing = heir.own(SESSION, force=True)
+        new_owner = self.make_backend().mailbox(STUDY)
+        standing = new_owner.own(SESSION, force=True)
         assert (standing.is_ours, standing.read) == (True, read)
-        assert [x.lease for x in heir.letters(standing.read)] == ["b"]
-        assert [x.lease for x in heir.letters()] == ["a", "b"], "kept for a while"
+        assert [x.lease for x in new_owner.letters(standing.read)] == ["b"]
+        assert [x.lease for x in new_owner.letters()] == ["a", "b"], "kept for a while"
 
     # ------------------------------------------------------------- ownership
 
-    def test_one_owns_a_study_until_it_falls_silent(self) -> None:
+    def test_an_owner_is_replaced_when_it_stops_renewing(self) -> None:
         mailbox, _ = self.opened("a")
         other = self.make_backend().mailbox(STUDY)
         assert not other.own(SESSION).is_ours
@@ -246,10 +246,10 @@ class ExchangeContract:
     def test_of_two_who_believe_that_they_own_it_the_first_can_change_nothing(self) -> None:
         mailbox, leases = self.opened("a", "b")
         leases.take("a", "w")
-        heir = self.heir()
+        new_owner = self.new_owner()
         self.advance(2 * LEASE_S)
-        heir.renew()
-        before = heir.names(), heir.num_held(), heir.letters(), heir.own(SESSION).read
+        new_owner.renew()
+        before = new_owner.names(), new_owner.num_held(), new_owner.letters(), new_owner.own(SESSION).read
         assert raised(OwnershipLostError, mailbox.renew)
         assert raised(OwnershipLostError, lambda: mailbox.offer({"c": "{}"}, "9-9"))
         assert raised(OwnershipLostError, lambda: mailbox.void(["a", "b"]))
@@ -257,9 +257,14 @@ class ExchangeContract:
         assert raised(OwnershipLostError, mailbox.release)
         assert raised(OwnershipLostError, mailbox.close)
         assert not mailbox.own(SESSION).is_ours
-        assert (heir.names(), heir.num_held(), heir.letters(), heir.own(SESSION).read) == before
-        heir.void(["a"])
-        assert heir.names() == {"b"}
+        assert (
+            new_owner.names(),
+            new_owner.num_held(),
+            new_owner.letters(),
+            new_owner.own(SESSION).read,
+        ) == before
+        new_owner.void(["a"])
+        assert new_owner.names() == {"b"}
 
     def test_a_new_run_voids_everything_of_the_one_before(self) -> None:
         mailbox, leases = self.opened("a", "b")
@@ -273,7 +278,7 @@ class ExchangeContract:
         assert not leases.settle("a", "{}")
         assert leases.take("b", "w") is None
         assert raised(OwnershipLostError, mailbox.renew)
-        assert not mailbox.own(SESSION, force=True).is_ours, "of that run it is nobody"
+        assert not mailbox.own(SESSION, force=True).is_ours, "it is no owner of that run"
         later.offer({"a": '{"new": 1}'}, "0")
         assert leases.take("a", "w") == '{"new": 1}'
 
@@ -342,7 +347,7 @@ class ExchangeContract:
             [],
         )
 
-    def test_studies_do_not_meet(self) -> None:
+    def test_studies_are_independent(self) -> None:
         mailbox, leases = self.opened("a")
         other, other_leases = self.opened("a", study="other")
         leases.take("a", "w")
@@ -409,7 +414,7 @@ class ExchangeContract:
         assert list(carrier.empty(["hot"])) == ["hot"]
         assert (self.receive("hot"), self.receive("cold")) == (None, None)
 
-    def test_what_is_sent_again_overtakes(self) -> None:
+    def test_retries_overtake_other_messages(self) -> None:
         carrier = self.make_carrier()
         carrier.send("hot", [{"body": "first"}])
         carrier.send("hot", [{"body": "again"}], is_retry=True)
@@ -437,5 +442,5 @@ INFO = StudyInfo(
 )
 
 
-def said(mailbox: Mailbox) -> list[tuple[str, str, str]]:
+def letters_of(mailbox: Mailbox) -> list[tuple[str, str, str]]:
     return [(letter.kind, letter.lease, letter.worker) for letter in mailbox.letters()]

@@ -1,8 +1,8 @@
-"""The contracts of `merlin.execution.distributed` in memory: the reference, and what tests put in place of servers.
+"""The contracts of `merlin.execution.distributed` in memory: the reference implementation, and the servers of tests.
 
     server = MemoryServer()
     engine = Engine(config, MemoryBackend(server), carrier := MemoryCarrier(), …)
-    server.advance(60.0)  # time passes there only if somebody says so
+    server.advance(60.0)  # its clock moves only by this call
 
 Each process of a test has a backend of its own, which can be cut off from the server that all of them share.
 """
@@ -24,10 +24,10 @@ from merlin.execution.distributed.contracts import Backend, Carrier, Envelope, L
 from merlin.execution.distributed.registry import COMMAND_S, SILENT_S, Command, Op, StudyInfo, WorkerInfo
 
 FORGET_S = 3600.0  # silent workers, and studies that are over
-BATCH = 1000  # letters per look
+BATCH = 1000  # letters per read
 
-# Is told of each call before it happens (False) and when it has happened (True). What it raises, the caller gets.
-Trouble = Callable[[str, bool], None]
+# Called before each call of a server (False) and after it (True). The caller gets the exceptions that it raises.
+CallHook = Callable[[str, bool], None]
 
 
 @dataclass(kw_only=True)
@@ -36,14 +36,14 @@ class _Study:
     session: str
     until: float  # of the ownership
     read: str = "0"
-    over_until: float = 0.0  # the run has ended, and is remembered for so long
+    over_until: float = 0.0  # the run has ended; it is remembered until then
     held: dict[str, Offer] = field(default_factory=dict)  # offers and leases
     ends: dict[str, float] = field(default_factory=dict)  # of leases
     letters: list[Letter] = field(default_factory=list)
 
 
 class MemoryServer:
-    """What a server holds for one user. Threads share it."""
+    """The data that a server holds for one user. Threads may share it."""
 
     def __init__(self, *, owner_s: float = 4.0, keep_letters_s: float = 60.0) -> None:
         self.now = time.time()
@@ -57,13 +57,13 @@ class MemoryServer:
         self._numbers = itertools.count()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         with self.changed:
             self.now += seconds
             self.changed.notify_all()
 
     def lose_studies(self) -> None:
-        """Forget everything but the registry, as after a restart without memory."""
+        """Lose everything except the registry, as a server that restarts without its data."""
         with self.changed:
             self.studies.clear()
 
@@ -77,7 +77,7 @@ class MemoryBackend:
     """Implements `contracts.Backend`; threads may share one."""
 
     def __init__(
-        self, server: MemoryServer, *, lease_s: float = 60.0, trouble: Trouble = lambda name, is_done: None
+        self, server: MemoryServer, *, lease_s: float = 60.0, trouble: CallHook = lambda name, is_done: None
     ) -> None:
         self.server, self.lease_s, self.trouble = server, lease_s, trouble
         self.registry = MemoryRegistry(self)
@@ -94,14 +94,14 @@ class MemoryBackend:
 
     @contextmanager
     def call(self, name: str) -> Iterator[MemoryServer]:
-        """One atomic event."""
+        """Hold the server for one atomic call."""
         self.trouble(name, False)
         with self.server.changed:
             yield self.server
         self.trouble(name, True)
 
 
-class _OfStudy:
+class _StudyClient:
     def __init__(self, backend: MemoryBackend, study_id: str) -> None:
         self._call, self._backend, self._id = backend.call, backend, study_id
 
@@ -116,7 +116,7 @@ class _OfStudy:
         return study
 
 
-class MemoryLeases(_OfStudy):
+class MemoryLeases(_StudyClient):
     """Implements `contracts.Leases`."""
 
     def take(self, lease: str, worker: str) -> Envelope | None:
@@ -147,7 +147,7 @@ class MemoryLeases(_OfStudy):
             return True
 
 
-class MemoryMailbox(_OfStudy):
+class MemoryMailbox(_StudyClient):
     """Implements `contracts.Mailbox`."""
 
     def __init__(self, backend: MemoryBackend, study_id: str) -> None:
@@ -338,7 +338,7 @@ class MemoryCarrier:
             return [queue for queue in queues if not self._queues.get(queue)]
 
     def receive(self, queue: str, wait_s: float = 0.0) -> dict[str, str] | None:
-        """The next message of a queue; None if there is none within that time."""
+        """The next message of a queue; None if none arrives within `wait_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._queues.get(queue), wait_s)
             return self._queues[queue].popleft() if self._queues.get(queue) else None

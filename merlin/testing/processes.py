@@ -1,11 +1,11 @@
-"""A stand-in for the worker processes of an engine: a thread that does what a function of a test says.
+"""Threads in place of the worker processes of an engine. A function of the test decides what each chunk does.
 
     def sim(work: Work) -> ChunkResult:
         return work.finish(Outcome.OK)
 
     Engine(…, start_process=partial(ThreadProcess, sim))
 
-It speaks through a real socket and writes into the real ledger; only the operating system's part of it is made up.
+The thread uses a real socket and writes into the real ledger. Only the operating system's process is simulated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, cast
 from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError
 from merlin.execution.pool import LOGS_DIR, WorkerProcess
-from merlin.execution.wire import Channel, received
+from merlin.execution.wire import MessageChannel, received
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.pieces import pieces_of
@@ -31,21 +31,21 @@ from merlin.workspace.directory import Workspace
 
 
 class Work:
-    """A chunk, and what its process can do with it."""
+    """A chunk, and the actions of the process that runs it."""
 
     def __init__(self, process: ThreadProcess, ledger: LedgerWriter, chunk: Chunk) -> None:
         self._process, self._ledger, self.chunk = process, ledger, chunk
 
     def finish(self, outcome: Outcome = Outcome.OK, **result: Any) -> ChunkResult:
-        """Commit this outcome of every task; the result that is to be returned."""
+        """Commit this outcome for every task, and return the result of the chunk."""
         pieces = list(pieces_of(self.chunk))
         self.commit(*pieces, outcome=outcome)
         runs = tuple((lo, hi, int(outcome)) for lo, hi in pieces)
         return ChunkResult(chunk=self.chunk, runs=runs, **result)
 
     def commit(self, *pieces: tuple[int, int], outcome: Outcome = Outcome.OK) -> None:
-        """Ask to, and write down how these tasks ended. Raises LeaseLostError."""
-        self.say(op="commit")
+        """Ask for permission, then record how these tasks ended. Raises LeaseLostError."""
+        self.send(op="commit")
         answers = [message["op"] for message in self._process.theirs.receive(wait=True)]
         if "go" not in answers:
             raise LeaseLostError("the chunk was given to another worker")
@@ -56,28 +56,28 @@ class Work:
         ]
         self._process.append(self._ledger, records)
 
-    def say(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         self._process.theirs.send(message)
 
-    def say_nonsense(self) -> None:
+    def send_garbage(self) -> None:
         self._process.theirs.sock.sendall(b"what?\n")
 
     def hang(self) -> None:
-        """Until it is killed."""
+        """Wait until the process is killed."""
         self._process.has_ended.wait()
         raise LeaseLostError("killed")
 
-    def hang_up(self) -> None:
-        """Close the socket, and do not end."""
+    def close_socket(self) -> None:
+        """Close the socket without ending the process."""
         self._process.theirs.sock.shutdown(socket.SHUT_RDWR)
         self.hang()
 
     def wait_for_stop(self) -> None:
-        """Until it is told to end soon."""
+        """Wait for the message to stop."""
         self._process.theirs.receive(wait=True)
 
     def exit(self, code: int) -> None:
-        """End with this exit code, or of that signal if it is negative."""
+        """End with this exit code; a negative code means that signal."""
         raise _Exit(code)
 
 
@@ -85,8 +85,8 @@ class _Exit(Exception):
     pass
 
 
-class _Handle:
-    """What is used of a `subprocess.Popen`."""
+class _ThreadHandle:
+    """The part of `subprocess.Popen` that the engine uses."""
 
     def __init__(self, ended: threading.Event) -> None:
         self.pid = os.getpid()
@@ -104,7 +104,7 @@ class _Handle:
 
 
 class ThreadProcess(WorkerProcess):
-    """Runs chunks as `run_chunk` says; ends at its start if `start` raises `SystemExit`."""
+    """Calls `run_chunk` for each chunk. It ends at its start if `start` raises `SystemExit`."""
 
     def __init__(
         self,
@@ -122,10 +122,10 @@ class ThreadProcess(WorkerProcess):
         self.crash = ""
         self.log, self._log_start = workspace.info / LOGS_DIR / f"{name}.err", 0
         ours, theirs = socket.socketpair()
-        self.channel, self.theirs = Channel(ours), Channel(theirs)
+        self.channel, self.theirs = MessageChannel(ours), MessageChannel(theirs)
         self.pidfd = os.eventfd(0)
         self.has_ended = threading.Event()
-        self._handle = _Handle(self.has_ended)
+        self._handle = _ThreadHandle(self.has_ended)
         self.process = cast("subprocess.Popen[bytes]", self._handle)
         self._lock = threading.Lock()
         self._start, self._run_chunk = start, run_chunk
@@ -160,7 +160,7 @@ class ThreadProcess(WorkerProcess):
                     self.theirs.send({"op": "result", "result": to_plain(result)})
 
     def append(self, ledger: LedgerWriter, records: list[RangeRecord]) -> None:
-        """What was killed writes nothing."""
+        """Append the records, unless the process was killed. Raises LeaseLostError then."""
         with self._lock:
             if self._handle.returncode is not None:
                 raise LeaseLostError("killed")
@@ -179,8 +179,8 @@ class ThreadProcess(WorkerProcess):
         self.is_leaving = True
         self._end(-signal.SIGKILL)
 
-    def stand_in_for(self, pid: int) -> None:
-        """What /proc says of that process is said of this one."""
+    def use_state_of(self, pid: int) -> None:
+        """Take the state of the process `pid` in /proc as the state of this one."""
         self._handle.pid = pid
 
     def close(self) -> None:

@@ -76,12 +76,12 @@ class PublishedStudy:
 
     def settle(self) -> None:
         """See to it that the end is written down, even if no worker is left to do it."""
-        from merlin.execution.distributed.control import write_down_end  # heavy, and needed once
+        from merlin.execution.distributed.control import record_end  # heavy, and needed once
 
         until = time.monotonic() + SETTLE_S
         with suppress(ExecutionError):  # then a worker, or the next restart, will do it
             while is_published(self._replay) and self._is_complete() and time.monotonic() < until:
-                write_down_end(self._workspace, self._config)
+                record_end(self._workspace, self._config)
                 time.sleep(POLL_S)
                 self._replay.update()
 

@@ -31,7 +31,7 @@ from merlin.execution.distributed.queues import broker_queue
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.scripts import KEYS, Scripts
-from merlin.testing.exchange import LEASE_S, SESSION, STUDY, ExchangeContract, raised, said
+from merlin.testing.exchange import LEASE_S, SESSION, STUDY, ExchangeContract, letters_of, raised
 from merlin.testing.memory import MemoryBackend, MemoryCarrier, MemoryServer
 
 
@@ -175,11 +175,11 @@ class TestRedis(OnRedis):
             case "expiry":
                 assert leases.renew(["a"]) == set()
                 self.advance(2 * LEASE_S)
-                assert self.heir().expire() == 1
+                assert self.new_owner().expire() == 1
             case "mail":
                 assert mailbox.letters() == []
                 assert leases.settle("a", "{}")
-                assert said(mailbox) == [("report", "a", "")]
+                assert letters_of(mailbox) == [("report", "a", "")]
 
     def expect_gone_for_workers(self, leases: Leases) -> None:
         calls = (
@@ -465,7 +465,7 @@ def test_a_call_whose_reply_was_lost_is_repeated_to_the_same_effect(
         assert not relay.losing.is_set()
     relay.close()
     assert relay.num_lost == 6
-    assert said(mailbox) == [("taken", x, "w") for x in "acb"]
+    assert letters_of(mailbox) == [("taken", x, "w") for x in "acb"]
     assert mailbox.names() == {"a", "b", "c"}
 
 

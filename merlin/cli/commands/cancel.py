@@ -16,7 +16,7 @@ from merlin.cli.output import flush, print_json, remark
 from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
-    from merlin.execution.distributed.control import Alive
+    from merlin.execution.distributed.control import LiveChunk
     from merlin.workspace.directory import Workspace
 
 
@@ -64,7 +64,7 @@ def _open(path: Path) -> Workspace:
 
 
 def _conclude(
-    opened: Workspace, studies: Sequence[Workspace], steps: tuple[str, ...], after: Sequence[Alive]
+    opened: Workspace, studies: Sequence[Workspace], steps: tuple[str, ...], after: Sequence[LiveChunk]
 ) -> None:
     from merlin.status.snapshot import take_snapshot
 
@@ -78,7 +78,7 @@ def _conclude(
         print(f"cancelled {what} in {opened.path}; go on with: {go_on}")
 
 
-def _listed(running: Sequence[Alive]) -> str:
+def _listed(running: Sequence[LiveChunk]) -> str:
     """ "2 chunks run\\n  simulate [0, 500) on node1 (sim.node1)"."""
     if not running:
         return "nothing runs"
@@ -86,7 +86,7 @@ def _listed(running: Sequence[Alive]) -> str:
     return "\n".join([f"{count(len(running), 'chunk')} {verb}", *map(_line, running)])
 
 
-def _line(chunk: Alive) -> str:
+def _line(chunk: LiveChunk) -> str:
     """A chunk, and what is not known of a worker that does not answer."""
     worker = chunk.worker.removeprefix("celery@")
     doubt = ""

@@ -26,7 +26,9 @@ from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
 log = logging.getLogger("merlin.worker")
 
 ENDING_S = 5.0  # for a process to end that has said its last words
-MAX_STILLBORN = 5  # processes in a row that end by themselves at their start; then this worker is of no use
+MAX_FAILED_STARTS = (
+    5  # processes in a row that end by themselves at their start; then this worker is of no use
+)
 
 
 class ChunkRuns:
@@ -36,7 +38,7 @@ class ChunkRuns:
         self._name, self._pool, self._leaving, self._key = name, pool, leaving, key
         self._lock = threading.Lock()
         self._runs: set[ChunkRun] = set()
-        self._num_stillborn = 0  # in a row
+        self._num_failed_starts = 0  # in a row
 
     def all(self) -> list[ChunkRun]:
         """What runs now."""
@@ -61,12 +63,12 @@ class ChunkRuns:
         finally:
             self._forget(run)
         if result is None:
-            self._clean_up_after(run)
+            self._handle_lost_process(run)
             return
         try:
             self._report_result(run, result)
         finally:
-            self._let_go(run)
+            self._release_process(run)
 
     # ------------------------------------------------------------- other threads
 
@@ -110,7 +112,7 @@ class ChunkRuns:
         if not self._leaving.is_leaving:
             return run
         self._forget(run)
-        self._let_go(run)
+        self._release_process(run)
         self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
         return None
 
@@ -119,7 +121,7 @@ class ChunkRuns:
             self._runs.discard(run)
         run.close()
 
-    def _let_go(self, run: ChunkRun) -> None:
+    def _release_process(self, run: ChunkRun) -> None:
         """The process may run another chunk, if it was not told to end."""
         if run.is_interrupted or run.is_void or run.process.channel.is_closed:
             dismiss([run.process])
@@ -129,15 +131,15 @@ class ChunkRuns:
     def _serve_process(self, run: ChunkRun) -> ChunkResult | None:
         """Listen until the chunk's result; None when the process ends, or is killed, without one."""
         process, kill_at = run.process, math.inf
-        is_told = False
+        stop_sent = False
         while True:
             left_s = max(0.0, kill_at - time.monotonic())
             has_ended = run.wait(None if kill_at == math.inf else left_s)
             if run.is_void:
                 process.kill()
                 return None
-            if run.is_interrupted and not is_told:
-                is_told, kill_at = True, min(kill_at, time.monotonic() + INTERRUPT_S)
+            if run.is_interrupted and not stop_sent:
+                stop_sent, kill_at = True, min(kill_at, time.monotonic() + INTERRUPT_S)
                 process.channel.send({"op": "stop"})
             try:
                 for message in process.channel.receive():
@@ -159,7 +161,7 @@ class ChunkRuns:
     def _on_message(self, run: ChunkRun, message: Message) -> None:
         match message["op"]:
             case "ready":
-                run.process.is_ready, self._num_stillborn = True, 0
+                run.process.is_ready, self._num_failed_starts = True, 0
             case "progress":
                 run.process.ended, run.process.failed = message["ended"], message["failed"]
             case "commit":
@@ -195,55 +197,57 @@ class ChunkRuns:
         report = ChunkReport(chunk=run.chunk, worker=self._name, result=result)
         if self._report(run.study, run.leases, report):
             note = f": {result.note}" if result.note else ""
-            log.info("%s ended after %.3g s%s", _shown(run.chunk), result.busy_s, note)
+            log.info("%s ended after %.3g s%s", _describe(run.chunk), result.busy_s, note)
         else:
-            log.warning("%s were taken over by another worker", _shown(run.chunk))
+            log.warning("%s were taken over by another worker", _describe(run.chunk))
 
-    def _clean_up_after(self, run: ChunkRun) -> None:
+    def _handle_lost_process(self, run: ChunkRun) -> None:
         """The process has ended without a result."""
         process, chunk = run.process, run.chunk
         if run.is_void:
             reap(process)
-            log.warning("%s were taken over by another worker, or their study has ended", _shown(chunk))
+            log.warning("%s were taken over by another worker, or their study has ended", _describe(chunk))
             return
-        how = process.how_it_died()
+        how = process.describe_exit()
         died = process.crash or how
         process.kill()  # what it has left behind
         process.close()
-        is_stillborn = not (run.error or run.is_interrupted or process.is_ready)
+        failed_at_start = not (run.error or run.is_interrupted or process.is_ready)
         if run.error:
             log.error("%s", run.error)
-        elif is_stillborn:
+        elif failed_at_start:
             log.error("a worker process died at its start (%s): %s", died, process.log_tail())
         elif not run.is_interrupted:
-            log.warning("a worker process was lost with %s (%s); log: %s", _shown(chunk), died, process.log)
+            log.warning(
+                "a worker process was lost with %s (%s); log: %s", _describe(chunk), died, process.log
+            )
         report = ChunkReport(
             chunk=chunk,
             worker=process.name,
-            done=_written(run),
+            done=_recorded_outcomes(run),
             died=died,
-            is_infrastructure=is_stillborn,
+            is_infrastructure=failed_at_start,
             is_interrupted=run.is_interrupted,
             trouble=run.error,
         )
         self._report(run.study, run.leases, report)
-        if is_stillborn:
-            self._count_stillborn(process)
+        if failed_at_start:
+            self._count_failed_start(process)
             self._leaving.out_of_time.wait(RETRY_S)
 
-    def _count_stillborn(self, process: WorkerProcess) -> None:
+    def _count_failed_start(self, process: WorkerProcess) -> None:
         """A machine on which no process can start would lose one chunk after the other: leave them to others."""
-        self._num_stillborn += (process.process.returncode or 0) >= 0
-        if self._num_stillborn >= MAX_STILLBORN and not self._leaving.is_leaving:
+        self._num_failed_starts += (process.process.returncode or 0) >= 0
+        if self._num_failed_starts >= MAX_FAILED_STARTS and not self._leaving.is_leaving:
             log.critical(
                 "%d worker processes in a row ended at their start; this worker leaves. The last one said:\n%s",
-                self._num_stillborn,
+                self._num_failed_starts,
                 process.log_tail(),
             )
             self._leaving.leave()
 
 
-def _written(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
+def _recorded_outcomes(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
     """What a process that has ended wrote into the ledger of its chunk: on this machine it is seen at once."""
     workspace, chunk = run.study.workspace, run.chunk
     prefix = prefix_of(socket.gethostname(), run.process.process.pid)
@@ -258,5 +262,5 @@ def _written(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
     return tuple(piece for piece in done if piece[2] != NO_OUTCOME)
 
 
-def _shown(chunk: Chunk) -> str:
+def _describe(chunk: Chunk) -> str:
     return f"tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}"

@@ -21,7 +21,7 @@ log = logging.getLogger("merlin.worker")
 
 # workers talk to each other through Redis, sealed; Celery's own talk is not sealed, dies of what it does not expect,
 # and costs a second of every start
-SILENT = ("without_mingle", "without_gossip", "without_heartbeat")
+DISABLED = ("without_mingle", "without_gossip", "without_heartbeat")
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
@@ -29,16 +29,16 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, config: Config, refusals: Refusals, slots: Slots, **options: Any) -> None:
         self._config, self._key, self._refusals, self._slots = config, config.key, refusals, slots
-        super().__init__(*args, **options | dict.fromkeys(SILENT, True))
+        super().__init__(*args, **options | dict.fromkeys(DISABLED, True))
 
     def start(self) -> None:
         """Until the worker ends."""
         try:
             super().start()
         except PreconditionFailed as error:
-            if (told := other_properties(self._config, error)) is None:
+            if (reason := other_properties(self._config, error)) is None:
                 raise
-            log.critical("this worker ends: %s", told)
+            log.critical("this worker ends: %s", reason)
             raise WorkerShutdown(1) from None
 
     def register_with_event_loop(self, hub: Any) -> None:

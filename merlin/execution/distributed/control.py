@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from merlin.base.processes import read_process
 from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError, UsageError
-from merlin.execution.conductor import write_down
+from merlin.execution.conductor import append_records
 from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk
 from merlin.execution.distributed.open_study import make_tools
@@ -33,7 +33,7 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
+class LiveChunk:
     """A chunk that a worker runs, or may still run."""
 
     worker: str
@@ -48,8 +48,8 @@ class Alive:
 class CancelReport:
     """What ran before, what runs now or may do so."""
 
-    before: list[Alive]
-    after: list[Alive]
+    before: list[LiveChunk]
+    after: list[LiveChunk]
 
 
 def cancel(
@@ -74,7 +74,7 @@ def cancel(
     before = _sorted({*held, *running(workers, study_id, instances)})
     before = [chunk for chunk in before if not _is_dead(chunk.worker, workers)]
     if steps is None:
-        _write_down(workspace, tools, CANCELLED)
+        _record_stop(workspace, tools, CANCELLED)
         mailbox.drop()
         registry.withdraw(study_id)
     else:
@@ -93,10 +93,10 @@ def cancel(
     return CancelReport(before=before, after=after)
 
 
-def _write_down(workspace: Workspace, tools: Tools, reason: str) -> None:
+def _record_stop(workspace: Workspace, tools: Tools, reason: str) -> None:
     """The ledger remembers it when Redis does not, so that nobody publishes the study again."""
     session = next_session(workspace.ledger_dir, tools.backend.time())
-    write_down(workspace, session, EventRecord(kind="run_stopped", data={"reason": reason}))
+    append_records(workspace, session, EventRecord(kind="run_stopped", data={"reason": reason}))
 
 
 def stop(workspace: Workspace, config: Config, reason: str) -> int:
@@ -112,12 +112,12 @@ def stop(workspace: Workspace, config: Config, reason: str) -> int:
             return ownership.owner.running()
     except StudyGoneError:
         if is_published(replay(workspace.ledger_dir, workspace.plan)):  # workers would publish it again
-            _write_down(workspace, tools, reason)
+            _record_stop(workspace, tools, reason)
             tools.backend.mailbox(workspace.plan.study_id).drop()
         return 0
 
 
-def write_down_end(workspace: Workspace, config: Config) -> None:
+def record_end(workspace: Workspace, config: Config) -> None:
     """What follows from the last outcomes, if nobody owns the study who would do that."""
     with suppress(OwnershipLostError, StudyGoneError), owning(workspace, make_tools(config), force=False):
         pass
@@ -150,7 +150,7 @@ def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterato
         ownership.close()
 
 
-def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str]) -> list[Alive]:
+def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str]) -> list[LiveChunk]:
     """What the workers say that they run of some instances of a study."""
     return [
         _alive(w.name, w, r)
@@ -166,7 +166,7 @@ def _held(
     instances: Collection[str],
     study_id: str,
     config: Config,
-) -> list[Alive]:
+) -> list[LiveChunk]:
     """What runs according to the leases, whoever has been heard of."""
     by_name = {worker.name: worker for worker in workers}
     found = []
@@ -179,16 +179,16 @@ def _held(
 
 
 def _survivors(
-    before: Iterable[Alive],
+    before: Iterable[LiveChunk],
     workers: Collection[WorkerInfo],
     study_id: str,
     instances: Collection[str],
     dropped: float,
-) -> list[Alive]:
+) -> list[LiveChunk]:
     """What runs, or ran before on workers that have not been heard of since `dropped` (server time)."""
-    unheard = {w.name: w for w in workers if w.last_beat <= dropped}
+    silent = {w.name: w for w in workers if w.last_beat <= dropped}
     left = {*running(workers, study_id, instances)}
-    left |= {_alive(c.worker, unheard[c.worker], c) for c in before if c.worker in unheard}
+    left |= {_alive(c.worker, silent[c.worker], c) for c in before if c.worker in silent}
     return _sorted(chunk for chunk in left if not _is_dead(chunk.worker, workers))
 
 
@@ -202,13 +202,15 @@ def has_died(worker: WorkerInfo) -> bool:
     return worker.host == socket.gethostname() and read_process(worker.pid) is None
 
 
-def _alive(name: str, worker: WorkerInfo | None, chunk: Chunk | RunningChunk | Alive) -> Alive:
+def _alive(name: str, worker: WorkerInfo | None, chunk: Chunk | RunningChunk | LiveChunk) -> LiveChunk:
     silent_s = worker.age_s if worker is not None and not worker.is_alive else None
     host = worker.host if worker is not None else name.rpartition(".")[2]
-    return Alive(worker=name, host=host, instance=chunk.instance, lo=chunk.lo, hi=chunk.hi, silent_s=silent_s)
+    return LiveChunk(
+        worker=name, host=host, instance=chunk.instance, lo=chunk.lo, hi=chunk.hi, silent_s=silent_s
+    )
 
 
-def _sorted(chunks: Iterable[Alive]) -> list[Alive]:
+def _sorted(chunks: Iterable[LiveChunk]) -> list[LiveChunk]:
     return sorted(chunks, key=lambda a: (a.host, a.worker, a.instance, a.lo))
 
 

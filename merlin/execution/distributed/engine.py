@@ -142,7 +142,7 @@ class Engine:
         if is_elsewhere or self.leaving.is_leaving:
             self._carrier.send(study.workspace.instance(notice.instance).queue, [envelope])
             return
-        self._owners.look(notice.study, notice.session)
+        self._owners.note_session(notice.study, notice.session)
         leases = self._backend.leases(notice.study)
         text = leases.take(notice.lease, self._name)
         if text is None:

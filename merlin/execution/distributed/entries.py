@@ -9,7 +9,7 @@ log = logging.getLogger("merlin.worker")
 MAX_DAMAGED = 100  # of which is told
 
 
-class Damage:
+class DamagedEntries:
     """Entries that cannot be used: each costs itself, is told once, and shown by `merlin doctor`."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class WorkerSelection:
     start: tuple[SpecWorker, ...]
     skipped: tuple[Skipped, ...]
 
@@ -101,7 +101,7 @@ def select_workers(
     steps: Collection[str] = (),
     served: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Selection:
+) -> WorkerSelection:
     """The workers to start on `host` so that `steps` (all, if none are given) are served.
 
     `served` maps queues to the live worker of this host that has them: without `overlap` a queue has one worker
@@ -128,7 +128,7 @@ def select_workers(
             continue
         start.append(_spec_worker(name, worker, queues, document.batch, environment or {}))
         taken.update(dict.fromkeys(queues, name))
-    return Selection(start=tuple(start), skipped=tuple(skipped))
+    return WorkerSelection(start=tuple(start), skipped=tuple(skipped))
 
 
 def _why_not(worker: Worker, host: str, queues: tuple[str, ...]) -> str:

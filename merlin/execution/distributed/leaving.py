@@ -19,7 +19,7 @@ log = logging.getLogger("merlin.worker")
 T = TypeVar("T")
 LEASE_S = 60.0
 RETRY_S = 1.0  # between two tries to reach Redis
-TELL_S = 30.0  # between two complaints that it does not answer
+LOG_AGAIN_S = 30.0  # between two complaints that it does not answer
 STOP_GRACE_S = 10.0  # after SIGTERM, for chunks to end by themselves; then they are interrupted,
 INTERRUPT_S = 10.0  # and after this killed
 LAST_S = 4.0  # then, for everything else; a worker that still hangs ends without further ado
@@ -50,7 +50,7 @@ class Leaving:
         self.is_patient = False  # waits for what runs, however long it takes
         self.out_of_time = threading.Event()  # nobody waits for Redis any more
         self._grace_s = _seconds("MERLIN_STOP_GRACE_S", STOP_GRACE_S)
-        self._is_hurrying = False
+        self._has_time_limit = False
 
     def leave(self) -> None:
         """End this worker in Celery's own way, as SIGTERM does."""
@@ -61,17 +61,17 @@ class Leaving:
     ) -> None:
         """SIGTERM, or a command to stop: nothing new; what runs ends, or is given back after a grace.
 
-        Who is told again has no more time than that, however patient it was told to be at first.
+        Who is logged_at again has no more time than that, however patient it was logged_at to be at first.
         """
         if self.is_leaving:
             self.is_patient = False
         self.is_leaving = True
-        if not (self.is_patient or self._is_hurrying):
-            self._is_hurrying = True
+        if not (self.is_patient or self._has_time_limit):
+            self._has_time_limit = True
             args = (is_busy, interrupt, kill)
-            threading.Thread(target=self._hurry, args=args, name="hurry", daemon=True).start()
+            threading.Thread(target=self._enforce_time_limits, args=args, name="hurry", daemon=True).start()
 
-    def _hurry(
+    def _enforce_time_limits(
         self, is_busy: Callable[[], bool], interrupt: Callable[[], None], kill: Callable[[], None]
     ) -> None:
         """See to it that the worker is gone in time, whatever hangs: Redis, the broker, a file system, a task."""
@@ -97,15 +97,15 @@ class Leaving:
 
         Raises StudyGoneError, and what it raised last when nobody wants it, or the worker must end.
         """
-        told = -math.inf
+        logged_at = -math.inf
         while True:
             try:
                 return ask()
             except (RedisUnreachableError, RedisFullError) as error:
                 if not is_wanted() or self.out_of_time.is_set():
                     raise
-                if time.monotonic() - told >= TELL_S:
-                    told = time.monotonic()
+                if time.monotonic() - logged_at >= LOG_AGAIN_S:
+                    logged_at = time.monotonic()
                     log.warning("%s", error)
                 self.out_of_time.wait(RETRY_S)
 

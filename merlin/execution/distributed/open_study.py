@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from merlin.errors import ExecutionError, OwnershipLostError, StudyGoneError, WorkspaceError, command_line
-from merlin.execution.conductor import reset_records, write_down
+from merlin.execution.conductor import append_records, reset_records
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.contracts import Standing
 from merlin.execution.distributed.leaving import lease_s
@@ -69,11 +69,11 @@ def open_study(
         WorkspaceError: an embedded run holds the workspace.
     """
     tools = make_tools(config)
-    with _lock_soon(workspace):
-        return _Opener(workspace, tools).open(redo_failed=redo_failed, steps=steps)
+    with _wait_for_lock(workspace):
+        return _Publisher(workspace, tools).open(redo_failed=redo_failed, steps=steps)
 
 
-class _Opener:
+class _Publisher:
     def __init__(self, workspace: Workspace, tools: Tools) -> None:
         self._workspace, self._tools, self._registry = workspace, tools, tools.backend.registry
         self._study = Study(workspace, workspace.digest)
@@ -82,7 +82,7 @@ class _Opener:
     def open(self, *, redo_failed: bool, steps: Collection[str] | None) -> Opened:
         running = self._advertised()
         if running is not None and not redo_failed and self._mailbox.exists():
-            return self._go_on(running.session, resumed=True)
+            return self._resume(running.session, resumed=True)
         if running is not None:
             with suppress(StudyGoneError):  # nobody writes down anything more of the run that ends now
                 self._mailbox.own(running.session, force=True)
@@ -98,11 +98,11 @@ class _Opener:
         # this process is killed, workers that know the study publish it
         self._mailbox.forget()
         session = next_session(self._workspace.ledger_dir, self._tools.backend.time())
-        self._write_down(session, redo_failed=redo_failed, steps=steps)
+        self._record_start(session, redo_failed=redo_failed, steps=steps)
         now = self._tools.backend.time()
         self._registry.advertise(self._study.info(session, now))
         self._mailbox.open(session)
-        return self._go_on(session, resumed=False)
+        return self._resume(session, resumed=False)
 
     def _advertised(self) -> StudyInfo | None:
         """The advertisement of a study that is not over; nobody else's plan takes the place of its own meanwhile."""
@@ -116,21 +116,21 @@ class _Opener:
                 return info
         return None
 
-    def _write_down(self, session: str, *, redo_failed: bool, steps: Collection[str] | None) -> None:
+    def _record_start(self, session: str, *, redo_failed: bool, steps: Collection[str] | None) -> None:
         """The beginning of the run, and what is to be run again."""
         plan, records = self._workspace.plan, list[Record]()
         if redo_failed:
             outcomes = replay(self._workspace.ledger_dir, plan).outcomes
             records += reset_records(reopen_failed(plan, outcomes, steps))
         data = {"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()}
-        write_down(self._workspace, session, *records, EventRecord(kind="run_started", data=data))
+        append_records(self._workspace, session, *records, EventRecord(kind="run_started", data=data))
 
-    def _go_on(self, session: str, *, resumed: bool) -> Opened:
+    def _resume(self, session: str, *, resumed: bool) -> Opened:
         """Act as the owner, unless there is one: of a new run, too, if this process has slept since it began it."""
         with suppress(OwnershipLostError):
             standing = self._mailbox.own(session)
             if standing.is_ours:
-                return self._act(session, standing, resumed=resumed)
+                return self._act_as_owner(session, standing, resumed=resumed)
         counts = replay(self._workspace.ledger_dir, self._workspace.plan).counts().values()
         planned, ok = sum(sum(c.values()) for c in counts), sum(c.get(0, 0) for c in counts)
         return Opened(
@@ -142,12 +142,12 @@ class _Opener:
             note="the study is running already, and its workers go on with it",
         )
 
-    def _act(self, session: str, standing: Standing, *, resumed: bool) -> Opened:
+    def _act_as_owner(self, session: str, standing: Standing, *, resumed: bool) -> Opened:
         """One round as the owner. Raises OwnershipLostError."""
         ownership = Ownership(self._study, session, self._mailbox, standing, self._tools)
         try:
             ownership.settle()
-            num_messages = ownership.hand_over()
+            num_messages = ownership.offer_and_release()
             counts = ownership.owner.scheduler.counts().values()
         finally:
             ownership.close()
@@ -190,7 +190,7 @@ def publish_again(study: Study, tools: Tools) -> Literal["published", "busy", "o
             now = tools.backend.time()
             session = next_session(workspace.ledger_dir, now)
             data = {"reason": "Redis had lost the study", "host": socket.gethostname()}
-            write_down(workspace, session, EventRecord(kind="republished", data=data))
+            append_records(workspace, session, EventRecord(kind="republished", data=data))
             registry.advertise(study.info(session, now))
             if not mailbox.open(session, only_if_gone=True):
                 return "busy"
@@ -206,7 +206,7 @@ def publish_again(study: Study, tools: Tools) -> Literal["published", "busy", "o
 
 
 @contextmanager
-def _lock_soon(workspace: Workspace) -> Iterator[None]:
+def _wait_for_lock(workspace: Workspace) -> Iterator[None]:
     """Hold the workspace; a worker that publishes it again just now is waited for. Raises WorkspaceError."""
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:

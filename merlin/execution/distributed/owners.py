@@ -35,7 +35,7 @@ RETRY_S = 1.0  # between two tries to reach Redis
 STOP_S = 3.0  # for the last round of each study
 
 
-class Runs(Protocol):
+class RunningChunks(Protocol):
     """What this worker runs."""
 
     def void(self, study_id: str) -> None:
@@ -48,11 +48,11 @@ class Runs(Protocol):
 class Owners:
     """The ownerships of one worker, each with a thread, and one thread that looks for more."""
 
-    def __init__(self, tools: Tools, studies: Studies, runs: Runs) -> None:
+    def __init__(self, tools: Tools, studies: Studies, runs: RunningChunks) -> None:
         self._tools, self._studies, self._runs = tools, studies, runs
         self._stop, self._wake = threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._mine: dict[str, threading.Thread] = {}
+        self._threads: dict[str, threading.Thread] = {}
         self._known: dict[str, StudyInfo] = {}  # studies that are not over, as far as we know
         self._sessions: dict[str, str] = {}  # study -> the run of which a message came last
         self._due: dict[str, float] = {}  # study -> when to ask for its owner again
@@ -68,12 +68,12 @@ class Owners:
         self._stop.set()
         self._wake.set()
         with self._lock:
-            threads = [self._thread, *self._mine.values()]
+            threads = [self._thread, *self._threads.values()]
         for thread in threads:
             if thread.is_alive():
                 thread.join(timeout=STOP_S)
 
-    def look(self, study_id: str, session: str) -> None:
+    def note_session(self, study_id: str, session: str) -> None:
         """A message of this run came; with the first one, ask at once whether the study has an owner."""
         if self._sessions.get(study_id) != session:
             self._sessions[study_id] = session
@@ -84,7 +84,7 @@ class Owners:
     def _loop(self) -> None:
         while not self._stop.is_set():
             try:
-                self._look_around(time.monotonic())
+                self._check_studies(time.monotonic())
             except MerlinError as error:
                 log.debug("%s", error)
             except Exception:
@@ -92,15 +92,19 @@ class Owners:
             self._wake.wait(TICK_S if self._known else ASK_S)
             self._wake.clear()
 
-    def _look_around(self, now: float) -> None:
+    def _check_studies(self, now: float) -> None:
         if now - self._listed >= LIST_S:
             self._listed = now
             self._list()
         for info in list(self._known.values()):
-            if self._stop.is_set() or info.study_id in self._mine or now < self._due.get(info.study_id, 0.0):
+            if (
+                self._stop.is_set()
+                or info.study_id in self._threads
+                or now < self._due.get(info.study_id, 0.0)
+            ):
                 continue
             try:
-                self._attend(info, now)
+                self._ask_for_ownership(info, now)
             except (RedisFullError, RedisUnreachableError):
                 raise
             except MerlinError as error:  # its workspace is gone, its disk is full: the others go on
@@ -115,13 +119,13 @@ class Owners:
                 self._forget(study.id)
         self._known |= found
 
-    def _attend(self, info: StudyInfo, now: float) -> None:
+    def _ask_for_ownership(self, info: StudyInfo, now: float) -> None:
         study = self._studies.get(info.study_id, info.workspace, info.plan)
         mailbox = self._tools.backend.mailbox(info.study_id)
         try:
             standing = mailbox.own(info.session)
         except StudyGoneError:
-            self._follow_loss(study, info, now)
+            self._handle_loss(study, info, now)
             return
         self._gone_since.pop(info.study_id, None)
         if standing.is_over:
@@ -129,9 +133,9 @@ class Owners:
         elif standing.is_ours:
             self._own(study, info, mailbox, standing)
         else:
-            self._due[info.study_id] = now + self._pause_s(standing.now)
+            self._due[info.study_id] = now + self._ask_interval_s(standing.now)
 
-    def _pause_s(self, server_time: float) -> float:
+    def _ask_interval_s(self, server_time: float) -> float:
         """Between two questions of one worker for one study."""
         num_workers = self._tools.backend.registry.num_workers(server_time)
         return random.uniform(0.5, 1.0) * max(ASK_S, num_workers / ASKS_PER_S)
@@ -152,15 +156,15 @@ class Owners:
             target=self._serve, args=(study, info, mailbox, standing), name=f"owner-{info.name}", daemon=True
         )
         with self._lock:
-            self._mine[info.study_id] = thread
+            self._threads[info.study_id] = thread
         log.info("this worker owns %s now", info.workspace)
         thread.start()
 
     def _serve(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> None:
         """Own a study until it is over, or another one owns it."""
         try:
-            while not self._serve_in_touch(study, info, mailbox, standing):
-                standing = self._in_touch_again(info, mailbox)
+            while not self._serve_while_connected(study, info, mailbox, standing):
+                standing = self._reconnect(info, mailbox)
                 if not standing.is_ours:
                     return
         except (OwnershipLostError, StudyGoneError) as error:
@@ -173,19 +177,21 @@ class Owners:
             log.exception("the owner of %s met an error that nobody foresaw", info.workspace)
         finally:
             with self._lock:
-                self._mine.pop(info.study_id, None)
+                self._threads.pop(info.study_id, None)
             self._wake.set()
 
-    def _serve_in_touch(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> bool:
+    def _serve_while_connected(
+        self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing
+    ) -> bool:
         """False when it is not sure what has arrived: Redis did not answer, or has lost something."""
         try:
             ownership = Ownership(study, info.session, mailbox, standing, self._tools)
             try:
-                while not (ownership.is_over or ownership.is_unsure or self._stop.is_set()):
+                while not (ownership.is_over or ownership.is_out_of_sync or self._stop.is_set()):
                     ownership.work(WAIT_S)
                 if ownership.end:
                     log.info("study %s: %s", study.workspace.path, ownership.end)
-                if ownership.is_unsure:
+                if ownership.is_out_of_sync:
                     return False
                 if not ownership.is_over:
                     ownership.work(0.0)
@@ -197,7 +203,7 @@ class Owners:
             log.warning("%s", error)
             return False
 
-    def _in_touch_again(self, info: StudyInfo, mailbox: Mailbox) -> Standing:
+    def _reconnect(self, info: StudyInfo, mailbox: Mailbox) -> Standing:
         while not self._stop.wait(RETRY_S):
             try:
                 return mailbox.own(info.session)
@@ -207,7 +213,7 @@ class Owners:
 
     # ------------------------------------------------------------------- losses
 
-    def _follow_loss(self, study: Study, info: StudyInfo, now: float) -> None:
+    def _handle_loss(self, study: Study, info: StudyInfo, now: float) -> None:
         """Redis has lost the study. Once its holders had time to notice, publish it from the ledger."""
         since = self._gone_since.setdefault(info.study_id, now)
         if since == now:

@@ -51,7 +51,7 @@ MAX_TAKE_OVER_S = 600.0  # to read the ledger; who takes longer hangs, and does 
 ENDS = ("run_stopped", "run_finished")  # events
 INTERRUPT_AGAIN_S = 5.0  # what runs of a study that failed hard; a process may have been at its start
 # what would meet the next letter, too
-_NOT_OF_A_LETTER = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
+_NOT_LETTER_ERRORS = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
 STOP_WORKERS_S = 60.0  # after a task that asked the workers to stop, as upstream
 
 
@@ -85,7 +85,7 @@ class Ownership:
         self._is_stopped = False  # and that is written down
         self.end = ""  # how the run has ended, if we have written it down
         self.is_over = False
-        self.is_unsure = False  # what we know and what the server holds do not fit: begin anew
+        self.is_out_of_sync = False  # what we know and what the server holds do not fit: begin anew
         self.broker_error: ExecutionError | None = None  # why messages could not be sent at last
         self._conductor = Conductor(study.workspace, session)
         try:
@@ -187,7 +187,7 @@ class Ownership:
             time.sleep(RETRY_S)
             return
         self._wrote = time.monotonic()
-        if not (self.is_over or self.is_unsure):
+        if not (self.is_over or self.is_out_of_sync):
             before, self.broker_error = str(self.broker_error or ""), None
             self.offer()
             if str(self.broker_error or "") not in ("", before):
@@ -211,20 +211,20 @@ class Ownership:
             if time.monotonic() - self._renewed >= RENEW_S:
                 self._renew()
             try:
-                self._heed(letter)
-            except _NOT_OF_A_LETTER:
+                self._handle(letter)
+            except _NOT_LETTER_ERRORS:
                 raise
             except Exception:
                 log.exception("a letter that cannot be dealt with; its study goes on without it")
                 self._write()
                 self._mailbox.offer({}, letter.id)
-                self.is_unsure = True
+                self.is_out_of_sync = True
                 return
             self._read, self._is_read = letter.id, False
         self._has_more = len(letters) == MAX_LETTERS
-        self._look_after_leases()
+        self._check_leases()
         self._write()
-        self._follow_end()
+        self._finish_if_done()
 
     def _now(self) -> float:
         """The server's time."""
@@ -245,15 +245,15 @@ class Ownership:
         took = time.monotonic() - began
         self._look_for_workers = began + max(SLOTS_S, took / SLOTS_SHARE)
 
-    def _heed(self, letter: Letter) -> None:
+    def _handle(self, letter: Letter) -> None:
         match letter.kind:
             case "taken":
                 self.owner.taken(letter.lease)
             case "expired":
-                self._heed_expired(letter.lease)
+                self._handle_expired(letter.lease)
             case "report":
                 if (report := self._report(letter)) is not None:
-                    self._heed_report(report)
+                    self._handle_report(report)
 
     def _report(self, letter: Letter) -> ChunkReport | None:
         if letter.kind != "report":
@@ -264,7 +264,7 @@ class Ownership:
             log.error("refused: %s", error)
             return None
 
-    def _heed_report(self, report: ChunkReport) -> None:
+    def _handle_report(self, report: ChunkReport) -> None:
         is_cut_off = report.died or report.is_interrupted or report.trouble
         done = self._done(report.chunk) if is_cut_off else ()
         if not self.owner.reported(report, done, self._now()):
@@ -274,7 +274,7 @@ class Ownership:
         if report.result and report.result.stop == "stop_workers":
             self._stop_workers()
 
-    def _heed_expired(self, lease: str) -> None:
+    def _handle_expired(self, lease: str) -> None:
         chunk = self.owner.scheduler.held(lease)
         if chunk is None:
             return
@@ -291,7 +291,7 @@ class Ownership:
             self._is_ledger_read = True
         return self._conductor.known(chunk)
 
-    def _look_after_leases(self) -> None:
+    def _check_leases(self) -> None:
         """End those that ran out, though their holders had the time to renew them; miss those of which nobody knows."""
         now = time.monotonic()
         if now - self._began >= self._tools.lease_s / 2 and now >= self._look_for_late:
@@ -302,12 +302,12 @@ class Ownership:
             missing = self.owner.scheduler.leases() - self._mailbox.names()
             if twice := missing & self._missing:  # and no letter came since: it is lost
                 log.warning("%d chunks are neither offered, held nor reported", len(twice))
-                self.is_unsure = True
+                self.is_out_of_sync = True
             self._missing = missing
 
     def _write(self) -> None:
         """Into the ledger, if we are the owner still: one that was stopped may have been replaced."""
-        if self._conductor.has_news():
+        if self._conductor.has_unwritten():
             self._renew()
             self._conductor.flush()
 
@@ -322,7 +322,7 @@ class Ownership:
         self._send(chunks)
         return len(chunks)
 
-    def hand_over(self) -> int:
+    def offer_and_release(self) -> int:
         """Like `offer`, as the last thing: who gets a message finds the study without an owner.
 
         Raises ExecutionError if the broker does not take the messages; a later owner sends them.
@@ -396,16 +396,16 @@ class Ownership:
     def stop(self, reason: str) -> None:
         """Let nothing more start."""
         self.owner.scheduler.stop(reason)
-        self._follow_end()
+        self._finish_if_done()
 
     def fail(self, instances: Collection[str], cause: str) -> None:
         """End every task of these step instances as failed that has not ended, whoever runs it."""
         chunks = self.owner.fail(instances, cause)
         self._write()
         self._mailbox.void(chunk.lease for chunk in chunks)
-        self._follow_end()
+        self._finish_if_done()
 
-    def _follow_end(self) -> None:
+    def _finish_if_done(self) -> None:
         """Write down that the study has stopped or ended; once nothing runs any more it is over."""
         scheduler = self.owner.scheduler
         if scheduler.is_complete:

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from merlin.errors import StudyGoneError
 from merlin.execution.distributed.connect import server_time
 from merlin.execution.distributed.contracts import MAX_LETTERS, Envelope, Letter, Offer, Standing
-from merlin.execution.distributed.entries import Damage
+from merlin.execution.distributed.entries import DamagedEntries
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.scripts import Scripts
 
@@ -25,7 +25,7 @@ OWNER_S = 4.0  # without a sign of its life for so long an owner is replaced
 KEEP_LETTERS_S = 60.0  # for owners on machines that see records of the ledger later
 BATCH = 1000  # offers per script
 # what Python raises for an answer of which nothing can be made
-_SENSELESS = (LookupError, TypeError, ValueError)
+_MALFORMED = (LookupError, TypeError, ValueError)
 _NAME = "@.-_+:"  # characters of a worker's name that stay as they are
 
 
@@ -74,7 +74,7 @@ class RedisMailbox:
     def __init__(self, client: Redis, namespace: str, study_id: str, name: str = "") -> None:
         self._scripts = Scripts(client, namespace, study_id)
         self._client, self._key, self._name = client, self._scripts.keys, name
-        self.damage = Damage()
+        self.damage = DamagedEntries()
         self._token = secrets.token_hex(8)
         self._beat = 0  # the server's count of our signs of life
 
@@ -101,16 +101,16 @@ class RedisMailbox:
                 return Standing(is_ours=False, now=reply[1] / 1000, is_over=True)
             if reply[0] == "held":
                 return Standing(is_ours=False, now=reply[1] / 1000)
-            self._follow_beat(reply[3])
+            self._check_beat(reply[3])
             return Standing(is_ours=True, now=reply[1] / 1000, read=reply[2])
 
     def renew(self) -> float:
         reply = self._scripts.run("renew_ownership", self._token, _ms(OWNER_S))
         with self._reporting_damage():
-            self._follow_beat(reply[2])
+            self._check_beat(reply[2])
             return float(reply[1]) / 1000
 
-    def _follow_beat(self, beat: int) -> None:
+    def _check_beat(self, beat: int) -> None:
         """A server that has gone back in time, as after a restart, knows leases that have ended: they must go."""
         if beat <= self._beat:
             self.forget()
@@ -167,7 +167,7 @@ class RedisMailbox:
                 *words, envelope = text.split(" ", num_words)
                 words[num_words - 1] = float(words[num_words - 1]) / 1000  # type: ignore[call-overload]
                 yield lease, [*words, envelope]
-            except _SENSELESS as error:
+            except _MALFORMED as error:
                 self.damage.note(f"{self._key['leases']} {lease}", error)
 
     def offer(self, offers: Mapping[str, Envelope], read: str) -> None:
@@ -222,7 +222,7 @@ class RedisMailbox:
     def _reporting_damage(self) -> Iterator[None]:
         try:
             yield
-        except _SENSELESS as error:
+        except _MALFORMED as error:
             raise self._scripts.damaged(error) from error
 
 

@@ -18,7 +18,7 @@ from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_errors, server_time
-from merlin.execution.distributed.entries import Damage
+from merlin.execution.distributed.entries import DamagedEntries
 from merlin.execution.distributed.registry import COMMAND_S, SILENT_S, Command, Op, StudyInfo, WorkerInfo
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def asking_again(
+def retry_after_repair(
     method: Callable[Concatenate[RedisRegistry, P], T],
 ) -> Callable[Concatenate[RedisRegistry, P], T]:
     """Call the method a second time if a key had another type than it should, and is out of the way now."""
@@ -49,7 +49,7 @@ def asking_again(
             except ResponseError as error:
                 if "WRONGTYPE" not in str(error):
                     raise
-            self._put_aside()
+            self._rename_damaged()
             return method(self, *args, **options)
 
     return called
@@ -67,14 +67,14 @@ class RedisRegistry:
         self._keys = keys = names.Keys(config.namespace)
         self._types = dict.fromkeys((keys.studies, keys.workers, keys.counters), "hash")
         self._types[keys.beats] = "zset"
-        self.damage = Damage()
+        self.damage = DamagedEntries()
 
     def _inbox(self, worker_name: str) -> str:
         key = self._keys.inbox(worker_name)
         self._types[key] = "list"
         return key
 
-    def _put_aside(self) -> None:
+    def _rename_damaged(self) -> None:
         for key, kind in list(self._types.items()):
             found = str(self._client.type(key))
             if found not in (kind, "none"):
@@ -87,7 +87,7 @@ class RedisRegistry:
 
     # ---------------------------------------------------------------- workers
 
-    @asking_again
+    @retry_after_repair
     def beat(self, worker: WorkerInfo) -> float:
         data = asdict(worker)
         del data["last_beat"], data["age_s"]
@@ -98,7 +98,7 @@ class RedisRegistry:
         pipe.execute()
         return now
 
-    @asking_again
+    @retry_after_repair
     def leave(self, *worker_names: str) -> None:
         if worker_names:
             pipe = self._client.pipeline()
@@ -107,7 +107,7 @@ class RedisRegistry:
             pipe.delete(*(self._keys.inbox(name) for name in worker_names))
             pipe.execute()
 
-    @asking_again
+    @retry_after_repair
     def workers(self, *, all: bool = False) -> list[WorkerInfo]:
         now = server_time(self._client)
         pipe = self._client.pipeline()
@@ -125,14 +125,14 @@ class RedisRegistry:
                     self.damage.note(f"{self._keys.workers} {name}", error)
         return [worker for worker in found if all or worker.is_alive]
 
-    @asking_again
+    @retry_after_repair
     def num_workers(self, now: float) -> int:
         """Those of an earlier job, that have died within the hour, do not count."""
         return int(self._client.zcount(self._keys.beats, now - SILENT_S, "+inf"))
 
     # --------------------------------------------------------------- commands
 
-    @asking_again
+    @retry_after_repair
     def send(self, /, worker_names: Iterable[str] | None, op: Op, **more: Any) -> list[str]:
         chosen = [w.name for w in self.workers()] if worker_names is None else list(worker_names)
         until = server_time(self._client) + COMMAND_S
@@ -145,7 +145,7 @@ class RedisRegistry:
         pipe.execute()
         return chosen
 
-    @asking_again
+    @retry_after_repair
     def receive(self, name: str) -> tuple[list[Command], int]:
         key = self._inbox(name)
         pipe = self._client.pipeline()
@@ -165,12 +165,12 @@ class RedisRegistry:
 
     # ---------------------------------------------------------------- studies
 
-    @asking_again
+    @retry_after_repair
     def advertise(self, study: StudyInfo) -> None:
         envelope = json.dumps(seal(asdict(study), self._config.key))
         self._client.hset(self._keys.studies, study.study_id, envelope)
 
-    @asking_again
+    @retry_after_repair
     def withdraw(self, study_id: str, session: str = "") -> None:
         """The study is over, if its run is this one still."""
         text = self._client.hget(self._keys.studies, study_id) if session else None
@@ -183,7 +183,7 @@ class RedisRegistry:
         # not a run that began just now
         self._client.eval(_DELETE_IF, 1, self._keys.studies, study_id, str(text))
 
-    @asking_again
+    @retry_after_repair
     def studies(self) -> list[StudyInfo]:
         found: list[StudyInfo] = []
         for id, text in self._hash(self._keys.studies).items():
@@ -205,7 +205,7 @@ class RedisRegistry:
 
     # --------------------------------------------------------------- counters
 
-    @asking_again
+    @retry_after_repair
     def count(self, name: str, num: int = 1) -> None:
         from redis import ResponseError
 
@@ -217,7 +217,7 @@ class RedisRegistry:
             self.damage.note(f"{self._keys.counters} {name}", error)
             self._client.hset(self._keys.counters, name, num)
 
-    @asking_again
+    @retry_after_repair
     def counters(self) -> dict[str, int]:
         out: dict[str, int] = {}
         for name, num in self._hash(self._keys.counters).items():

@@ -19,8 +19,8 @@ class Refusals:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kinds: set[str] = set()
-        self._num = self._num_untold = 0
-        self._told = time.monotonic()
+        self._num = self._num_unlogged = 0
+        self._logged_at = time.monotonic()
 
     def note(self, kind: str, found: object = b"", *, num: int = 1) -> None:
         """Something was refused; `found` is shown with the first of its kind, cut and escaped."""
@@ -29,7 +29,7 @@ class Refusals:
             is_new = kind not in self._kinds and len(self._kinds) < MAX_KINDS
             if is_new:
                 self._kinds.add(kind)
-            self._num_untold += num - is_new
+            self._num_unlogged += num - is_new
         if is_new:
             log.error("refused: %s%s", kind, _excerpt(found))
 
@@ -37,11 +37,11 @@ class Refusals:
         """How many have come since this was asked before."""
         with self._lock:
             num, self._num = self._num, 0
-            num_untold = 0
-            if self._num_untold and time.monotonic() - self._told >= AGAIN_S:
-                num_untold, self._num_untold, self._told = self._num_untold, 0, time.monotonic()
-        if num_untold:
-            log.error("refused: %d more of what was refused before", num_untold)
+            num_unlogged = 0
+            if self._num_unlogged and time.monotonic() - self._logged_at >= AGAIN_S:
+                num_unlogged, self._num_unlogged, self._logged_at = self._num_unlogged, 0, time.monotonic()
+        if num_unlogged:
+            log.error("refused: %d more of what was refused before", num_unlogged)
         return num
 
     def put_back(self, num: int) -> None:

@@ -22,7 +22,7 @@ POLL_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True)
-class Started:
+class StartedWorker:
     """A launched entry of the spec: its process (or its launcher's) and what has reported of it so far."""
 
     worker: SpecWorker
@@ -46,7 +46,7 @@ def start(
     logs: Path,
     environment: Mapping[str, str],
     known: Sequence[WorkerInfo] = (),
-) -> Started:
+) -> StartedWorker:
     """Start a worker in a session of its own, so that it outlives the terminal; its output goes to a log.
 
     `known` are the workers that were there before. Raises ExecutionError if the machine cannot start it.
@@ -67,13 +67,13 @@ def start(
     except OSError as error:
         raise ExecutionError(f"cannot start the worker {worker.name} ({launch.argv[0]}): {error}") from error
     before = frozenset((w.name, w.pid) for w in known)
-    return Started(
+    return StartedWorker(
         worker=worker, launch=launch, process=process, log=path, log_start=log_start, before=before
     )
 
 
 def wait_until_alive(
-    started: Sequence[Started],
+    started: Sequence[StartedWorker],
     workers: Callable[[], Sequence[WorkerInfo]],
     *,
     timeout_s: float,
@@ -85,7 +85,7 @@ def wait_until_alive(
         for entry in started:
             entry.alive = reports_of(entry, reported)
             if entry.process.poll() is not None and not entry.is_settled:
-                entry.died = how_it_died(entry)
+                entry.died = describe_exit(entry)
         if all(entry.is_settled for entry in started):
             return True
         if time.monotonic() >= deadline:
@@ -93,7 +93,7 @@ def wait_until_alive(
         time.sleep(POLL_S)
 
 
-def reports_of(entry: Started, reported: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+def reports_of(entry: StartedWorker, reported: Sequence[WorkerInfo]) -> list[WorkerInfo]:
     """The workers that came of an entry: by process id here, by name where a launcher placed them."""
     if entry.launch.is_local:
         host = socket.gethostname()
@@ -106,7 +106,7 @@ def reports_of(entry: Started, reported: Sequence[WorkerInfo]) -> list[WorkerInf
     ]
 
 
-def how_it_died(entry: Started) -> str:
+def describe_exit(entry: StartedWorker) -> str:
     """ "exit code 1" and the end of its log."""
     code = entry.process.returncode
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"

@@ -48,7 +48,7 @@ class Channel(redis.Channel):
         except ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
-            self._put_aside(self.active_queues)
+            self._rename_damaged(self.active_queues)
             return True
 
     def _size(self, queue: str) -> Any:
@@ -57,10 +57,10 @@ class Channel(redis.Channel):
         except ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
-            self._put_aside([queue])
+            self._rename_damaged([queue])
             return super()._size(queue)  # type: ignore[no-untyped-call]
 
-    def _put_aside(self, queues: Iterable[str]) -> None:
+    def _rename_damaged(self, queues: Iterable[str]) -> None:
         """What has the name of a queue and is none would keep us from all of them."""
         with self.conn_or_acquire() as client:
             for queue in queues:

@@ -20,7 +20,7 @@ log = logging.getLogger("merlin.worker")
 
 TICK_S = 0.5
 WATCH_S = 10.0  # after a command to drop: for so long we tell at every tick what we run
-TELL_S = 30.0  # between two complaints about the same
+LOG_AGAIN_S = 30.0  # between two complaints about the same
 STOP_S = 2.0  # for the thread to end
 
 
@@ -43,14 +43,14 @@ class Upkeep:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="upkeep", daemon=True)
         self._beat_every = lease_s / 4
-        self._beaten = self._registered = self._answered = time.monotonic()
+        self._renewed = self._registered = self._answered = time.monotonic()
         self._watch_until = -math.inf
         self._leave_at = math.inf  # when this worker ends, because a command says so
-        self._told: dict[str, float] = {}
-        self._obeyed: dict[str, float] = {}  # ids of commands, until when a copy could be taken for new
+        self._logged: dict[str, float] = {}
+        self._handled: dict[str, float] = {}  # ids of commands, until when a copy could be taken for new
 
     def start(self) -> None:
-        self._beaten = self._registered = self._answered = time.monotonic()
+        self._renewed = self._registered = self._answered = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,16 +64,16 @@ class Upkeep:
             try:
                 self.tick(time.monotonic())
             except MerlinError as error:
-                self._tell(error)
+                self._log(error)
             except Exception:
                 log.exception("housekeeping failed")
 
-    def _tell(self, error: MerlinError) -> None:
+    def _log(self, error: MerlinError) -> None:
         """Once in a while."""
         now, text = time.monotonic(), str(error)
-        self._told = {told: when for told, when in self._told.items() if now - when < TELL_S}
-        if text not in self._told:
-            self._told[text] = now
+        self._logged = {logged: when for logged, when in self._logged.items() if now - when < LOG_AGAIN_S}
+        if text not in self._logged:
+            self._logged[text] = now
             log.warning("%s", error)
 
     def tick(self, now: float) -> None:
@@ -81,12 +81,12 @@ class Upkeep:
         if now - self._answered > self._lease_s / 2:  # Redis was away, or we were stopped
             self._registry.count("outages")  # raises while Redis is still away
             log.warning("back after %.0f s without Redis", now - self._answered)
-            self._beaten = -math.inf
+            self._renewed = -math.inf
         is_watched = now < self._watch_until
-        if is_watched or now - self._beaten >= self._beat_every:
+        if is_watched or now - self._renewed >= self._beat_every:
             self._renew_leases(now)
-            self._beaten = now
-        self._obey()
+            self._renewed = now
+        self._run_commands()
         if time.monotonic() >= self._leave_at:
             self._leave_at = math.inf
             self._end(at_once=False)
@@ -112,7 +112,7 @@ class Upkeep:
         by_study: dict[str, list[ChunkRun]] = {}
         for run in self._runs.all():
             if run.is_stopped():
-                self._let_run_out(run, now)
+                self._let_lease_expire(run, now)
             else:
                 run.stopped_since = None
                 by_study.setdefault(run.study.id, []).append(run)
@@ -125,13 +125,13 @@ class Upkeep:
             except (RedisFullError, RedisUnreachableError):
                 raise
             except MerlinError as error:  # what is damaged costs its own study
-                self._tell(error)
+                self._log(error)
                 continue
             for run in runs:
                 if run.chunk.lease in lost:
                     run.void()
 
-    def _let_run_out(self, run: ChunkRun, now: float) -> None:
+    def _let_lease_expire(self, run: ChunkRun, now: float) -> None:
         """The lease of a process that is stopped is not renewed; once it has run out, the process is in the way."""
         if run.stopped_since is None:
             run.stopped_since = now
@@ -140,21 +140,21 @@ class Upkeep:
 
     # ---------------------------------------------------------------- commands
 
-    def _obey(self) -> None:
+    def _run_commands(self) -> None:
         commands, num_refused = self._registry.receive(self._name)
         if num_refused:
             self._refusals.note("a command that was not sealed with this user's key", num=num_refused)
         now = time.monotonic()
-        self._obeyed = {id: until for id, until in self._obeyed.items() if until > now}
+        self._handled = {id: until for id, until in self._handled.items() if until > now}
         for command in commands:
-            if command.id in self._obeyed:
+            if command.id in self._handled:
                 self._refusals.note("a command that was sent before")
                 continue
-            self._obeyed[command.id] = now + 2 * COMMAND_S
+            self._handled[command.id] = now + 2 * COMMAND_S
             log.info("command: %s", command.op)
-            self.do(command)
+            self.execute(command)
 
-    def do(self, command: Command) -> None:
+    def execute(self, command: Command) -> None:
         """Obey."""
         match command.op:
             case "stop" if command.in_s:

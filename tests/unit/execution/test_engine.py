@@ -21,7 +21,7 @@ from waiting import wait_until
 
 from merlin.errors import ExecutionError, RedisUnreachableError, StudyGoneError
 from merlin.execution.distributed import chunk_runs, leaving, owners, ownership, upkeep
-from merlin.execution.distributed.chunk_runs import MAX_STILLBORN
+from merlin.execution.distributed.chunk_runs import MAX_FAILED_STARTS
 from merlin.execution.distributed.control import owning
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.distributed.worker_pool import ChunkRun
@@ -302,13 +302,13 @@ def test_one_sick_study_does_not_keep_the_others_waiting(make: Make, tmp_path: P
 @pytest.mark.parametrize(
     ("first", "died"),
     [
-        (lambda work: (work.say_nonsense(), work.hang()), "no message"),
-        (lambda work: (work.say(op="result"), work.hang()), "sense"),
-        (lambda work: work.hang_up(), "SIGKILL"),
+        (lambda work: (work.send_garbage(), work.hang()), "no message"),
+        (lambda work: (work.send(op="result"), work.hang()), "sense"),
+        (lambda work: work.close_socket(), "SIGKILL"),
         (lambda work: work.exit(3), "exit code 3"),
         (lambda work: work.exit(-signal.SIGSEGV), "SIGSEGV"),
-        (lambda work: (work.say(op="crash", message="MemoryError: no"), work.exit(1)), "MemoryError: no"),
-        (lambda work: (work.say(op="crash", message="it hangs"), work.hang()), "it hangs"),
+        (lambda work: (work.send(op="crash", message="MemoryError: no"), work.exit(1)), "MemoryError: no"),
+        (lambda work: (work.send(op="crash", message="it hangs"), work.hang()), "it hangs"),
     ],
 )
 def test_a_process_that_dies_in_whatever_way_costs_no_task(
@@ -357,7 +357,7 @@ def test_what_a_process_has_committed_before_it_died_counts(make: Make) -> None:
 def test_a_process_that_reports_trouble_stops_the_study(make: Make, is_hanging: bool) -> None:
     def run(work: Work) -> None:
         work.commit((work.chunk.lo, work.chunk.lo + 1))
-        work.say(op="error", message="the disk is full")
+        work.send(op="error", message="the disk is full")
         if is_hanging:
             work.hang()
         work.exit(1)
@@ -412,7 +412,7 @@ def test_a_machine_on_which_no_process_starts_loses_its_worker_and_not_the_study
 
     def fail() -> None:
         starts.append(code)
-        if len(starts) <= MAX_STILLBORN:
+        if len(starts) <= MAX_FAILED_STARTS:
             raise SystemExit(code)
 
     cluster = make(step("sim", 50))
@@ -648,7 +648,7 @@ def test_a_process_that_was_stopped_for_long_is_killed(make: Make) -> None:
         child.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, child.pid, os.WSTOPPED)
         (process,) = worker.processes
-        process.stand_in_for(child.pid)
+        process.use_state_of(child.pid)
         wait_until(lambda: process.process.poll() is not None)
         child.kill()
     cluster.wait_until_over(pass_s=5.0)  # its lease has to run out

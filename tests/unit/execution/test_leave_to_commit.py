@@ -10,7 +10,7 @@ from study_on_disk import make_workspace, step
 
 from merlin.errors import LeaseLostError
 from merlin.execution import journal as module
-from merlin.execution.journal import LEAVE_S, ChunkJournal
+from merlin.execution.journal import PERMISSION_S, ChunkJournal
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import NO_OUTCOME, Chunk, Outcome
@@ -34,8 +34,13 @@ class Stalling:
 
 @pytest.mark.parametrize(
     ("in_fence", "in_collect", "asked"),
-    [([], 0.0, 1), ([2 * LEAVE_S], 0.0, 2), ([], 2 * LEAVE_S, 2), ([2 * LEAVE_S, 3 * LEAVE_S], 2 * LEAVE_S, 4)],
-)  # fmt: skip
+    [
+        ([], 0.0, 1),
+        ([2 * PERMISSION_S], 0.0, 2),
+        ([], 2 * PERMISSION_S, 2),
+        ([2 * PERMISSION_S, 3 * PERMISSION_S], 2 * PERMISSION_S, 4),
+    ],
+)
 def test_a_process_that_stood_still_asks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_fence: list[float], in_collect: float, asked: int
 ) -> None:
@@ -50,7 +55,7 @@ def test_a_process_that_stood_still_asks_again(
 def test_nothing_is_committed_by_who_has_lost_the_chunk_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stalling = Stalling(in_fence=[], in_collect=2 * LEAVE_S)
+    stalling = Stalling(in_fence=[], in_collect=2 * PERMISSION_S)
 
     def fence() -> None:
         stalling.fence()

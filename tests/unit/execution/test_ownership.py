@@ -176,7 +176,7 @@ def test_a_letter_that_cannot_be_dealt_with_does_not_cost_what_came_before(
         lambda report, *more: 1 / 0 if report.trouble else reported(report, *more),
     )
     owner.work(0.0)
-    assert owner.is_unsure
+    assert owner.is_out_of_sync
     heir = own(cluster)
     assert heir.owner.scheduler.counts()[first.instance].queued == 1
 
@@ -242,9 +242,9 @@ def test_an_owner_stays_it_while_it_deals_with_many_letters(
     owner.offer()
     for chunk in hands.take():
         hands.end(chunk)
-    heed = owner._heed
+    handle = owner._handle
     monkeypatch.setattr(ownership, "RENEW_S", 0.0)
-    monkeypatch.setattr(owner, "_heed", lambda letter: (cluster.server.advance(1.0), heed(letter)))
+    monkeypatch.setattr(owner, "_handle", lambda letter: (cluster.server.advance(1.0), handle(letter)))
     owner.settle()
     assert not cluster.mailbox().own(cluster.session).is_ours
 
@@ -350,7 +350,7 @@ def test_a_restart_that_is_killed_anywhere_leaves_a_study_that_goes_on(
     if not has_owner:
         owner.release()
     with suppress(Killed):
-        opener = open_study._Opener(cluster.workspace, killed_at(cluster, call, number))
+        opener = open_study._Publisher(cluster.workspace, killed_at(cluster, call, number))
         opener.open(redo_failed=True, steps=None)
     cluster.messages()  # are lost
     cluster.worker().start()
@@ -371,7 +371,7 @@ def test_a_command_that_slept_after_it_began_a_run_leaves_the_run_to_its_owner(m
 
     backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
     tools = Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
-    opened = open_study._Opener(cluster.workspace, tools).open(redo_failed=False, steps=None)
+    opened = open_study._Publisher(cluster.workspace, tools).open(redo_failed=False, steps=None)
     assert (opened.resumed, opened.planned, opened.is_complete) == (True, 3, False)
 
 
@@ -383,7 +383,7 @@ def test_a_study_that_is_cancelled_while_it_is_published_again_is_over(make: Mak
 
     def trouble(name: str, is_done: bool) -> None:
         if name == call and not is_done:
-            control._write_down(cluster.workspace, cluster.tools(), CANCELLED)
+            control._record_stop(cluster.workspace, cluster.tools(), CANCELLED)
             others.mailbox(cluster.study.id).drop()
             others.registry.withdraw(cluster.study.id)
 
@@ -421,7 +421,7 @@ def test_what_is_damaged_of_one_study_does_not_cost_the_leases_of_another(make_l
 
     bad.leases = SimpleNamespace(renew=renew)  # type: ignore[assignment]
     good.leases = SimpleNamespace(renew=lambda leases: renewed.append(set(leases)) or set())  # type: ignore[assignment]
-    worker.engine._upkeep._beaten = worker.engine._upkeep._registered = 0.0
+    worker.engine._upkeep._renewed = worker.engine._upkeep._registered = 0.0
     before = cluster.server.workers[worker.name].last_beat
     cluster.server.advance(5.0)
     worker.engine._upkeep.tick(time.monotonic())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
-from merlin.execution.wire import Channel, received
+from merlin.execution.wire import MessageChannel, received
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred
 
 ranges = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3).map(tuple)
@@ -55,16 +55,16 @@ def test_a_result_without_sense_is_an_error() -> None:
 
 
 def test_messages_arrive_whole_and_the_end_is_noticed() -> None:
-    a, b = (Channel(s) for s in socket.socketpair())
-    assert not b.has_news()
+    a, b = (MessageChannel(s) for s in socket.socketpair())
+    assert not b.has_input()
     a.sock.sendall(b'{"op": "one"}\n{"op": ')
     assert b.receive() == [{"op": "one"}]
     assert b.receive() == []
     a.sock.sendall(b'"two"}\n')
-    assert b.has_news()
+    assert b.has_input()
     assert b.receive(wait=True) == [{"op": "two"}]
     a.close()
-    assert b.has_news()
+    assert b.has_input()
     assert b.receive(wait=True) == [] and b.is_closed
     b.send({"op": "late"})
     b.close()

@@ -12,8 +12,8 @@ from merlin.config.model import Config
 from merlin.errors import UsageError
 from merlin.execution.distributed.launch import (
     Launch,
-    Selection,
     SpecWorker,
+    WorkerSelection,
     launch_line,
     num_allocated_nodes,
     plain_queue,
@@ -43,12 +43,12 @@ def document(tmp_path: Path, workers: str, *, overlap: str = "false", batch: str
     return load_spec(path).document
 
 
-def select(tmp_path: Path, workers: str, **how) -> Selection:
+def select(tmp_path: Path, workers: str, **how) -> WorkerSelection:
     made = document(tmp_path, workers, **{k: how.pop(k) for k in ("overlap", "batch") if k in how})
     return select_workers(made, queues_by_step(made), **{"host": "node7.lab", **how})
 
 
-def names(selection: Selection) -> dict[str, tuple[str, ...]]:
+def names(selection: WorkerSelection) -> dict[str, tuple[str, ...]]:
     return {worker.name: worker.queues for worker in selection.start}
 
 

@@ -80,7 +80,7 @@ def verify(
 
             report, done = repair(folder, report, workspace=workspace, verify=check, workers=num_workers)
             document = {**report.to_json(), "damage_before": document["damage"], "repair": done.to_json()}
-            if not as_json and done.is_something:
+            if not as_json and done.has_changes:
                 show_repair(report, done)
             code = max(code, int(len(done.failed) > 0), EXIT_INTERRUPTED * done.was_interrupted)
         documents.append(document)
