@@ -150,12 +150,30 @@ def best_checkpoint(directory: Path) -> Path | None:
 
 
 def read_checkpoint(path: Path, like: State | None = None) -> State:
-    """Read and check a checkpoint; `like` as `read_sharded`. Raises CheckpointError if it is damaged or not there."""
-    if path.suffix != _FILE:
-        return read_sharded(path, FORMAT, VERSION, like)
-    state = read_state(path)
-    require_format(path, state, FORMAT, 1)
-    return state
+    """Read and check a checkpoint; `like` as `read_sharded`. Raises CheckpointError if it is damaged or not there.
+
+    A trainer that still trains may replace it meanwhile, or let a link lead elsewhere: then the new one is read.
+    """
+    if path.suffix == _FILE:
+        state = read_state(path)
+        require_format(path, state, FORMAT, 1)
+        return state
+    while True:
+        place, identity = path.resolve(), _identity(path)
+        try:
+            return read_sharded(place, FORMAT, VERSION, like)
+        except CheckpointError:
+            if _identity(path) == identity:
+                raise
+
+
+def _identity(path: Path) -> tuple[str, int, int] | None:
+    """What changes when another directory gets this name; None if there is none."""
+    try:
+        status = path.stat()
+        return str(path.resolve()), status.st_ino, status.st_ctime_ns
+    except OSError:
+        return None
 
 
 def _step_of(path: Path) -> int:

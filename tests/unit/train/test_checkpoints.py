@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import resource
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -136,6 +137,33 @@ def test_a_state_that_two_ranks_wrote_is_read_by_any_number_of_them(tmp_path) ->
     run_on_ranks(3, read_distributed, tmp_path)
     state = read_sharded(tmp_path, "test", 1)
     assert torch.equal(state["model"]["split"], torch.arange(21.0).reshape(7, 3))
+
+
+def test_the_best_checkpoint_can_be_read_while_its_trainer_goes_on(tmp_path) -> None:
+    over = threading.Event()
+
+    def go_on() -> None:
+        checkpoints, step = Checkpoints(tmp_path, keep=1), 0
+        while not over.is_set():
+            step = step % 7 + 1
+            state = {"number": step, "weights": torch.full((50_000,), float(step))}
+            assert checkpoints.save(state, step, best=True)
+
+    save(tmp_path, number=0, weights=torch.zeros(50_000))
+    Checkpoints(tmp_path, keep=1).mark_best(7)
+    trainer = threading.Thread(target=go_on)
+    trainer.start()
+    try:
+        numbers = set()
+        while len(numbers) < 20:
+            path = best_checkpoint(tmp_path)
+            assert path is not None
+            state = read_checkpoint(path)
+            assert (state["weights"] == state["number"]).all()
+            numbers.add((state["number"], len(numbers)))
+    finally:
+        over.set()
+        trainer.join()
 
 
 def as_version_1(directory: Path) -> None:
