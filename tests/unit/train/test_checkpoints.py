@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import resource
 import threading
@@ -16,6 +15,7 @@ from surrogate_data import make_surrogate_data
 from train_run import StopAt, prepare_run, state_digest, train_run
 
 from merlin.errors import CheckpointError
+from merlin.shards.format.digest import digest_bytes
 from merlin.train.checkpoint import Checkpoints, best_checkpoint, read_checkpoint
 from merlin.train.parallel.mesh import Ranks
 from merlin.train.sharded_state import read_sharded, write_sharded
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_a_program_is_refused_and_not_run(tmp_path) -> None
     torch.save(Bomb(tmp_path / "called"), made)
     head = read_state(directory / "state.pt")
     (directory / "__0_0.distcp").write_bytes(made.getvalue())
-    digest = hashlib.sha256(made.getvalue()).hexdigest()
+    digest = digest_bytes(made.getvalue())
     parts = [(*part[:-2], 0, len(made.getvalue())) for part in head["parts"]]
     write_state(directory / "state.pt", {**head, "files": {"__0_0.distcp": digest}, "parts": parts})
     with pytest.raises(CheckpointError, match="nothing of it was run"):
