@@ -1,6 +1,6 @@
-"""A run's decisions and their record: the scheduler with its eyes and hands on the ledger.
+"""Connects the scheduler of a run with the ledger: it reads outcomes and records decisions.
 
-Executors own processes or messages and call this; nothing here starts a process.
+The executors, which own processes or messages, call this module. It starts no process itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
-MEMORY = "memory"  # the event with what outcomes do not tell
+MEMORY = "memory"  # the event with the scheduler's state that outcomes do not contain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class RunOptions:
     again: Mapping[str, list[tuple[int, int]]] | None = None
     only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
     max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
-    grace_s: float = 5.0  # for workers to end when told to stop; then they are killed
+    grace_s: float = 5.0  # for workers to end after a stop; then they are killed
 
 
 def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
-    """What a scheduler knows beyond outcomes, as the ledger keeps it: one event, or none."""
+    """The state of a scheduler that outcomes do not contain, as at most one event of the ledger."""
     data: dict[str, list[Any]] = {"deferred": [], "deaths": []}
     for memory in memories:
         if isinstance(memory, Death):
@@ -55,7 +55,7 @@ def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
 
 
 def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
-    """What the schedulers of one run have written down, in order."""
+    """The state that the schedulers of one run have recorded, in order."""
     out: list[Deferral | Death] = []
     for event in found.events(session):
         if event.kind == MEMORY:
@@ -68,13 +68,13 @@ def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
 
 
 def next_attempt(found: Replay, session: str) -> int:
-    """An attempt that outranks what the run has recorded of tasks that have not ended."""
+    """An attempt number greater than those of the run's interrupted tasks."""
     headers = (e.header for e in found.entries() if e.writer.session == session)
     return 1 + max((h.attempt for h in headers if h.counts[Outcome.INTERRUPTED]), default=0)
 
 
 def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRecord]:
-    """Records that make tasks missing again; to be appended together."""
+    """Records that make tasks missing again. Append them together."""
     return [
         RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="to be run again", attempt=0)
         for id, ranges in reopened.items()
@@ -83,7 +83,7 @@ def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRe
 
 
 def append_records(workspace: Workspace, session: str, *records: Record) -> None:
-    """Append records of a run that no conductor leads; all or none."""
+    """Append all or none of these records, for a run without a conductor."""
     study_id = workspace.plan.study_id
     with LedgerWriter(workspace.ledger_dir, CONTROLLER, session=session, study_id=study_id) as ledger:
         ledger.append(*records)
@@ -98,13 +98,13 @@ def _with_max_failures(plan: Plan, max_failures: float) -> Plan:
 
 
 class Conductor:
-    """One run of a study: reads the ledger at the start and after losses, writes what no worker writes.
+    """One run of a study. It reads the ledger at the start and after losses, and writes the run's own records.
 
-    `session` is to be given to the ledger writers of all workers of this run.
+    The ledger writers of all workers of this run need its `session`.
     """
 
     def __init__(self, workspace: Workspace, session: str = "") -> None:
-        """Begin a run, or with `session` go on with one."""
+        """Begin a run, or with `session` continue one."""
         self._workspace = workspace
         self.session = session or next_session(workspace.ledger_dir, time.time())
         self._ledger = LedgerWriter(
@@ -112,13 +112,13 @@ class Conductor:
             CONTROLLER,
             session=self.session,
             study_id=workspace.plan.study_id,
-            sync=bool(session),  # here skips follow from other outcomes; elsewhere they shall be seen soon
+            sync=bool(session),  # only other machines must see these records soon
         )
         self._unwritten: list[Record] = []
         self._replay: Replay | None = None
 
     def open(self, options: RunOptions, num_workers: int) -> None:
-        """Read the ledger and decide what is to do."""
+        """Read the ledger and decide what must run."""
         plan, found = self._workspace.plan, self.read()
         if options.redo_failed:
             self._reset(reopen_failed(plan, found.outcomes, options.steps))
@@ -144,18 +144,18 @@ class Conductor:
         return self._replay
 
     def done(self, chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
-        """What the ledger holds of the chunk's tasks: (lo, hi, outcome)."""
+        """Read the ledger, and return its outcomes of the chunk's tasks as (lo, hi, outcome)."""
         self.read()
         return self.known(chunk)
 
     def known(self, chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
-        """`done`, as the ledger was when it was read last."""
+        """The same as `done`, without reading the ledger again."""
         assert self._replay is not None
         runs = self._replay.outcomes_of(chunk.instance).runs(chunk.lo, chunk.hi)
         return tuple(run for run in runs if run[2] != NO_OUTCOME)
 
     def lost(self, chunk: Chunk, now: float, *, crash: str = "") -> None:
-        """The chunk's worker is gone; `crash` says how it died, "" that we ended it ourselves."""
+        """Handle the loss of the chunk's worker. `crash` says how it died; it is "" if we ended it ourselves."""
         done = self.done(chunk)
         if crash:
             held = self.scheduler.lost(chunk, done, signal=crash)
@@ -169,27 +169,27 @@ class Conductor:
         self.flush()
 
     def _require_held(self, chunk: Chunk, held: bool) -> None:
-        """Here nobody takes a lease away, so one that is not held is a bug."""
+        """Raise ExecutionError if the lease was not held. Nobody else takes leases here, so that is a bug."""
         if not held:
             story = self.scheduler.story(chunk.instance, chunk.lo)
             raise ExecutionError(f"a chunk ended that does not run: {chunk}; {story}")
 
     def event(self, kind: str, **data: Any) -> None:
-        """Write down something that happened to the run."""
+        """Record an event of the run."""
         self.note(kind, **data)
         self._write()
 
     def note(self, kind: str, **data: Any) -> None:
-        """An event that is written with the next ones."""
+        """Add an event that is written with the next records."""
         self._unwritten.append(EventRecord(kind=kind, data=data))
 
     def flush(self) -> None:
-        """Write what the scheduler has decided. What cannot be written is kept for the next time."""
+        """Write the scheduler's decisions. Records that cannot be written are kept for the next call."""
         self.has_unwritten()
         self._write()
 
     def has_unwritten(self) -> bool:
-        """Whether `flush` would write anything."""
+        """Return whether there are records to write."""
         self._unwritten += [
             RangeRecord(
                 instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt

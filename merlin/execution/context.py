@@ -1,4 +1,4 @@
-"""What a function step is told beside its inputs."""
+"""The context that a step's function gets in addition to its inputs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from merlin.plan.plan import Scalar
 class FunctionContext:
     """The second argument of a step's function.
 
-    `seed` is the study's and the same in every call. Random numbers that do not depend on how samples are
-    cut into chunks, or on which call comes again after a crash, come from `generators`.
+    `seed` is the study's seed, the same in every call. Use `generators` for random numbers that do not depend on the
+    division into chunks, or on calls that are repeated after a crash.
     """
 
     sample_ids: NDArray[np.int64]  # (n,) of the samples in this call

@@ -28,11 +28,11 @@ MAX_FAILED_STARTS = 3  # workers in a row that die before they are ready
 
 
 def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) -> RunSummary:
-    """Run what the ledger does not hold yet, to the end or to the first stop.
+    """Run all tasks that the ledger does not have yet, to the end or to the first stop.
 
     Raises:
         WorkspaceError: another run holds the workspace.
-        LedgerError, ExecutionError: the run itself broke; what has ended is in the ledger.
+        LedgerError, ExecutionError: the run itself failed; the outcomes so far are in the ledger.
     """
     began = time.monotonic()
     with lock(workspace):
@@ -46,11 +46,11 @@ def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) 
 
 
 class _Interrupts:
-    """Counts SIGINT, SIGTERM and SIGHUP, and wakes the loop by its socket."""
+    """Counts SIGINT, SIGTERM and SIGHUP, and wakes the event loop through a socket."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.is_hung_up = False  # the terminal is gone, and nobody is left to write to
+        self.is_hung_up = False  # the terminal is closed, so nothing can be shown any more
         self.wake, self.inner = socket.socketpair()
         self.wake.setblocking(False)
         self.inner.setblocking(False)
@@ -64,7 +64,7 @@ class _Interrupts:
 def _signals() -> Iterator[_Interrupts]:
     """Take over SIGINT, SIGTERM and SIGHUP for the run, if this is the main thread."""
     interrupts = _Interrupts()
-    # a background job of a script ignores SIGINT, and one under nohup SIGHUP; they shall go on doing so
+    # a background job of a script ignores SIGINT, and one under nohup SIGHUP; both must stay ignored
     ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     numbers = [n for n in ours if signal.getsignal(n) != signal.SIG_IGN]
     try:
@@ -106,8 +106,8 @@ class _Run:
         self._workers: list[WorkerProcess] = []
         self._num_started = 0
         self._num_failed_starts = 0
-        self._num_interrupts = 0  # acted upon
-        self._is_stopping = False  # and has said so
+        self._num_interrupts = 0  # handled so far
+        self._is_stopping = False  # the stop was announced
         self._has_noted_stop_workers = False
         self._kill_at: float | None = None
         self._next_progress = 0.0
@@ -135,7 +135,7 @@ class _Run:
         return self._finish()
 
     def _step(self) -> None:
-        """Hand out, wait, take in."""
+        """Hand out chunks, wait, and handle what has arrived."""
         self._handle_interrupts()
         self._hand_out()
         for key, _ in self._selector.select(self._timeout()):
@@ -152,7 +152,7 @@ class _Run:
             self._is_changed, self._next_progress = False, now + PROGRESS_S
 
     def _is_over(self) -> bool:
-        """Nothing runs, and nothing will."""
+        """Return whether nothing runs and nothing more will."""
         scheduler = self._scheduler
         return not scheduler.num_running and bool(scheduler.is_complete or scheduler.stop_reason)
 
@@ -166,7 +166,7 @@ class _Run:
     # -------------------------------------------------------------- hand out
 
     def _hand_out(self) -> None:
-        """Give every idle worker a chunk, or leave when there will be none."""
+        """Give every idle worker a chunk, or end it when there will be no more."""
         idle = [w for w in self._workers if w.chunk is None and not w.is_leaving]
         if self._is_over():
             for worker in idle:
@@ -185,7 +185,7 @@ class _Run:
         self._require_progress()
 
     def _require_progress(self) -> None:
-        """A study that neither runs nor ends is a bug; say so instead of waiting for ever."""
+        """Raise ExecutionError if the study neither runs nor ends. That is a bug, and would wait forever."""
         scheduler = self._scheduler
         if not (scheduler.num_running or self._is_over() or scheduler.next_wakeup() is not None):
             raise ExecutionError(f"nothing can run, and tasks are missing: {scheduler.counts()}")
@@ -205,7 +205,7 @@ class _Run:
         self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
         return worker
 
-    # --------------------------------------------------------------- take in
+    # -------------------------------------------------------------- messages
 
     def _receive(self, worker: WorkerProcess, *, is_dead: bool) -> None:
         for message in worker.channel.receive():
@@ -230,13 +230,13 @@ class _Run:
                 if result.stop == "stop_workers":
                     self._note_stop_workers(chunk)
                 self._announce_stop()
-            case "error":  # of its surroundings: the disk is full, the plan is unreadable
+            case "error":  # no task's fault: the disk is full, the plan is unreadable
                 self._stop(message["message"])
             case "crash":
                 worker.crash = message["message"]
 
     def _on_worker_death(self, worker: WorkerProcess) -> None:
-        """The process has ended: take over its chunk, end its leftovers, count its start."""
+        """Handle the end of a process: its chunk, its remaining processes and a failed start."""
         self._is_changed = True
         if worker.channel in self._selector.get_map():
             self._selector.unregister(worker.channel)
@@ -273,7 +273,7 @@ class _Run:
     # -------------------------------------------------------------- stopping
 
     def _handle_interrupts(self) -> None:
-        """The first signal stops cleanly, the second kills."""
+        """Stop cleanly at the first signal, and kill the workers at the second."""
         while self._num_interrupts < self._interrupts.count:
             self._num_interrupts += 1
             if self._interrupts.is_hung_up:
@@ -288,7 +288,7 @@ class _Run:
         self._announce_stop()
 
     def _note_stop_workers(self, chunk: Chunk) -> None:
-        """Say once that a task asked the workers to stop. These are the run's own, and end with it."""
+        """Report once that a task asked the workers to stop. Workers of this run end with the run anyway."""
         if not self._has_noted_stop_workers:
             self._has_noted_stop_workers = True
             self._observer.note(
@@ -297,7 +297,7 @@ class _Run:
             )
 
     def _announce_stop(self) -> None:
-        """If the scheduler has just stopped the study, say so and tell the workers."""
+        """If the scheduler has just stopped the study, report it and stop the workers."""
         scheduler = self._scheduler
         if scheduler.stop_reason and not self._is_stopping:
             self._is_stopping = True
@@ -340,7 +340,7 @@ class _Run:
         )
 
     def close(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """End every process, whatever happened."""
         for worker in self._workers:
             worker.kill()
             worker.process.wait()

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: the live display, a log, a test."""
+"""The events that a run reports to an observer: the live display, a log, a test."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Observer(Protocol):
     """Receives events in the order started, (progress | note)*, finished; never called concurrently."""
 
     def started(self, plan: Plan, progress: Progress) -> None:
-        """The ledger has been read; `progress` holds what earlier runs have done."""
+        """The ledger has been read; `progress` shows the results of earlier runs."""
 
     def progress(self, progress: Progress) -> None:
         """A few times per second while something changes."""
@@ -55,7 +55,7 @@ class Observer(Protocol):
 
 
 class SilentObserver:
-    """Watches nothing."""
+    """Ignores every event."""
 
     def started(self, plan: Plan, progress: Progress) -> None:
         pass

@@ -1,6 +1,6 @@
-"""Worker processes that begin as copies of the command, which has loaded what they need.
+"""Worker processes that begin as copies of the command, which has already loaded the modules that they need.
 
-To start Python anew and to import the same modules once more takes a tenth of a second of a core for each worker.
+A new Python process that imports the same modules costs a tenth of a second of a core per worker.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _NOT_TO_BE_COPIED = ("h5py", "mpi4py", "torch")  # libraries whose state does no
 
 
 def can_fork() -> bool:
-    """Whether a copy of this process would be sound: one with more threads may hold the locks of those it lacks.
+    """Return whether a copy of this process is safe. A copy of a process with more threads may find locks held forever.
 
-    The threads of NumPy's BLAS do not count: the library ends them before a fork, and starts others when it needs them.
+    The threads of NumPy's BLAS do not matter: the library ends them before a fork, and starts others when needed.
     """
     return threading.active_count() == 1 and not any(name in sys.modules for name in _NOT_TO_BE_COPIED)
 
 
 class ForkedProcess:
-    """A copy of this process that leads a session and runs `main`; its owner uses it as a `subprocess.Popen`."""
+    """A copy of this process that leads a session and runs `main`. It can be used as a `subprocess.Popen`."""
 
     def __init__(self, main: Callable[[], int], *, log: int, keep: int) -> None:
-        """Start it with its output in the descriptor `log`, and without this process's others but `keep`.
+        """Start it with its output in the descriptor `log`. Of all other descriptors only `keep` stays open.
 
-        Raises OSError if the machine cannot.
+        Raises OSError if the machine cannot start it.
         """
         self.returncode: int | None = None
         begun, begin = os.pipe()
@@ -76,7 +76,7 @@ class ForkedProcess:
 
 
 def _run_copy(main: Callable[[], int], log: int, keep: int) -> None:
-    """What a new process would be is made of the copy, which never returns into the code of the original."""
+    """Bring the copy into the state of a new process, and run `main`. Never returns."""
     code = 1
     try:
         os.setsid()

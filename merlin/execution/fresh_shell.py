@@ -1,4 +1,4 @@
-"""A new shell process for every task: the default meaning of a step, in the plainest way."""
+"""Run every task in a new shell process. This defines what a step means."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FreshShell:
         except OSError as error:
             return self._not_started(task, error, started)
         cause = "" if self._ends(process) else self._kill(process)
-        # as long as nobody has waited for it, no other group can have its number
+        # until the process is reaped, no other group can get its number
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         if ended.si_code != os.CLD_EXITED or not may_leave_processes(ended.si_status):
@@ -84,7 +84,7 @@ class FreshShell:
             )
 
     def _ends(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for the shell; false if it has to be killed."""
+        """Wait for the shell. Returns False if it must be killed."""
         fd = os.pidfd_open(process.pid)
         try:
             return self._waiter.wait(fd, self._timeout_s)
@@ -92,7 +92,7 @@ class FreshShell:
             os.close(fd)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> str:
-        """Kill the task's group; the cause if it was its time that is over."""
+        """Kill the task's group. Returns the cause if the reason is a timeout, else ""."""
         self._was_stopped = self._waiter.stopped
         kill_group(process.pid)
         return "" if self._was_stopped or self._timeout_s is None else timeout_cause(self._timeout_s)

@@ -39,7 +39,7 @@ class FunctionRunner:
 
     def __init__(self, workspace: Workspace, worker: str) -> None:
         self._workspace, self._worker = workspace, worker
-        self._functions: dict[str, Function | BaseException] = {}  # or why it cannot be called at all
+        self._functions: dict[str, Function | BaseException] = {}  # or the error of its import
         self._logs: dict[str, TextIO] = {}  # instance id -> its log
 
     def run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, waiter: Waiter) -> None:
@@ -73,7 +73,7 @@ class FunctionRunner:
 
     @contextmanager
     def _captured(self, instance: StepInstance) -> Iterator[None]:
-        """Send what the function prints, in Python or below, to ``<instance>/logs/<worker>.out``."""
+        """Send the output of the function, from Python or from native code, to ``<instance>/logs/<worker>.out``."""
         log = self._log(instance)
         _flush_streams()
         saved = os.dup(1), os.dup(2)
@@ -93,13 +93,13 @@ class FunctionRunner:
         if instance.id not in self._logs:
             folder = self._workspace.instance_dir(instance) / LOGS
             folder.mkdir(parents=True, exist_ok=True)
-            # by lines, so that it mixes in order with what is printed below Python
+            # line buffering keeps the order relative to the output of native code
             self._logs[instance.id] = open(folder / f"{self._worker}.out", "a", buffering=1)  # noqa: SIM115
         return self._logs[instance.id]
 
 
 class _Call:
-    """Makes the two arguments of a call."""
+    """Prepares the two arguments of a call and checks its result."""
 
     def __init__(self, workspace: Workspace, instance: StepInstance, chunk: Chunk) -> None:
         self.chunk = chunk
@@ -112,7 +112,7 @@ class _Call:
             self._ragged = ragged_outputs(workspace, instance)
 
     def checked(self, result: object, n: int) -> Outputs:
-        """The function's result as arrays with n rows; of ragged outputs, with a row's items as an object.
+        """The function's result as arrays with n rows. In a ragged output each row is an object, its items.
 
         Raises _BadResult.
         """
@@ -136,7 +136,7 @@ class _Call:
         return arrays
 
     def arguments(self, ids: Ids) -> tuple[Inputs, FunctionContext]:
-        """Inputs are copies, so that a call that writes into them cannot spoil the next one."""
+        """The inputs and the context of a call. Inputs are copies, so a call that writes into them does no harm."""
         index = ids - self.chunk.lo
         inputs: Inputs = {label: column[index] for label, column in self._columns.items()}
         instance, plan = self._instance, self._workspace.plan
@@ -157,7 +157,7 @@ class _Call:
 
 
 def _run_together(function: Function, call: _Call, ids: Ids, journal: ChunkJournal) -> bool:
-    """One call for all samples; false if it did not work and is to be tried sample by sample."""
+    """Make one call for all samples. Returns False if it failed and the samples must be tried one by one."""
     started, clock = time.time(), time.perf_counter()
     try:
         outputs = call.checked(function(*call.arguments(ids)), len(ids))
@@ -171,10 +171,10 @@ def _run_together(function: Function, call: _Call, ids: Ids, journal: ChunkJourn
 
 
 def _run_one_by_one(function: Function, call: _Call, ids: Ids, journal: ChunkJournal, waiter: Waiter) -> None:
-    """One call per sample, so that a bad sample costs one sample.
+    """Make one call per sample, so that only bad samples fail.
 
-    In a chunk that has killed a worker before, each sample is committed by itself, so that the next crash
-    costs only its own sample.
+    In a chunk that has killed a worker before, each sample is committed alone, so that the next crash loses only its
+    own sample.
     """
     chunk, kept = call.chunk, _SampleOutputs(call.chunk)
     for i in ids:
@@ -197,7 +197,7 @@ def _run_one_by_one(function: Function, call: _Call, ids: Ids, journal: ChunkJou
 
 
 class _SampleOutputs:
-    """The outputs of single samples, put together to one row per task of the chunk."""
+    """The outputs of single samples, as arrays with one row per task of the chunk."""
 
     def __init__(self, chunk: Chunk) -> None:
         self._lo, self._num = chunk.lo, chunk.hi - chunk.lo
@@ -205,7 +205,7 @@ class _SampleOutputs:
         self._is_empty = True
 
     def add(self, task: int, result: Outputs) -> None:
-        """Keep a sample's result, which must look like those before."""
+        """Keep a sample's result. Names and shapes must be those of the samples before."""
         if self._is_empty:
             self.outputs = {
                 name: np.zeros((self._num, *value.shape[1:]), value.dtype) for name, value in result.items()
@@ -248,7 +248,7 @@ def _rows_of_chunk(outputs: Outputs, ids: Ids, chunk: Chunk) -> Outputs:
 
 
 def import_function(name: str, spec_root: str) -> Function:
-    """Import "module:callable", from beside the spec before anywhere else."""
+    """Import "module:callable". The directory of the spec comes first in the search path."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise ValueError(f"write it as module:callable, not {name!r}")
@@ -271,7 +271,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """ "ValueError: negative pressure", with what the function returned in plain words."""
+    """The type and text of an error, as in "ValueError: negative pressure"."""
     text = _one_line(error)
     if isinstance(error, _BadResult):
         return f"bad result: {text}"

@@ -1,4 +1,4 @@
-"""What has happened to a chunk's tasks, on its way into the ledger."""
+"""Collects the outcomes of a chunk's tasks and commits them to the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from merlin.workspace.directory import Workspace
 
 FLUSH_S = 1.0  # a kill loses at most this much finished work,
 FLUSH_TASKS = 5000  # or this many tasks
-PERMISSION_S = 1.0  # how long the leave to commit counts; less than any lease
+PERMISSION_S = 1.0  # how long the permission to commit is valid; less than any lease
 
 Outputs = dict[str, NDArray[Any]]
 ProgressCallback = Callable[[int, int], None]
@@ -28,7 +28,7 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class EndedTask:
-    """How a task has ended that is not in the ledger yet."""
+    """The end of a task that is not in the ledger yet."""
 
     started: float  # epoch seconds
     seconds: float
@@ -36,10 +36,10 @@ class EndedTask:
 
 
 class ChunkJournal:
-    """Gathers the ends of one chunk's tasks and commits them to the ledger in slices.
+    """Collects the outcomes of one chunk's tasks and commits them to the ledger in slices.
 
-    Outputs are collected before a slice is committed, so a task that the ledger calls ok has its outputs
-    safe. Tasks may end in any order; each is committed once.
+    Outputs are collected before a slice is committed, so the outputs of a task that is ok in the ledger are safe. Tasks
+    may end in any order; each is committed once.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ChunkJournal:
         self._note = ""
 
     def end(self, task: int, outcome: Outcome, *, started: float, seconds: float, code: int = 0) -> None:
-        """One task has ended."""
+        """Note that a task has ended."""
         i = task - self._chunk.lo
         self.outcomes[i] = outcome
         self._seconds[i] = seconds
@@ -85,7 +85,7 @@ class ChunkJournal:
     def end_all(
         self, ok: NDArray[np.bool_], tasks: NDArray[np.int64], *, started: float, seconds: float
     ) -> None:
-        """Many tasks have ended in one call; `ok` has an entry per entry of `tasks`."""
+        """Note that tasks have ended together in one call. `ok` has one entry per entry of `tasks`."""
         index = tasks[ok] - self._chunk.lo
         self.outcomes[index] = Outcome.OK
         self._seconds[index] = seconds / max(1, len(tasks))
@@ -94,7 +94,7 @@ class ChunkJournal:
             self._extend_slice(int(index[0]), int(index[-1]) + 1)
 
     def defer(self, task: int, *, use_restart: bool) -> None:
-        """The task wants to be run again."""
+        """Note that the task asks to run again."""
         self._deferred_tasks.setdefault(use_restart, []).append(task)
 
     def flush_if_due(self) -> None:
@@ -103,7 +103,7 @@ class ChunkJournal:
             self.flush()
 
     def flush(self, outputs: Outputs | None = None) -> None:
-        """Collect and commit what has ended since the last time; `outputs`: a row per task of the chunk."""
+        """Collect and commit the tasks that ended since the last call. `outputs` has one row per task of the chunk."""
         lo, hi = self._pending_lo, self._pending_hi
         if hi > lo:
             asked = self._ask_permission()
@@ -117,9 +117,9 @@ class ChunkJournal:
             self._on_progress(self._ended, self._failed)
 
     def _ask_permission(self) -> float:
-        """Ask for leave to commit until the answer is no older than that; returns when it was asked for (monotonic).
+        """Ask for permission to commit, until the answer is recent enough. Returns the time of the request (monotonic).
 
-        A process that stood still after its lease was found valid may go on when another has the chunk.
+        A process may be suspended after its lease was checked, and continue when another worker has the chunk.
         """
         while True:
             asked = time.monotonic()
@@ -130,7 +130,7 @@ class ChunkJournal:
                 return asked
 
     def discard_pending(self) -> dict[int, EndedTask | None]:
-        """Forget what is not committed; the tasks that this leaves, and how those of them ended that did so ok."""
+        """Discard what is not committed. Returns the remaining tasks, with the end of each that ended ok."""
         later = {task for tasks in self._deferred_tasks.values() for task in tasks}
         lo = self._chunk.lo
         left = {
@@ -149,7 +149,7 @@ class ChunkJournal:
         return EndedTask(float(self._starts[i]), float(self._seconds[i]), int(self._codes[i]))
 
     def result(self) -> ChunkResult:
-        """Commit the rest, and report."""
+        """Commit the rest, and return the result of the chunk."""
         self.flush()
         return ChunkResult(
             chunk=self._chunk,
@@ -168,7 +168,7 @@ class ChunkJournal:
         self._num_pending += hi - lo
 
     def _collect(self, lo: int, hi: int, outputs: Outputs | None) -> None:
-        """Hand the outputs of ok tasks to the data sets; a task with a bad output has failed."""
+        """Give the outputs of ok tasks to the data sets. A task with a bad output fails."""
         instance = self._instance
         if instance.kind not in (StepKind.CMD, StepKind.FUNCTION) or not (instance.feeds or outputs):
             return

@@ -1,4 +1,4 @@
-"""Ends what an earlier run of the same workspace left behind on this host."""
+"""Ends the processes that an earlier run of the same workspace left on this host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CLOCK_SLACK_S = 2.0  # between the clocks of the header and of the kernel
 
 
 def kill_orphans(workspace: Workspace) -> list[int]:
-    """Kill the sessions of workers whose command is gone; returns their leaders' process ids.
+    """Kill the sessions of workers whose command has ended; returns the process ids of their leaders.
 
-    To be called with the workspace locked, so that no run is alive, and before the ledger is read, so that
-    nothing is appended afterwards. Process ids are reused: a session is ours only if its leader started
-    before the segment's header was written, or, without a leader, if a member works inside the workspace.
+    Call this with the workspace locked, so that no run is alive, and before the ledger is read, so that nothing is
+    appended afterwards. The system reuses process ids. A session is ours only if its leader started before the
+    segment's header was written, or, without a leader, if a member works inside the workspace.
     """
     host = socket.gethostname()
     writers = [w for _, header in segments(workspace.ledger_dir) for w in header.writers]

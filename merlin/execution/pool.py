@@ -1,4 +1,4 @@
-"""The worker processes of the embedded executor, as the command sees them."""
+"""A worker process, as the process that started it uses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGS_DIR = "logs"  # in merlin_info
 
 
 class ProcessHandle(Protocol):
-    """What the owner of a process uses of it; a `subprocess.Popen` is one."""
+    """The part of `subprocess.Popen` that the owner of a process uses."""
 
     @property
     def pid(self) -> int: ...
@@ -49,17 +49,18 @@ class WorkerProcess:
         is_fenced: bool = False,
         may_fork: bool = False,
     ) -> None:
-        """Start it; if fenced, it asks before each commit. Raises ExecutionError if the machine cannot.
+        """Start the process. Raises ExecutionError if the machine cannot start it.
 
-        With `may_fork` it is a copy of this process where that is sound; `num_threads` has no meaning then.
+        With `is_fenced` it asks before each commit. With `may_fork` it is a copy of this process if a copy is safe;
+        `num_threads` has no effect then.
         """
         self.name = name
-        self.is_ready = False  # it has said so
-        self.is_leaving = False  # it has been told to exit
+        self.is_ready = False  # it has sent "ready"
+        self.is_leaving = False  # it was asked to exit, or killed
         self.chunk: Chunk | None = None
-        self.ended = 0  # tasks of the chunk that have ended, and failed, as far as it has told
+        self.ended = 0  # tasks of the chunk that have ended, and that have failed, by its last report
         self.failed = 0
-        self.crash = ""  # what it said before it died
+        self.crash = ""  # the error that it reported before it died
         self.log = workspace.info / LOGS_DIR / f"{name}.err"
         try:
             ours, theirs = socket.socketpair()
@@ -96,22 +97,22 @@ class WorkerProcess:
         self.channel.send({"op": "run", "chunk": to_plain(chunk)})
 
     def leave(self, *, now: bool) -> None:
-        """Tell it to exit; `now`: interrupt what it runs."""
+        """Ask it to exit; with `now` it interrupts its chunk."""
         self.is_leaving = True
         self.channel.send({"op": "stop" if now else "exit"})
 
     def kill(self) -> None:
-        """SIGKILL it and everything in its session."""
+        """Kill the process and everything in its session."""
         self.is_leaving = True
         kill_session(self.process.pid)
 
     def describe_exit(self) -> str:
-        """After the process has ended: "SIGSEGV", "exit code 1", or its last words."""
+        """How the process ended: "SIGSEGV", "exit code 1", or the error that it reported. Waits for its end."""
         code = self.process.wait()
         return signal_name(-code) if code < 0 else self.crash or f"exit code {code}"
 
     def log_tail(self) -> str:
-        """The end of what it wrote to stderr."""
+        """The end of its output to stderr."""
         return read_tail(str(self.log), self._log_start).strip()
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class WorkerProcess:
 
 
 def _start(argv: list[str], fd: int, log: int, *, may_fork: bool) -> ProcessHandle:
-    """Raises OSError."""
+    """Start the process as a copy or as a new Python. Raises OSError."""
     if may_fork and can_fork():
         from merlin.execution import runner, worker
 

@@ -1,4 +1,4 @@
-"""Process groups: every task leads one, and ends with all of it."""
+"""Process groups. Every task leads one, and the whole group ends with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KILL_WAIT_S = 5.0
 
 
 def kill_group(group: int) -> None:
-    """SIGTERM to a process group, SIGKILL to what is left after the grace; returns when none is left."""
+    """Send SIGTERM to a process group, then SIGKILL after the grace period; returns when all have ended."""
     if group <= 1:
         raise ValueError(f"{group} is not the process group of a task")
     with suppress(ProcessLookupError):
@@ -27,7 +27,7 @@ def kill_group(group: int) -> None:
 
 
 def kill_group_at_once(group: int) -> None:
-    """SIGKILL to what is left of a process group, if anything is."""
+    """Send SIGKILL to the remaining processes of a group, if there are any."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 

@@ -1,8 +1,7 @@
-"""Repair a data set: run again exactly the samples whose values are lost, and rebuild the rest from what proves itself.
+"""Repair a data set: run only the samples again whose values are lost, and rebuild the rest from intact files.
 
-Running again is an ordinary run of a part of the study: the lost tasks are reset in the ledger, and with them the
-shards that hold their rows and the manifest. So a repair may be killed at any moment, and the next one, or
-`merlin restart`, finishes it.
+To run samples again is an ordinary run of a part of the study. The lost tasks, the shards that hold their rows, and the
+manifest are reset in the ledger. A repair may be killed at any moment; the next one, or `merlin restart`, finishes it.
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ _OPEN = (Outcome.INTERRUPTED, NO_OUTCOME)
 
 @dataclass(slots=True)
 class RepairResult:
-    """What a repair did; samples are ids."""
+    """The result of a repair. Samples are given by their ids."""
 
     ran_again: Array = field(default_factory=lambda: NO_ROWS)
-    # from the files that their tasks had left
+    # collected from the files of their tasks
     collected_again: Array = field(default_factory=lambda: NO_ROWS)
-    failed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, and did not end ok
-    changed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, and gave other values
+    failed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, but did not end ok
+    changed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, with other values
     repacked: set[str] = field(default_factory=set)  # shards
     rebuilt: set[str] = field(default_factory=set)  # other files
     was_interrupted: bool = False
-    digest_before: str = ""  # of the content; "" if no manifest could tell
+    digest_before: str = ""  # of the content; "" without a manifest
     digest_after: str = ""
 
     @property
     def has_changes(self) -> bool:
-        """Whether there was anything to do."""
+        """Return whether there was anything to do."""
         samples = (self.ran_again, self.collected_again, self.failed)
         return self.was_interrupted or bool(self.repacked or self.rebuilt) or any(len(s) for s in samples)
 
@@ -84,7 +83,7 @@ class RepairResult:
 
 
 class Repair:
-    """The repair of one data set in its place. `verify` checks it fully; `watch` gives an observer of a run."""
+    """The repair of one data set in place. `verify` checks it fully; `watch` gives an observer of a run."""
 
     def __init__(
         self,
@@ -96,24 +95,24 @@ class Repair:
         watch: Watch,
         workers: int | None,
     ) -> None:
-        """`study` is the workspace that the data set is in, if it is in one, and `aggregate` the id of its step."""
+        """`study` is the workspace that contains the data set, or None; `aggregate` is the id of its step."""
         self._directory, self._aggregate = directory, aggregate
         self._studies = {} if study is None else {member.member: member for member in members(study)}
         self._verify, self._watch, self._workers = verify, watch, workers
-        self._forced = NO_ROWS  # rows whose files on disk are not to be believed
+        self._forced = NO_ROWS  # rows whose files on disk cannot be trusted
         self._executed = NO_ROWS
         self._original: dict[int, tuple[str, ShardInfo | None]] = {}  # content digest and sidecar, by shard
         self.done = RepairResult()
 
     def run(self, report: VerifyReport) -> VerifyReport:
-        """Repair what a full check has found; returns the last check.
+        """Repair the problems that a full check has found; returns the last check.
 
         Raises:
             WorkspaceError: a run is under way, or there is no workspace to run samples in.
-            ShardError, ExecutionError, LedgerError: it could not be finished; a second repair goes on from there.
+            ShardError, ExecutionError, LedgerError: the repair is not complete; a second repair continues it.
         """
         with self._locked():
-            pass  # nobody uses them just now
+            pass  # no run is under way
         self.done.digest_before = report.content_digest
         if self._finish_earlier_repair() and not self.done.was_interrupted:
             report = self._verify()
@@ -143,7 +142,7 @@ class Repair:
             self._run_again(data, rows, plan)
 
     def _rebuild(self, data: DataSet, plan: RepairPlan) -> None:
-        """Everything that runs no task."""
+        """Do every repair that runs no task."""
         names = {entry.shard: entry.file for entry in data.shards}
         if plan.sidecars:
             rebuild.rebuild_sidecars(data, plan.sidecars)
@@ -161,7 +160,7 @@ class Repair:
         rebuild.remember_filtered(data, without_sidecar)
 
     def _rebuild_manifest(self) -> None:
-        """From the ledger and the sidecars; rows that nothing proves run again first."""
+        """Rebuild the manifest from the ledger and the sidecars. Rows that neither of them proves run again first."""
         self._require_workspace(None)
         self.done.rebuilt.add("manifest.json")
         again: dict[str, dict[str, Sequence[Range]]] = {}
@@ -183,7 +182,7 @@ class Repair:
             self._write_manifests()
 
     def _write_manifests(self) -> None:
-        """Again, where a study had written one."""
+        """Write the manifest again for each study that had written one."""
         for study in self._studies.values():
             instance = manifest_instance(study, study.instance(self._aggregate))
             if replay(study.ledger_dir, study.plan).outcomes[instance.id][0] == Outcome.OK:
@@ -192,7 +191,7 @@ class Repair:
     # ------------------------------------------------------------------ running
 
     def _run_again(self, data: DataSet, rows: Array, plan: RepairPlan) -> None:
-        """Reset and run the tasks of rows, and look at what came of it."""
+        """Reset and run the tasks of these rows, and check the new shards."""
         for entry in data.shards:
             if _touches(entry, rows):
                 info = None if entry.shard in plan.doubtful else _read(data, entry.shard)
@@ -208,7 +207,7 @@ class Repair:
         self._compare_shards(data, rows)
 
     def _compare_shards(self, data: DataSet, rows: Array) -> None:
-        """Compare the new shards with what the manifest said of the old ones."""
+        """Compare the new shards with the entries of the old ones in the manifest."""
         now = read_manifest(self._directory)
         changed, doubted = NO_ROWS, NO_ROWS
         for entry in now.shards:
@@ -229,7 +228,7 @@ class Repair:
         self._note("changed", data, changed)
 
     def _note_outcomes(self, now: DataSet, rows: Array, executed: Array) -> None:
-        """What became of the rows that were lost: some ran again, the others were collected from their files."""
+        """Note for the lost rows whether they ran again or were collected from their files, and which failed."""
         there = [expected_rows(now, entry.lo, entry.hi) for entry in now.shards]
         filtered = [np.arange(a, b) for f in now.filters for a, b in f.rows]
         self._note("ran_again", now, np.intersect1d(rows, executed))
@@ -241,8 +240,11 @@ class Repair:
         setattr(self.done, name, np.union1d(getattr(self.done, name), sample_ids(data, rows)))
 
     def _run_part(self, study: Workspace, tasks: Mapping[str, Sequence[Range]]) -> Array:
-        """Bring back what tasks of the aggregate's sources gave: from the files that they have left, or by running them
-        again, with what has to run before them. Then write their shards; returns the rows that ran again."""
+        """Restore the values of tasks of the aggregate's sources, and write their shards again.
+
+        The values come from the tasks' files, if these exist. Otherwise the tasks run again, after the tasks that they
+        depend on. Returns the rows that ran again.
+        """
         outcomes = replay(study.ledger_dir, study.plan).outcomes
 
         def has_files(instance: StepInstance, task: int) -> bool:
@@ -261,7 +263,7 @@ class Repair:
         again = with_upstream(study.plan, lost, has_files)
         again[self._aggregate] = list(to_ranges(np.array(sorted(shards)) - rows.shards.start))
         self._embedded(study, again, {*again, *self._aggregate_instances(study)})
-        for id in again:  # what other data sets, which are finished, got for a second time
+        for id in again:  # bundles that finished data sets got for a second time
             for target in study.instance(id).feeds:
                 if target != self._aggregate and has_manifest_outcome(study, study.instance(target)):
                     shutil.rmtree(study.path / target / bundle.DIRECTORY, ignore_errors=True)
@@ -274,7 +276,7 @@ class Repair:
         ranges: Sequence[Range],
         has_files: Callable[[StepInstance, int], bool],
     ) -> Array:
-        """Put what these tasks have left into bundles; the tasks for which that cannot be done."""
+        """Collect the files of these tasks into bundles. Returns the tasks for which that is not possible."""
         if source.kind is not StepKind.CMD:
             return np.concatenate([np.arange(lo, hi) for lo, hi in ranges])
         aggregate = study.instance(self._aggregate)
@@ -304,7 +306,7 @@ class Repair:
         return {instance.id, manifest_instance(study, instance).id, *instance.aggregate.sources}
 
     def _finish_earlier_repair(self) -> bool:
-        """Run what an earlier repair (or restart) reset and did not finish; whether there was any."""
+        """Run the tasks that an earlier repair or restart has only reset. Returns whether there were any."""
         ran = False
         for study in self._studies.values():
             ids = self._aggregate_instances(study)
@@ -312,7 +314,9 @@ class Repair:
             open_ones = {id for id in outcomes if outcomes[id].ranges(_OPEN)}
             if not open_ones & ids:
                 continue
-            for instance in reversed(study.plan.instances):  # what these wait for, task by task
+            for instance in reversed(
+                study.plan.instances
+            ):  # add the instances that these wait for, task by task
                 if instance.id in ids:
                     ids |= {e.source for e in instance.edges if e.kind == "same" and e.source in open_ones}
             self._embedded(study, None, ids)
@@ -336,7 +340,7 @@ class Repair:
             )
 
     def _locked(self) -> ExitStack:
-        """Hold all workspaces; raises WorkspaceError if one is in use."""
+        """Lock all workspaces. Raises WorkspaceError if one is in use."""
         with ExitStack() as stack:
             for study in self._studies.values():
                 stack.enter_context(lock(study))
@@ -348,7 +352,7 @@ def _touches(entry: Any, rows: Array) -> bool:
 
 
 def _read(data: DataSet, shard: int) -> ShardInfo | None:
-    """The sidecar that is on disk, if it can be read and has check values."""
+    """The sidecar on disk; None if it cannot be read or has no check values."""
     try:
         info = read_info(data.directory / info_name(shard))
     except ShardError:

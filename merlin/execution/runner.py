@@ -1,4 +1,4 @@
-"""The step runner: one chunk in, its outcomes in the ledger and a result out."""
+"""Runs a chunk of a step: writes its outcomes into the ledger and returns a result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from merlin.workspace.directory import Workspace
 _FIRST_BATCH, _LARGEST_BATCH = 8, 256
 _LONGEST_WARM_VALUE = 10_000  # characters; in quotes they become up to 16 times as many bytes
 _BATCH_S = 0.5  # of work, from which the size of the next batch follows
-_NOT_TASK_ERRORS = (MerlinError, MemoryError, ImportError)  # running its tasks one by one would not help
+_NOT_TASK_ERRORS = (MerlinError, MemoryError, ImportError)  # running the tasks one by one would not help
 
 
 class ChunkRunner:
@@ -70,9 +70,9 @@ class ChunkRunner:
     ) -> None:
         """Make the worker's one runner.
 
-        `on_progress(ended, failed)` counts tasks of the running chunk; `wake_fd` is readable when it is time to
-        look at `should_stop`; `fence` is called before outputs are collected and records committed, and raises
-        LeaseLostError if that must not happen any more.
+        `on_progress(ended, failed)` receives counts of the running chunk's tasks. `wake_fd` becomes readable when
+        `should_stop` must be called. `fence` is called before outputs are collected and records committed; it raises
+        LeaseLostError if that is not allowed any more.
         """
         self._workspace, self._worker, self._ledger = workspace, worker, ledger
         self._on_progress = on_progress
@@ -84,10 +84,10 @@ class ChunkRunner:
         self._shell: Shell | None = None
 
     def run(self, chunk: Chunk) -> ChunkResult:
-        """Run the chunk's tasks; when this returns the ledger knows their outcomes.
+        """Run the chunk's tasks. When this returns, the ledger has their outcomes.
 
-        An error of our own code that nobody foresaw fails the tasks that it comes from, and no others. Raises
-        ExecutionError if the machine is at fault (a full disk …); what has finished is in the ledger.
+        An unexpected error of our own code fails only the tasks that cause it. Raises ExecutionError for errors of the
+        machine, such as a full disk; the outcomes of finished tasks are in the ledger then.
         """
         instance = self._workspace.instance(chunk.instance)
         journal = self._journal(instance, chunk)
@@ -96,7 +96,7 @@ class ChunkRunner:
                 return self._run(instance, chunk, journal)
             except (*_NOT_TASK_ERRORS, OSError):
                 raise
-            except Exception:  # noqa: BLE001 - whatever it is, it shall not cost the worker again and again
+            except Exception:  # noqa: BLE001 - a bug must not end one worker after the other
                 traceback.print_exc()
                 return self._run_one_by_one(instance, chunk, journal)
         except OSError as error:
@@ -122,7 +122,7 @@ class ChunkRunner:
         return journal.result()
 
     def _run_one_by_one(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
-        """Run what the chunk has left, each task alone."""
+        """Run the chunk's remaining tasks, each alone."""
         left = journal.discard_pending()
         results = [journal.result()]
         for task, ended in left.items():
@@ -132,7 +132,7 @@ class ChunkRunner:
         return _merged(chunk, results)
 
     def _run_alone(self, instance: StepInstance, chunk: Chunk, ended: EndedTask | None) -> ChunkResult:
-        """Run a chunk of one task, or only commit it if it `ended` ok; it has failed if that raises the error."""
+        """Run a chunk of one task, or only commit it if it `ended` ok. The task fails if an error is raised."""
         journal = self._journal(instance, chunk, reports_progress=False)
         started, clock = time.time(), time.perf_counter()
         try:
@@ -155,7 +155,7 @@ class ChunkRunner:
             return journal.result()
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the running task."""
         self._close_shell()
         self._functions.close()
 
@@ -211,9 +211,9 @@ class ChunkRunner:
     def _record_exit(
         self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit
     ) -> None:
-        """Judge one exit and write it down."""
+        """Judge one exit and record it."""
         task = ended.task
-        # a signal that came while the work is to stop was meant for all of it
+        # a signal during a stop was meant for the whole job, not for this task
         if ended.interrupted or (ended.code < 0 and not ended.cause and self._waiter.stopped):
             unmark_finished(task.directory)
             journal.end(
@@ -227,7 +227,7 @@ class ChunkRunner:
             journal.end(task.task, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code)
             journal.flush_if_due()
             return
-        unmark_finished(task.directory)  # its script may have copied one
+        unmark_finished(task.directory)  # the script may have copied a mark
         if verdict.outcome is None:
             journal.defer(task.task, use_restart=verdict.use_restart)
         else:
@@ -276,7 +276,7 @@ class ChunkRunner:
 
 
 def _merged(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
-    """One result for the chunk from those of its parts."""
+    """Merge the results of a chunk's parts."""
     return ChunkResult(
         chunk=chunk,
         runs=tuple(sorted(run for part in parts for run in part.runs)),
@@ -288,13 +288,13 @@ def _merged(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
 
 
 class _ShellStep:
-    """What the chunks of one step instance share: its script template and how it is run."""
+    """The script template and the shell of one step instance. Its chunks share them."""
 
     def __init__(
         self, workspace: Workspace, instance: StepInstance, env: dict[str, str], *, is_restart: bool
     ) -> None:
         self.instance = instance
-        self.is_restart = is_restart  # the tasks have asked to go on where they were
+        self.is_restart = is_restart  # the tasks have asked to continue where they were
         restart = instance.restart if is_restart else None
         self.stem = instance.script_name if restart is None else f"{instance.script_name}.restart"
         command = instance.command if restart is None else restart
@@ -305,7 +305,7 @@ class _ShellStep:
         self._argv = shell_argv(instance.shell)
         self._env = env
         self._home = str(workspace.path)
-        self._checked: bool | None = None  # whether the template runs warm; known from the first script on
+        self._checked: bool | None = None  # whether the template can run warm; None before the first script
         self._is_text = self.template.uses_columns and instance.per_sample and not workspace.samples().numeric
 
     def shell(self, *, warm: bool, waiter: Waiter) -> Shell:
@@ -315,12 +315,12 @@ class _ShellStep:
         return FreshShell(self._argv, self._env, waiter, timeout_s)
 
     def prepare_retry(self, task: ShellTask) -> None:
-        """Make the directory of a task that has been tried before ready for another try."""
+        """Prepare the directory of a task for another try."""
         if not self.is_restart:
             set_aside(task.directory, self._leftovers)
 
     def task(self, script: Script, *, is_new: bool) -> ShellTask:
-        """The task of a script; `is_new` if its directory is, so that no try can have left anything."""
+        """The task of a script. With `is_new` its directory is new, so it has no leftovers of an earlier try."""
         task = ShellTask(script.task, script.directory, self.stem, script.variables)
         if is_new:
             return task
@@ -328,7 +328,7 @@ class _ShellStep:
         return replace(task, err_at=file_size(task.err)) if self.is_restart else task
 
     def can_be_warm(self, script: Script) -> bool:
-        """Whether the step may run in a warm shell, as far as its first script shows."""
+        """Return whether the step may run in a warm shell, judged by its first script."""
         if self._checked is None:
             self._checked = (
                 not self.instance.fresh_shell
@@ -341,19 +341,19 @@ class _ShellStep:
         return self._checked
 
     def is_unsafe(self, script: Script) -> bool:
-        """Whether this task's values rule out a warm shell; numbers never do."""
+        """Return whether this task's values rule out a warm shell. Numbers never do."""
         if any(len(value) > _LONGEST_WARM_VALUE for _, value in script.variables):
-            return True  # the program of a warm shell has no room for it
+            return True  # too long for the program of a warm shell
         return self._is_text and not (is_harmless(script.values) and can_run_warm(script.text))
 
     def update_batch_size(self, seconds: float) -> None:
-        """Size the next batch from how long tasks take."""
+        """Choose the size of the next batch from the time that tasks take."""
         self._task_s = seconds if self._task_s is None else 0.9 * self._task_s + 0.1 * seconds
         self.batch_size = max(1, min(int(_BATCH_S / max(self._task_s, 1e-6)), _LARGEST_BATCH))
 
 
 def _leftovers(workspace: Workspace, instance: StepInstance) -> tuple[str, ...]:
-    """What a try leaves that another one must not be credited with: what it said, and what data sets collect."""
+    """The files of a try that must not count for the next one: its output, and the files that data sets collect."""
     name = instance.script_name
     output = [f"{stem}{suffix}" for stem in (name, f"{name}.restart") for suffix in (".out", ".err")]
     aggregates = (workspace.instance(target).aggregate for target in instance.feeds)
@@ -371,8 +371,8 @@ class _Batches:
         first = next(scripts)
         self._scripts = chain([first], scripts)
         self.warm = step.can_be_warm(first)
-        self.unsafe: list[ShellTask] = []  # of a warm step: those whose own values rule it out
-        self.error: MerlinError | None = None  # preparing went wrong; what is prepared is run first
+        self.unsafe: list[ShellTask] = []  # tasks of a warm step whose values need a fresh shell
+        self.error: MerlinError | None = None  # raised after the prepared tasks have run
 
     def prepared(self) -> Iterator[list[ShellTask]]:
         while self.error is None:

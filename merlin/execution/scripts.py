@@ -1,8 +1,7 @@
 """The scripts of a step instance: its command with the tokens of one sample filled in.
 
-Everything but sample tokens is filled in by the plan. The rest is compiled once per instance into a format
-string, so that filling it costs next to nothing per task. Any `$(…)` that is not a sample token is the
-shell's.
+The plan has filled in everything except sample tokens. The command is compiled once per instance into a format
+string, so that filling it is cheap per task. Any `$(…)` that is not a sample token is left to the shell.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BLOCK = 1024  # samples read at once
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one task runs, and whether sample values in it are known not to change its syntax."""
+    """The script of one task, and the sample values in it."""
 
     task: int
     directory: str  # absolute
@@ -48,7 +47,9 @@ class ScriptTemplate:
         self._variables = [(name, column) for name, column in named if name in source]
         self._format = self._compile(source)
         slots = [self._known()[name] for name in names]
-        self._pick = itemgetter(*slots) if slots else None  # of one slot its text, which a format takes, too
+        self._pick = (
+            itemgetter(*slots) if slots else None
+        )  # one slot gives its text, which a format accepts, too
 
     def scripts(self, tasks: Sequence[int]) -> Iterator[Script]:
         """The scripts of the tasks, which are in order; contiguous ranges of them are filled together."""
@@ -99,7 +100,7 @@ class ScriptTemplate:
         return "".join([*parts, _escape(source[at:])])
 
     def _known(self) -> dict[str, int]:
-        """Names of what varies from task to task -> its slot."""
+        """The names of the tokens that vary from task to task -> their slots."""
         fixed = ["MERLIN_SAMPLE_ID", "MERLIN_SAMPLE_PATH", "MERLIN_SAMPLE_VECTOR", "WORKSPACE"]
         if not self._instance.per_sample:
             return {"WORKSPACE": 3}
@@ -107,7 +108,7 @@ class ScriptTemplate:
         return {name: slot for slot, name in enumerate([*fixed, *same, *self._labels])}
 
     def _constants(self) -> dict[str, Callable[[], str]]:
-        """Names that mean the same for every task; computed only if used, as one of them is long."""
+        """The tokens with the same value for every task. Values are computed when they are used: one is long."""
         samples = self._workspace.plan.samples
         labels = samples.labels if samples is not None else ()
         layout = self._workspace.layout

@@ -1,4 +1,4 @@
-"""Sessions of processes: every worker leads one, and its tasks cannot leave it unnoticed."""
+"""Sessions of processes. Every worker leads one, and its tasks belong to it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KILL_WAIT_S = 10.0
 
 
 def kill_session(session: int) -> None:
-    """SIGKILL every process of a session and wait until they are gone; this process goes last.
+    """Send SIGKILL to every process of a session and wait until all have ended. This process is the last.
 
-    The leader goes first, if it is another: a worker shall not take the end of its tasks for their own fault.
+    The leader is the first, unless it is this process: a worker must not record its killed tasks as failed.
     """
     deadline = time.monotonic() + KILL_WAIT_S
     while time.monotonic() < deadline:  # again, because a process may have forked in between

@@ -1,4 +1,4 @@
-"""What both ways of running a shell script agree on: the task that goes in and the exit that comes out."""
+"""The types and rules that both ways of running a shell script share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAIL_BYTES = 2048
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
-# errors that say something about the machine and nothing about the task, and what helps
+# errors of the machine and not of a task, with advice
 _MACHINE_ERRORS = {
     errno.ENOSPC: ("the disk is full", "make room"),
     errno.EDQUOT: ("the disk quota is used up", "make room"),
@@ -30,7 +30,7 @@ _MACHINE_ERRORS = {
     errno.EAGAIN: ("no more processes can be started", "allow more (ulimit -u), or use fewer workers"),
     errno.ENOMEM: ("out of memory", "use fewer workers, or a machine with more memory"),
 }
-# what a shell reports as 128 + N when the task itself or its last command died of signal N
+# signals N that a shell reports as 128 + N when the task or its last command died of them
 _DEADLY = frozenset(
     int(s)
     for s in (
@@ -43,7 +43,7 @@ _DEADLY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ShellTask:
-    """One script that lies on disk, ready to run in its directory."""
+    """A script on disk, ready to run in its directory."""
 
     task: int
     directory: str  # absolute
@@ -65,20 +65,20 @@ class ShellExit:
     """How a script ended."""
 
     task: ShellTask
-    code: int  # exit code; -N: killed by signal N, or the shell says that its last command was
+    code: int  # exit code; -N: it or its last command was killed by signal N
     started: float  # epoch seconds
     seconds: float
-    cause: str = ""  # why it failed, where the exit code does not say it: a timeout, no such shell
-    interrupted: bool = False  # killed because the work is to stop
+    cause: str = ""  # why it failed, if the exit code does not show it: a timeout, no such shell
+    interrupted: bool = False  # killed because work must stop
 
 
 def may_leave_processes(code: int) -> bool:
-    """Whether processes that a try has started may go on without it: those of a try that ended ok."""
+    """Return whether the background processes of a try may continue. They may if the try ended ok."""
     return code in (ReturnCode.SUCCESS, ReturnCode.DRY_SUCCESS, ReturnCode.STOP_WORKERS)
 
 
 class Shell(Protocol):
-    """Runs scripts one after another; stops early, without a word about the rest, when its waiter says so."""
+    """Runs scripts one after another. When its waiter says to stop, it stops and yields nothing for the rest."""
 
     def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]: ...
 
@@ -95,7 +95,7 @@ def shell_argv(shell: str) -> list[str]:
 
 
 def task_environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of every task; the variables that describe another working directory are left out."""
+    """The environment of every task, without the variables that describe another working directory."""
     left_out = ("PWD", "OLDPWD", "_")
     return {name: value for name, value in base.items() if name not in left_out} | dict(extra)
 
@@ -103,8 +103,8 @@ def task_environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[
 def signalled(code: int) -> int:
     """-N where `code` is the shell's 128 + N for a deadly signal, else the code itself.
 
-    A shell that was killed and one whose last command was killed look alike to whoever started it from a
-    shell, so both are recorded alike.
+    If a shell starts the script, it cannot distinguish a killed script from one whose last command was killed. So both
+    are recorded in the same way.
     """
     return 128 - code if code - 128 in _DEADLY else code
 
@@ -121,7 +121,7 @@ def timeout_cause(timeout_s: float) -> str:
 
 
 def machine_error(error: OSError) -> ExecutionError | None:
-    """The error to stop with if `error` is the machine's fault; None if it concerns one task."""
+    """The error to raise if `error` is a fault of the machine; None if it concerns one task."""
     if (error.errno or 0) not in _MACHINE_ERRORS:
         return None
     what, advice = _MACHINE_ERRORS[error.errno or 0]
@@ -130,7 +130,7 @@ def machine_error(error: OSError) -> ExecutionError | None:
 
 
 def full_disk(path: str) -> ExecutionError | None:
-    """The error to stop with if not a single block is left where `path` lies, for a user who is not root."""
+    """The error to raise if the file system of `path` has no free block for normal users; else None."""
     try:
         stats = os.statvfs(path)
     except OSError:
@@ -140,7 +140,7 @@ def full_disk(path: str) -> ExecutionError | None:
 
 
 def read_tail(path: str, start: int) -> str:
-    """The end of a text file, but nothing before byte `start`; "" if it cannot be read."""
+    """The end of a text file, from byte `start` on; "" if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -149,7 +149,7 @@ def read_tail(path: str, start: int) -> str:
         end = os.fstat(fd).st_size
         at = max(start if start <= end else 0, end - TAIL_BYTES)
         return os.pread(fd, TAIL_BYTES, at).decode("utf-8", "replace")
-    except OSError:  # its script has put something else there
+    except OSError:  # the script has put something other than a file there
         return ""
     finally:
         os.close(fd)

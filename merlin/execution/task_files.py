@@ -1,4 +1,4 @@
-"""The files of shell tasks: their directories, scripts, finish marks, and what earlier tries have left."""
+"""The files of shell tasks: their directories, scripts, finish marks, and leftovers of earlier tries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_directory(path: str) -> bool:
-    """Create a task's directory, with its parents if they are missing; true if it is new."""
+    """Create a task's directory and its missing parents. Returns True if it is new."""
     try:
         os.mkdir(path)  # noqa: PTH102 - Path objects are slow, and this runs once per task
     except FileExistsError:
@@ -49,20 +49,21 @@ def write_script(script: Script, stem: str) -> None:
 
 
 def is_finished(directory: str) -> bool:
-    """Whether the mark is there. That alone proves nothing, as anybody may have copied it: ask the ledger first."""
+    """Return whether the mark exists. It proves nothing, because it may be a copy: check the ledger first."""
     return os.access(f"{directory}/{FINISHED}", os.F_OK)
 
 
 def mark_finished(directory: str) -> None:
-    """Say to people, and to scripts that wait for it, that the task has ended ok.
+    """Show people, and scripts that wait for it, that the task has ended ok.
 
-    A task that has removed or protected its own directory goes without. Raises OSError for a full disk and the like.
+    A task that has removed or protected its own directory gets no mark. Raises OSError for errors of the machine, such
+    as a full disk.
     """
     path = f"{directory}/{FINISHED}"
     try:
         os.close(os.open(path, _MARK, 0o644))
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link, which its script may have copied from somewhere
+        if error.errno == errno.ELOOP:  # a symbolic link, which the script may have copied
             unmark_finished(directory)
             with suppress(OSError):
                 os.close(os.open(path, _MARK | os.O_EXCL, 0o644))
@@ -71,30 +72,30 @@ def mark_finished(directory: str) -> None:
 
 
 def unmark_finished(directory: str) -> None:
-    """Take the mark away, as far as the task's directory lets us."""
+    """Remove the mark, if the task's directory allows it."""
     with suppress(OSError):
         os.unlink(f"{directory}/{FINISHED}")  # noqa: PTH108
 
 
 def set_aside(directory: str, names: Sequence[str]) -> None:
-    """Move what an earlier try has left into `.try1`, `.try2` … inside the directory, and remove its finish mark.
+    """Move the files of an earlier try into `.try1`, `.try2` … inside the directory, and remove its finish mark.
 
-    `names` are those files, or patterns of them, whose content a later try must not be credited with. Everything else
-    stays where it is, because a simulation may go on from it. Of what lies behind a link, the link is moved.
+    `names` are the files, or patterns of files, that must not count as results of a later try. Everything else stays
+    where it is, because a simulation may continue from it. For a file behind a symbolic link, the link is moved.
     """
     unmark_finished(directory)
     found = {_up_to_link(directory, name) for pattern in names for name in _matches(directory, pattern)}
     if not found:
         return
     target = _new_directory(directory)
-    for name in sorted(found):  # a directory before what is in it
-        with suppress(FileNotFoundError):  # it was inside of something that has moved already
+    for name in sorted(found):  # a directory before its contents
+        with suppress(FileNotFoundError):  # it was inside a directory that has moved already
             os.makedirs(os.path.dirname(f"{target}/{name}"), exist_ok=True)  # noqa: PTH103, PTH120
             os.rename(f"{directory}/{name}", f"{target}/{name}")  # noqa: PTH104
 
 
 def _matches(directory: str, pattern: str) -> Iterator[str]:
-    """Names below the directory that the pattern matches."""
+    """The names below the directory that match the pattern."""
     if os.path.isabs(pattern) or ".." in pattern.split("/"):  # noqa: PTH117
         return
     if not glob.has_magic(pattern):
@@ -108,7 +109,7 @@ def _matches(directory: str, pattern: str) -> Iterator[str]:
 
 
 def _up_to_link(directory: str, name: str) -> str:
-    """The name, or the first of its parents that is a link: what is behind it may be another task's."""
+    """The name, or its first parent that is a link: the files behind a link may belong to another task."""
     parts = name.split("/")
     for num in range(1, len(parts)):
         parent = "/".join(parts[:num])

@@ -1,7 +1,7 @@
-"""Whether the functions of a study can be imported, found out in a process of their own as workers would do it.
+"""Try to import the functions of a study, as workers would do it, in a process of their own.
 
 ``python -P -B -m merlin.execution.try_import FD SPEC_ROOT NAME …`` writes one line of JSON per name to the file
-descriptor FD: the name, what is wrong with it, and a hint; both are "" if nothing is.
+descriptor FD: the name, the problem, and a hint. Both are "" if the import works.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from merlin.spec.load import Spec
 
 LIMIT_S = 20.0  # for all imports of a study together; torch alone takes seconds
-QUICK_S = 5.0  # before a run, which will find the rest
+QUICK_S = 5.0  # before a run, which reports slower problems itself
 MAX_CHARS = 500  # of a cause
 
 
@@ -35,11 +35,11 @@ class ImportProblem:
 
     message: str
     hint: str = ""
-    is_slow: bool = False  # it may well be usable; nobody waited for it
+    is_slow: bool = False  # the import took too long, so it was not checked
 
 
 def import_findings(spec: Spec, limit_s: float = LIMIT_S) -> list[Diagnostic]:
-    """What is wrong with the functions of a spec: errors, and a warning where importing one takes too long."""
+    """The problems with the functions of a spec: errors, and a warning if an import takes too long."""
     wanted = {
         index: (step.name, step.run.function)
         for index, step in enumerate(spec.document.study)
@@ -64,9 +64,9 @@ def import_findings(spec: Spec, limit_s: float = LIMIT_S) -> list[Diagnostic]:
 
 
 def import_warnings(spec: Spec, *, elsewhere: bool) -> list[Diagnostic]:
-    """What to say before a spec runs `elsewhere`, where its functions may well be found; here it cannot run.
+    """Warnings about functions that cannot be imported here, for a spec that will run `elsewhere`.
 
-    Raises SpecError.
+    Raises SpecError if the spec will run here.
     """
     found = [finding for finding in import_findings(spec, QUICK_S) if finding.severity == "error"]
     if found and not elsewhere:
@@ -75,7 +75,7 @@ def import_warnings(spec: Spec, *, elsewhere: bool) -> list[Diagnostic]:
 
 
 def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) -> dict[str, ImportProblem]:
-    """Those of the names that a worker could not import, each with the reason."""
+    """The names that a worker could not import, each with the reason."""
     names = list(dict.fromkeys(names))
     found: dict[str, ImportProblem] = {}
     end = time.monotonic() + limit_s
@@ -88,7 +88,7 @@ def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) 
                 f"importing {names[0]} takes longer than {limit_s:g} s, so it was not checked", is_slow=True
             )
             return found | {names[0]: slow}
-        if names:  # the module ended the process; the next ones are asked for in another
+        if names:  # the module ended the process; another process tries the next ones
             how = f"exit code {code}" if code is not None and code >= 0 else f"signal {-(code or 0)}"
             name, *names = names
             found[name] = ImportProblem(f"importing {name} ends the process ({how})")
@@ -98,7 +98,7 @@ def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) 
 def _run_imports(
     names: Sequence[str], spec_root: str, limit_s: float
 ) -> tuple[dict[str, ImportProblem], int | None]:
-    """The answers of a process, in the order of the names, and its exit code; None if it took too long."""
+    """The answers of a process, in the order of the names, and its exit code (None if it took too long)."""
     with tempfile.TemporaryFile() as answers:  # a pipe could fill up
         process = subprocess.Popen(
             [sys.executable, "-P", "-B", "-m", __name__, str(answers.fileno()), spec_root, *names],
@@ -119,7 +119,7 @@ def _run_imports(
 
 
 def _parsed_answers(lines: Sequence[bytes]) -> Iterator[tuple[str, ImportProblem]]:
-    """Without what a module may have written in between."""
+    """Parse the answers; skip other text that a module may have written."""
     for line in lines:
         with suppress(ValueError, TypeError):
             name, message, hint = json.loads(line)
@@ -139,7 +139,7 @@ def _main(argv: Sequence[str]) -> None:
 
 
 def _try_one(name: str, spec_root: str) -> tuple[str, str]:
-    """What is wrong, and a hint."""
+    """The problem with a function, and a hint; both are "" if its import works."""
     from merlin.execution.functions import cause_of, import_function
 
     try:
@@ -151,7 +151,7 @@ def _try_one(name: str, spec_root: str) -> tuple[str, str]:
 
 
 def _failure_place(error: BaseException) -> str:
-    """Where the user's own code failed."""
+    """The place in the user's code where the import failed."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     own = [f for f in frames if f.name != "import_function" and "importlib" not in f.filename]
     last = own[-1] if own and own[-1].filename != __file__ else None

@@ -1,4 +1,4 @@
-"""What an exit code means for a task; pure."""
+"""Decides what an exit code means for a task. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SHELLS = {126: "command cannot be executed", 127: "command not found"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a task ended (`outcome`), or how it is to be run again (`outcome` is None)."""
+    """How a task ended, or, if `outcome` is None, how it runs again."""
 
     outcome: Outcome | None
     cause: str = ""
     stop: str = ""
     use_restart: bool = False
-    code: int | None = None  # what is recorded in place of the task's own exit code
+    code: int | None = None  # recorded in place of the task's own exit code
 
 
 _OK = Verdict(Outcome.OK)
@@ -34,7 +34,7 @@ def judge(instance: StepInstance, chunk: Chunk, code: int, cause: str = "") -> V
     """The verdict on an exit code; `cause` is set if something else made the task fail, such as a timeout."""
     if code == ReturnCode.SUCCESS and not cause:
         return _OK
-    if cause:  # whatever its script made of the end: nobody chose that
+    if cause:  # the script's own exit code does not count then
         return Verdict(Outcome.FAILED, cause, code=1 if code == ReturnCode.SOFT_FAIL else None)
     if code < 0:
         return Verdict(Outcome.FAILED, f"killed by {signal_name(-code)}")
@@ -64,6 +64,6 @@ def _retry(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
             Outcome.FAILED,
             f"asked to be {what} (exit code {code}) after {chunk.retries} retries; "
             f"max_retries is {instance.max_retries}",
-            code=ReturnCode.SOFT_FAIL,  # the step has said what it wants; what comes after it runs, as upstream does it
+            code=ReturnCode.SOFT_FAIL,  # the steps after it run, as in upstream Merlin
         )
     return Verdict(None, use_restart=restart)

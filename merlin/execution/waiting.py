@@ -1,4 +1,4 @@
-"""Wait for a process without losing sight of the controller's wish to stop and of deadlines."""
+"""Wait for a process, a deadline or the controller's message to stop, whichever comes first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import select
 import time
 from collections.abc import Callable
 
-_IGNORE_WAKE_S = 0.2  # how long a wake-up that turned out not to mean "stop" is not listened to again
+_IGNORE_WAKE_S = 0.2  # for so long further wake-ups are ignored after one that did not mean "stop"
 
 
 def is_readable(fd: int, wait_s: float = 0.0) -> bool:
-    """Whether a descriptor is readable within the time. That of a process is when the process has ended."""
+    """Return whether a descriptor becomes readable in time. A pidfd does when its process has ended."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(1000 * max(0.0, wait_s)))
 
 
 class Waiter:
-    """Waits for descriptors; `stopped` turns true, and stays so, when the controller wants an end."""
+    """Waits for descriptors. `stopped` becomes true, and stays true, when the controller wants to stop."""
 
     def __init__(self, should_stop: Callable[[], bool], wake_fd: int | None) -> None:
         self._should_stop = should_stop
@@ -31,9 +31,9 @@ class Waiter:
         return self._stopped
 
     def wait(self, fd: int, timeout_s: float | None, events: int = select.POLLIN) -> bool:
-        """Wait until `fd` is readable, the time is over, or work is to stop; true if `fd` is readable.
+        """Wait until `fd` is readable, the time is over, or work must stop. Returns True if `fd` is readable.
 
-        With no `events` only the other end's going away counts.
+        With `events` 0 only the closing of the other end counts.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

@@ -1,9 +1,9 @@
-"""Which scripts a warm shell may run: those that cannot tell it from a shell of their own.
+"""Decide which scripts may run in a warm shell: those that behave as in a shell of their own.
 
 In a warm shell a script is sourced in a forked subshell. That subshell has its own working directory,
 variables, functions, traps, options, limits, file descriptors and process group, and ends at `exit` and at
-a syntax error like any shell. What follows can be told apart, so a script that so much as mentions it gets
-a fresh shell. The scan reads words, not syntax: a word inside a quoted string counts as well, which costs
+a syntax error like any shell. The features below behave differently there, so a script that mentions one of them
+gets a fresh shell. The scan reads words, not syntax. A word inside a quoted string counts as well; that costs
 speed and nothing else.
 """
 
@@ -19,7 +19,7 @@ _OLDEST_BASH = (5, 0)  # BASH_ARGV0 and EPOCHREALTIME
 
 _WORD = r"(?<![\w/.-])(?:%s)(?![\w/.-])"  # not a part of a path or an option
 
-# pattern -> how the script could tell
+# pattern -> how a script could notice the difference
 RULES: dict[str, str] = {
     # identity of the shell
     r"\$\$|\$\{\$": "$$ is the warm shell's process id in every subshell",
@@ -28,7 +28,7 @@ RULES: dict[str, str] = {
     r"\$-|\$\{-": "$- shows how the shell was started",
     r"-o\s+monitor": "the option stays set in a subshell, though its job control is off",
     r"\$_\b|\$\{_\b": "$_ starts as the path of the script",
-    r"\$(?:\(\(|\[)": "an error in arithmetic ends a sourced script, a fresh shell goes on",
+    r"\$(?:\(\(|\[)": "an error in arithmetic ends a sourced script, a fresh shell continues",
     # commands that see the sourcing or the subshell
     _WORD % r"return|caller|source|eval|times|suspend|logout|exec\s+-\w+|enable|hash|coproc|history|fc": (
         "commands that see the sourcing, or run text that this scan does not"
@@ -45,7 +45,7 @@ RULES: dict[str, str] = {
         "attributes whose errors end a sourced script; listings of the shell's variables"
     ),
     r"\bposix\b|POSIXLY_CORRECT": "posix mode changes which errors end a shell",
-    # errors that end a sourced script while a fresh shell goes on
+    # errors that end a sourced script while a fresh shell continues
     r"\$\{[!@*#]?\w*[!@]": "a bad or indirect substitution",
     r"\$\{\w+:(?![-=+?])": "a substring is arithmetic",
     r"\$\{[#!]?\w+\[(?![@*]\])": "a subscript is arithmetic",
@@ -74,15 +74,15 @@ _OUR_COMMANDS = ("cd", "set", "unset", "export", "exec", "exit", "echo", ".")
 
 
 def can_run_warm(command: str) -> bool:
-    """Whether a bash script runs in a warm shell as it does in a fresh one, as far as a scan can tell."""
+    """Return whether a bash script behaves the same in a warm shell as in a fresh one, as far as a scan can show."""
     return not (_RULE.search(command) or _SET.search(command) or "\0" in command or _ends_in_list(command))
 
 
 def _ends_in_list(script: str) -> bool:
-    """Whether the end of the script may be the end of a list of commands, with no empty line after it.
+    """Return whether the end of the script may be the end of a list of commands, with no empty line after it.
 
     When a subshell sources such a script, bash runs the last command of the list without a fork: it then has
-    another parent, and no message tells that it crashed. Commands from a YAML block have an empty line.
+    another parent, and no message reports a crash. Commands from a YAML block have an empty line.
     """
     if script.endswith("\n\n"):
         return False
@@ -91,12 +91,12 @@ def _ends_in_list(script: str) -> bool:
 
 
 def is_harmless(values: Iterable[str]) -> bool:
-    """Whether values put into a script cannot change its syntax."""
+    """Return whether values put into a script cannot change its syntax."""
     return all(_HARMLESS_VALUE.fullmatch(value) for value in values)
 
 
 def is_plain_bash(argv: Sequence[str]) -> bool:
-    """Whether the shell is bash without options, given by path, by name or through env."""
+    """Return whether the shell is bash without options, given by path, by name or through env."""
     words = list(argv)
     if len(words) == 2 and PurePath(words[0]).name == "env":
         words = words[1:]
@@ -111,7 +111,7 @@ def environment_allows(env: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=8)
 def bash_is_new_enough(argv: tuple[str, ...]) -> bool:
-    """Whether the shell exists and is a bash that the warm shell can be built on."""
+    """Return whether the shell exists and is a bash that the warm shell can be built on."""
     try:
         found = subprocess.run(
             [*argv, "-c", 'echo "${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"'],
@@ -128,7 +128,7 @@ def bash_is_new_enough(argv: tuple[str, ...]) -> bool:
 
 
 def has_valid_syntax(argv: Sequence[str], script: str) -> bool:
-    """Whether bash can parse the script: some syntax errors have another exit code in a warm shell."""
+    """Return whether bash can parse the script: some syntax errors have another exit code in a warm shell."""
     try:
         checked = subprocess.run(
             [*argv, "-n", "/dev/stdin"], input=script.encode(), capture_output=True, timeout=30, check=False

@@ -1,9 +1,9 @@
-"""One bash for many tasks: each runs in a forked subshell, which saves the start of a shell and nothing else.
+"""One bash for many tasks. Each runs in a forked subshell, which saves the start of a shell per task.
 
 The warm shell gets a batch of tasks as its program. With job control on (``set -m``) every subshell leads
-its own process group. After each one the shell writes the exit code and the time to its standard output, a
-pipe; if nobody reads it any more, because the worker was killed, that write ends the shell, so it never
-runs ahead of its worker. Which scripts may run this way is decided in `warm_rules`.
+its own process group. After each task the shell writes the exit code and the time to its standard output, a
+pipe. If the worker was killed, nobody reads the pipe, and that write ends the shell. `warm_rules` decides which
+scripts may run this way.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ _SUSPENDED = tuple(
 _SUSPENDED_PATTERN = "|".join(map(str, _SUSPENDED))
 _ODD_PATTERN = f"{_STOP_CODE}|{_SUSPENDED_PATTERN}"
 # Once per shell. `cd` makes the value of PWD that of OLDPWD: without one, OLDPWD stays exported and unset, as in a
-# fresh shell. After an exit code that stops the study no further task begins: it would have run, and nobody would
-# write it down. With job control a task that a batch system suspends looks ended, with the signal's number in its exit
-# code: it is waited for. Where it has gone on and ended in the meantime, bash may have forgotten how; then the shell
-# ends with that code.
+# fresh shell. After an exit code that stops the study no further task begins, because nobody would record it. With
+# job control a task that a batch system suspends looks ended, with the signal's number in its exit code: the shell
+# waits for it. If it has continued and ended in the meantime, bash may not know its exit code any more; then the shell
+# ends with the code of the suspension.
 _HEAD = (
     "set -m;unset PWD OLDPWD;export PWD OLDPWD\n"
     f"merlin:odd(){{ case $1 in {_SUSPENDED_PATTERN})wait -f %%;set -- $1 $?;"
     f"case $2 in 127|{_SUSPENDED_PATTERN})exit $1;esac;shift;esac;"
     f"echo $1 $EPOCHREALTIME;case $1 in {_STOP_CODE})exit 0;esac; }}"
 )
-_WAIT_FOR_MORE_S = 0.02  # while tasks end faster than this, their ends are read in groups
+_WAIT_FOR_MORE_S = 0.02  # the longest wait for more short tasks to end, so that their exits are read together
 _FAST_TASK_S = 0.005
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
 
 
 @dataclass(slots=True)
 class _Driver:
-    """A running warm shell and the tasks it has been given."""
+    """A running warm shell and its tasks."""
 
     process: subprocess.Popen[bytes]
     status_fd: int
-    waiting: deque[ShellTask]  # the first one runs, or is about to
+    waiting: deque[ShellTask]  # the first one runs, or starts next
     since: float  # epoch seconds: when the first one began
     partial: bytes = b""
     group: int | None = None  # the process group of the first one, once it runs
     closed: bool = False
-    has_quit: bool = False  # by itself, after a task that stops the study
+    has_quit: bool = False  # it exited by itself, after a task that stops the study
     timed_out: set[int] = field(default_factory=set)
 
 
@@ -86,13 +86,13 @@ class WarmShell:
         self._waiter = waiter
         self._timeout_s = timeout_s
         self._prepare_retry = prepare_retry
-        self._home = home  # the shell's own directory; whoever looks for orphans finds it there
+        self._home = home  # the shell's own directory, by which the search for orphans finds it
         self._own_session = _has_terminal()
         self._driver: _Driver | None = None
-        self._moved_to_new_shell: set[int] = set()  # once; these tasks have got another one
+        self._moved_to_new_shell: set[int] = set()  # tasks whose shell died once
 
     def run(self, batches: Iterator[list[ShellTask]]) -> Iterator[ShellExit]:
-        """Run the batches; the next one is prepared while the shell works on the one before."""
+        """Run the batches. The next batch is prepared while the shell runs the current one."""
         rest, upcoming = deque(next(batches, [])), list[ShellTask]()
         while rest and not self._waiter.stopped:
             driver = self._driver = self._start(rest)
@@ -104,7 +104,7 @@ class WarmShell:
                 rest, upcoming = deque(upcoming), []
 
     def close(self) -> None:
-        """Kill the shell and what runs in it."""
+        """Kill the shell and its running task."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
@@ -117,7 +117,7 @@ class WarmShell:
         """Start a shell on as many of the tasks as its program can hold."""
         program, taken = _program(rest)
         receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        began = time.time()  # before the shell, which may be far ahead when this process goes on
+        began = time.time()  # before the start: the shell may run many tasks before this process continues
         try:
             os.set_blocking(sender, True)
             process = subprocess.Popen(
@@ -138,7 +138,7 @@ class WarmShell:
         return _Driver(process, receiver, taken, began)
 
     def _collect(self, driver: _Driver) -> Iterator[ShellExit]:
-        """Yield the exits as the shell reports them, until all or the shell have ended or work is to stop."""
+        """Yield the exits that the shell reports, until all tasks or the shell have ended, or work must stop."""
         while driver.waiting:
             if not self._waiter.wait(driver.status_fd, self._time_left(driver)):
                 yield from self._handle_timeout_or_stop(driver)
@@ -154,7 +154,7 @@ class WarmShell:
             self._wait_for_more(driver, ended)
 
     def _wait_for_more(self, driver: _Driver, ended: list[ShellExit]) -> None:
-        """Let short tasks end in groups: waking up for each of them would cost more than some of them do."""
+        """Wait until several short tasks have ended: one wake-up per task could cost more than the task."""
         if ended and len(driver.waiting) > 1:
             each = sum(e.seconds for e in ended) / len(ended)
             if each < _FAST_TASK_S:
@@ -166,7 +166,7 @@ class WarmShell:
         return max(0.0, driver.since + self._timeout_s - time.time())
 
     def _read(self, driver: _Driver) -> Iterator[ShellExit]:
-        """What the shell has reported since the last time; does not block."""
+        """Yield the exits that the shell has reported since the last call; does not block."""
         try:
             data = os.read(driver.status_fd, 1 << 16)
         except BlockingIOError:
@@ -194,9 +194,11 @@ class WarmShell:
         return ended
 
     def _handle_timeout_or_stop(self, driver: _Driver) -> Iterator[ShellExit]:
-        """The time of the running task is over, or work is to stop: kill the task."""
+        """Kill the running task, because its time is over or work must stop."""
         running = _suspend(driver)
-        yield from self._read(driver)  # it may have ended just now; while frozen, no other one begins
+        yield from self._read(
+            driver
+        )  # it may have just ended; no other task begins while the shell is suspended
         if self._waiter.stopped:
             yield from self._interrupt(driver, running)
             return
@@ -207,7 +209,7 @@ class WarmShell:
         _resume(driver)
 
     def _interrupt(self, driver: _Driver, running: list[int]) -> Iterator[ShellExit]:
-        """Kill the shell and its running task, but not between a task's end and the report of it."""
+        """Kill the shell and its running task, but not between a task's end and its report."""
         tries = _REPORT_TRIES
         while not running and driver.waiting and not driver.closed and tries:
             tries -= 1
@@ -221,11 +223,11 @@ class WarmShell:
             yield ShellExit(driver.waiting[0], -signal.SIGTERM, driver.since, seconds, interrupted=True)
 
     def _shell_died(self, driver: _Driver) -> Iterator[ShellExit]:
-        """The shell ended without a word on its running task.
+        """Handle a shell that ended without a report on its running task.
 
-        Either that one took the shell along, or somebody killed the shell alone, or the task was suspended and nobody
-        knows how it ended: what is left of it is killed, and it gets another shell, once. What ends two shells is to
-        blame for it. A task that itself ends with a code that looks like a suspension cannot be told from one.
+        The task may have killed the shell, somebody else may have killed it, or the task was suspended and its exit
+        code is unknown. The rest of the task is killed, and the task gets another shell, once. A task that ends two
+        shells has failed. A task that exits with a code that looks like a suspension is treated as one.
         """
         code = driver.process.wait()
         if driver.group is not None:
@@ -239,7 +241,7 @@ class WarmShell:
 
 
 def _suspend(driver: _Driver) -> list[int]:
-    """Stop the shell, so that no further task begins; the process groups of the task that runs now."""
+    """Suspend the shell, so that no further task begins. Returns the process groups of the running task."""
     with suppress(ProcessLookupError):
         os.kill(driver.process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, driver.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -258,7 +260,7 @@ def _kill(driver: _Driver, running: list[int]) -> None:
 
 
 def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
-    """The program of a warm shell, and the tasks it runs, which leave `rest`."""
+    """The program of a warm shell, and the tasks that it runs. They are removed from `rest`."""
     lines = [_HEAD]
     size, taken = len(_HEAD), deque[ShellTask]()
     while rest and size < _PROGRAM_BYTES:
@@ -277,10 +279,10 @@ def _program(rest: deque[ShellTask]) -> tuple[str, deque[ShellTask]]:
 def _line(task: ShellTask) -> str:
     """The commands for one task.
 
-    It first tells its process group. Nothing but the script's own commands may show in it: bash itself ends job control
-    at the parenthesis, $0 and the name in error messages are the script's path, and there is no ``&&`` after the
-    parentheses, which would switch off the script's ``set -e``. Every word costs time, most of all inside of the
-    parentheses, where the first touch of a page copies it.
+    The task first reports its process group. The script must not notice the surrounding commands: bash itself ends job
+    control at the parenthesis, $0 and the name in error messages are the script's path, and there is no ``&&`` after
+    the parentheses, which would switch off the script's ``set -e``. Every word costs time, above all inside the
+    parentheses, where the first write to a page copies it.
     """
     stem = quote(task.stem)
     values = "".join(f"export {name}={quote(value)};" for name, value in task.variables)
@@ -297,7 +299,7 @@ def quote(text: str) -> str:
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a controlling terminal, which a shell with job control would take over."""
+    """Return whether this process has a controlling terminal. A shell with job control would take it over."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -8,7 +8,7 @@ from a worker         ``{"op": "ready"}``, ``{"op": "progress", "ended": n, "fai
                       it exits
 ====================  =======================================================================
 
-While a chunk runs nothing is sent to its worker but ``stop``, so a readable socket means: stop. A worker started
+While a chunk runs, its worker gets no message except ``stop``, so a readable socket means: stop. A worker started
 with ``--fenced`` asks ``{"op": "commit"}`` before each commit and waits for ``{"op": "go"}``, or ``{"op": "void"}``
 when its chunk has been given to another worker.
 """
@@ -35,21 +35,21 @@ class MessageChannel:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.is_closed = False  # the other end is gone
+        self.is_closed = False  # the other end is closed
         self._pending = b""
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
     def send(self, message: Message) -> None:
-        """Send one message, blocking. That the other end is gone is told by `receive`."""
+        """Send one message, blocking. If the other end is closed, `receive` notices it."""
         with suppress(OSError):
             self.sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def receive(self, *, wait: bool = False) -> list[Message]:
-        """Every complete message that has arrived; with `wait`, at least one unless the other end is gone.
+        """Every complete message that has arrived; with `wait`, at least one unless the other end is closed.
 
-        Raises ExecutionError for what is no message.
+        Raises ExecutionError for data that is not a message.
         """
         out: list[Message] = []
         while not self.is_closed:
@@ -67,7 +67,7 @@ class MessageChannel:
         return out
 
     def has_input(self) -> bool:
-        """Whether `receive` would return something or find the other end gone."""
+        """Return whether `receive` would return a message or find the other end closed."""
         return is_readable(self.fileno())
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ def _parse(line: bytes) -> Message:
 
 
 def received(data: object, kind: type[T]) -> T:
-    """The record that another process sent. Raises ExecutionError for what is none."""
+    """Decode a record that another process sent. Raises ExecutionError if it does not fit `kind`."""
     try:
         return as_kind(data, kind)
     except msgspec.ValidationError as error:

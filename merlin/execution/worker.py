@@ -1,8 +1,8 @@
 """A worker process of the embedded executor: ``python -m merlin.execution.worker --workspace W --fd N …``, or a copy
 of the command that calls `main` (see `forked`).
 
-It leads its own session, runs one chunk at a time and says what happened over a socket. When the command that
-started it goes away, for whatever reason, it kills the tasks it runs and exits.
+It leads its own session, runs one chunk at a time and reports the results over a socket. When the command that
+started it ends, for whatever reason, it kills its tasks and exits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from merlin.execution.wire import MessageChannel, received
 from merlin.plan.tasks import Chunk
 
 PROGRESS_S = 0.2  # between two progress messages
-ORPHAN_GRACE_S = 5.0  # for a function call to return after the command is gone
+ORPHAN_GRACE_S = 5.0  # for a function call to return after the command has ended
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run chunks until told to exit."""
+    """Run chunks until a message to exit arrives."""
     args = _parse(argv)
-    faulthandler.enable(os.dup(2))  # a segfault leaves its Python stack in the log, wherever 2 leads by then
+    faulthandler.enable(
+        os.dup(2)
+    )  # a segfault leaves its Python stack in the log, wherever descriptor 2 points then
     signal.signal(signal.SIGINT, lambda *_: None)  # a handler, not SIG_IGN: the tasks must not inherit it
     os.set_inheritable(args.fd, False)
     channel = MessageChannel(socket.socket(fileno=args.fd))
@@ -42,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         is_ready = True
         worker.serve()
         if worker.has_only_our_code:
-            os._exit(0)  # all is written; taking the modules apart takes longer than a short task
+            os._exit(0)  # all is written; a normal exit of Python takes longer than a short task
     except LeaseLostError:
         return 0
     except MerlinError as error:
@@ -51,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
         traceback.print_exc()
         what = f"{type(error).__name__}: {error}"
-        # no task is to blame for a bug that meets a worker at work, and the next worker would meet it, too
+        # a bug of our own is no fault of the task, and the next worker would have it, too
         if is_ready and not isinstance(error, MemoryError):
             channel.send({"op": "error", "message": f"worker {args.name}: internal error: {what}"})
         else:
@@ -63,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="merlin.execution.worker")
     parser.add_argument("--workspace", required=True)
-    parser.add_argument("--plan", required=True, help="digest of the plan that is to be run")
+    parser.add_argument("--plan", required=True, help="digest of the plan")
     parser.add_argument("--fd", type=int, required=True, help="the socket to the command, inherited")
     parser.add_argument("--name", required=True)
     parser.add_argument("--session", required=True, help="of the run, for the ledger")
@@ -84,7 +86,7 @@ def _load_numpy(num_threads: int) -> None:
 
 
 class _Worker:
-    """The loop, and what it needs."""
+    """The loop that runs chunks."""
 
     def __init__(self, args: argparse.Namespace, channel: MessageChannel) -> None:
         from merlin.execution.runner import ChunkRunner
@@ -94,7 +96,7 @@ class _Worker:
 
         self._channel = channel
         self._last_progress = 0.0
-        self._must_stop = False  # while a chunk ran
+        self._must_stop = False  # the message to stop came while a chunk ran
         self._is_void = False  # its chunk was given to another worker
         workspace = open_same(args.workspace, args.plan)
         self.has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
@@ -120,7 +122,7 @@ class _Worker:
                 for at, message in enumerate(messages):
                     if message["op"] != "run":
                         return
-                    # what came along with the chunk can only be "stop", and the socket will not tell it again
+                    # a message that came together with the chunk can only be "stop"; it will not come again
                     self._must_stop = at + 1 < len(messages)
                     self._last_progress = time.monotonic()
                     result = self._runner.run(received(message["chunk"], Chunk))
@@ -135,7 +137,7 @@ class _Worker:
         return self._must_stop or self._channel.has_input()
 
     def _wait_for_permission(self) -> None:
-        """Wait for leave to commit. Raises LeaseLostError if there is none."""
+        """Ask for permission to commit, and wait for it. Raises LeaseLostError if it is refused."""
         if not self._is_void:
             self._channel.send({"op": "commit"})
         while not (self._is_void or self._channel.is_closed):
@@ -160,9 +162,9 @@ class _Worker:
 
 
 def _kill_when_orphaned(channel: MessageChannel) -> None:
-    """Wait for the command to go away; then give the main thread a moment, and end the session.
+    """Wait for the end of the command; after a grace period, end the session.
 
-    The main thread sees it, too, except inside a call of the user's function.
+    The main thread notices the end, too, except inside a call of the user's function.
     """
     from merlin.execution.sessions import kill_session
 

@@ -36,7 +36,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRecord:
-    """What happened to the tasks [lo, hi) of one step instance; n = hi - lo.
+    """The outcomes of the tasks [lo, hi) of one step instance; n = hi - lo.
 
     `worker` and `host` describe the writer. Readers fill them in; writers need not.
     """

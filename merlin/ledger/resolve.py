@@ -1,7 +1,7 @@
 """Decide which of several records about one task counts. Pure: headers and runs in, a map out.
 
 Records are ordered by the start of their run, then attempt (the fencing token), then the time they were
-written. A later one wins, except that a task that ended ok stays so when a later record says interrupted
+written. A later one counts, with one exception: a task that ended ok stays ok if a later record is interrupted
 or skipped.
 """
 

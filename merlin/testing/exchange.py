@@ -1,4 +1,4 @@
-"""What every implementation of `merlin.execution.distributed.contracts` must do.
+"""The tests that every implementation of `merlin.execution.distributed.contracts` must pass.
 
 class TestMine(ExchangeContract):
     def make_backend(self): return MyBackend(…)  # a client of its own to the same server, with leases of LEASE_S

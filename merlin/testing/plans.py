@@ -46,7 +46,7 @@ def plan(*instances: StepInstance, study_id: str = "s") -> Plan:
 
 
 def runs(n: int, *parts: Run) -> RunMap:
-    """What a ledger holds of an instance with n tasks."""
+    """The outcomes of an instance with n tasks, as a ledger gives them."""
     out = RunMap(n)
     for part in parts:
         out.set(*part)

@@ -1,12 +1,12 @@
 """The Celery executor: messages on a broker, leases and a mailbox in Redis, workers anywhere on the shared file system.
 
 ======================  ==========================================================================
-to decide               `ownership` (the owner of a study at work), `owners` (a worker's ownerships)
-to run chunks           `engine` (messages), `chunk_runs` (the conversation about a chunk), `worker_pool`
+to decide               `ownership` (the work of a study's owner), `owners` (a worker's ownerships)
+to run chunks           `engine` (messages), `chunk_runs` (the processes of chunks), `worker_pool`
                         (worker processes), `upkeep` (leases, commands), `leaving`
 commands                `open_study` (run, restart), `control` (cancel, purge), `launch` and `start` (run-workers)
-seams                   `contracts`; on Redis `redis_backend`, `redis_registry`, `scripts`; on a broker
+interfaces              `contracts`; on Redis `redis_backend`, `redis_registry`, `scripts`; on a broker
                         `publish`, `queues`
-what comes in           `transport`, `consumer`, `incoming`, `messages`, `entries`, `refusals`, `slots`
+incoming messages       `transport`, `consumer`, `incoming`, `messages`, `entries`, `refusals`, `slots`
 ======================  ==========================================================================
 """

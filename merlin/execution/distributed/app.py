@@ -1,7 +1,7 @@
 """The Celery worker: ``celery -A merlin worker -Q …``, through `merlin/celery.py`.
 
-Celery carries sealed messages to threads of the worker; what a message leads to is the engine's. Messages are
-acknowledged when they arrive, because losing one loses nothing, and no result is stored.
+Celery delivers sealed messages to threads of the worker, and the engine handles them. Messages are acknowledged when
+they arrive, because a lost message is sent again. No result is stored.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from merlin.execution.distributed.slots import Slots
 from merlin.execution.distributed.transport import use_guarded
 
 QUIET = ("celery.worker.strategy", "celery.app.trace")
-ANSWER_S = 15.0  # for one command to Redis as a broker; a poll of the queues takes one
-# not by the user's settings either: nothing but JSON is read, and nobody commands a worker through the broker
+ANSWER_S = 15.0  # for one command to Redis as a broker, such as a poll of the queues
+# the user's settings cannot change these: only JSON is read, and the broker cannot send commands to workers
 NOT_TO_WEAKEN = {
     "task_serializer": "json",
     "accept_content": ["json"],
@@ -44,12 +44,12 @@ def make_app(config: Config) -> Celery:
         "task_store_errors_even_if_ignored": False,
         "task_acks_late": False,
         "task_track_started": False,
-        # on Redis a message is taken when a slot is free, see `transport`; RabbitMQ counts those not acknowledged
+        # on Redis a message is taken when a slot is free (see `transport`); RabbitMQ limits unacknowledged messages
         "worker_prefetch_multiplier": 0 if config.broker.is_redis else 1,
         "worker_pool": "threads",
         "worker_hijack_root_logger": True,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # undoing the reduction waits for an answer in a thread of the pool, which the main thread may read instead
+        # Celery would wait in a pool thread for an answer that the main thread may read instead
         "worker_enable_prefetch_count_reduction": False,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
@@ -62,7 +62,7 @@ def make_app(config: Config) -> Celery:
         settings["broker_transport_options"] = {
             "queue_order_strategy": "priority",
             "socket_connect_timeout": 2.0,
-            "socket_timeout": ANSWER_S,  # of a server that went away without a word, too
+            "socket_timeout": ANSWER_S,  # also for a server that disappeared without closing the connection
             "socket_keepalive": True,
             "health_check_interval": 15,
         }
@@ -90,7 +90,7 @@ class WorkerApp:
         signals.celeryd_after_setup.connect(self._after_setup, weak=False)
 
     def chunk(self, envelope: Any) -> None:
-        """The one task: run what a message offers."""
+        """The only Celery task: run the chunk that a message offers."""
         assert self.engine is not None
         try:
             self.engine.handle(envelope)
@@ -104,7 +104,7 @@ class WorkerApp:
                 f"merlin: workers run with --pool threads (the work itself runs in processes of their own), not {pool}"
             )
         for name in QUIET:
-            # a message says nothing; the engine tells of chunks
+            # the engine logs chunks; log lines per message add nothing
             logging.getLogger(name).setLevel(logging.WARNING)
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
         self.slots.num = int(instance.concurrency or 1)

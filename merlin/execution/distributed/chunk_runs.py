@@ -1,4 +1,4 @@
-"""The chunks that a worker runs: the conversation with the process of each, and the report on it."""
+"""The chunks that a worker runs: the messages to and from the process of each, and the report on it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
 
 log = logging.getLogger("merlin.worker")
 
-ENDING_S = 5.0  # for a process to end that has said its last words
-MAX_FAILED_STARTS = (
-    5  # processes in a row that end by themselves at their start; then this worker is of no use
-)
+ENDING_S = 5.0  # for a process to end after it has reported an error
+MAX_FAILED_STARTS = 5  # processes in a row that end by themselves at their start; then this worker leaves
 
 
 class ChunkRuns:
-    """What one worker runs; its threads call `run`, other threads interrupt."""
+    """The running chunks of one worker. Its threads call `run`; other threads interrupt."""
 
     def __init__(self, name: str, pool: WorkerPool, leaving: Leaving, key: bytes) -> None:
         self._name, self._pool, self._leaving, self._key = name, pool, leaving, key
@@ -41,14 +39,14 @@ class ChunkRuns:
         self._num_failed_starts = 0  # in a row
 
     def all(self) -> list[ChunkRun]:
-        """What runs now."""
+        """The chunks that run now."""
         with self._lock:
             return list(self._runs)
 
     def run(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> None:
-        """Run a chunk to its end, and report on it.
+        """Run a chunk to its end, and send its report.
 
-        Raises ExecutionError if the machine cannot start a process (the chunk is given back), or the study is gone.
+        Raises ExecutionError if the machine cannot start a process (the chunk is given back), or if the study is gone.
         """
         run = self._begin(study, session, leases, chunk)
         if run is None:
@@ -73,38 +71,38 @@ class ChunkRuns:
     # ------------------------------------------------------------- other threads
 
     def interrupt(self, study_id: str | None = None) -> None:
-        """End what runs (of a study) soon; what has finished counts."""
+        """Interrupt all chunks, or those of a study. Finished tasks count."""
         for run in self.all():
             if study_id in (None, run.study.id):
                 run.interrupt()
 
     def void(self, study_id: str, instances: Collection[str] | None = None) -> None:
-        """Kill what runs of a study (of some instances), and commit nothing of it."""
+        """Kill all chunks of a study, or of some of its instances. Nothing of them is committed."""
         for run in self.all():
             if run.study.id == study_id and (not instances or run.chunk.instance in instances):
                 run.void()
 
     def kill(self) -> None:
-        """End everything at once; what has finished counts."""
+        """Kill all chunks. Tasks that are already committed count."""
         for run in self.all():
-            run.is_interrupted = True  # it was us who killed it
+            run.is_interrupted = True  # the process did not crash: we killed it
             run.process.kill()
 
     def forget(self, study_id: str) -> bool:
-        """The study is over; False if something of it runs still."""
+        """Forget a study that is over. Returns False if one of its chunks still runs."""
         if any(run.study.id == study_id for run in self.all()):
             return False
         self._pool.dismiss_idle(study_id)
         return True
 
-    # ------------------------------------------------------------- the conversation
+    # ------------------------------------------------------------- messages
 
     def _begin(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> ChunkRun | None:
-        """A process for the chunk; None when we are leaving, and the chunk is given back."""
+        """Assign a process to the chunk. When this worker is leaving, give the chunk back and return None."""
         try:
             run = self._pool.assign(study, session, leases, chunk)
         except ExecutionError:
-            self._leaving.out_of_time.wait(RETRY_S)  # or the same chunk is here again at once
+            self._leaving.out_of_time.wait(RETRY_S)  # otherwise the same chunk would come back at once
             self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
             raise
         with self._lock:
@@ -122,14 +120,14 @@ class ChunkRuns:
         run.close()
 
     def _release_process(self, run: ChunkRun) -> None:
-        """The process may run another chunk, if it was not told to end."""
+        """Make the process available for another chunk, unless it was stopped."""
         if run.is_interrupted or run.is_void or run.process.channel.is_closed:
             dismiss([run.process])
         else:
             self._pool.release(run)
 
     def _serve_process(self, run: ChunkRun) -> ChunkResult | None:
-        """Listen until the chunk's result; None when the process ends, or is killed, without one."""
+        """Wait for the chunk's result. Returns None if the process ends, or is killed, without one."""
         process, kill_at = run.process, math.inf
         stop_sent = False
         while True:
@@ -146,7 +144,7 @@ class ChunkRuns:
                     if message["op"] == "result":
                         return received(message.get("result"), ChunkResult)
                     self._on_message(run, message)
-            except ExecutionError as error:  # it is not sane any more
+            except ExecutionError as error:  # it sends invalid messages
                 process.is_ready, process.crash = True, str(error)
                 process.kill()
                 return None
@@ -172,7 +170,7 @@ class ChunkRuns:
                 run.process.crash = message["message"]
 
     def _may_commit(self, run: ChunkRun) -> bool:
-        """Whether the lease is still held; waits while Redis does not answer."""
+        """Return whether the lease is still held. Waits while Redis does not answer."""
         lease = run.chunk.lease
         try:
             is_held = not self._leaving.retry_until(
@@ -202,7 +200,7 @@ class ChunkRuns:
             log.warning("%s were taken over by another worker", _describe(run.chunk))
 
     def _handle_lost_process(self, run: ChunkRun) -> None:
-        """The process has ended without a result."""
+        """Report on a process that has ended without a result."""
         process, chunk = run.process, run.chunk
         if run.is_void:
             reap(process)
@@ -210,7 +208,7 @@ class ChunkRuns:
             return
         how = process.describe_exit()
         died = process.crash or how
-        process.kill()  # what it has left behind
+        process.kill()  # the rest of its session
         process.close()
         failed_at_start = not (run.error or run.is_interrupted or process.is_ready)
         if run.error:
@@ -236,7 +234,7 @@ class ChunkRuns:
             self._leaving.out_of_time.wait(RETRY_S)
 
     def _count_failed_start(self, process: WorkerProcess) -> None:
-        """A machine on which no process can start would lose one chunk after the other: leave them to others."""
+        """Leave when no process can start here: this worker would lose one chunk after the other."""
         self._num_failed_starts += (process.process.returncode or 0) >= 0
         if self._num_failed_starts >= MAX_FAILED_STARTS and not self._leaving.is_leaving:
             log.critical(
@@ -248,7 +246,7 @@ class ChunkRuns:
 
 
 def _recorded_outcomes(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
-    """What a process that has ended wrote into the ledger of its chunk: on this machine it is seen at once."""
+    """The outcomes that an ended process wrote into the ledger. On this machine they are visible at once."""
     workspace, chunk = run.study.workspace, run.chunk
     prefix = prefix_of(socket.gethostname(), run.process.process.pid)
     try:
@@ -256,7 +254,7 @@ def _recorded_outcomes(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
         ours = [e for e in found.entries(chunk.instance) if e.writer.session == run.session]
         ours = [e for e in ours if e.writer.worker == run.process.name]
         done = [piece for _, runs in found.runs_of(ours) for piece in clip(runs, pieces_of(chunk))]
-    except LedgerError as error:  # its owner looks there, too
+    except LedgerError as error:  # the study's owner reads the ledger, too
         log.warning("%s", error)
         return ()
     return tuple(piece for piece in done if piece[2] != NO_OUTCOME)

@@ -1,4 +1,4 @@
-"""Connections to Redis, and what the errors of redis-py mean for a user."""
+"""Connections to Redis, and the translation of redis-py's errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from merlin.config.model import Config, Endpoint
 
 CONNECT_S = 1.5
-MAX_CONNECTIONS = 10_000  # of one process: each study that it owns waits for letters on one
+MAX_CONNECTIONS = 10_000  # of one process: it needs one for each study that it owns
 ANSWER_S = 10.0  # for one command; a server that takes longer counts as unreachable
 
 
@@ -41,13 +41,13 @@ def make_client(endpoint: Endpoint) -> Redis:
         health_check_interval=15,
         max_connections=MAX_CONNECTIONS,
         decode_responses=True,
-        encoding_errors="surrogateescape",  # what is no UTF-8 is somebody's mistake, and no reason to stop
+        encoding_errors="surrogateescape",  # foreign data that is not UTF-8 must not raise an error
     )
 
 
 @contextmanager
 def redis_errors(endpoint: Endpoint) -> Iterator[None]:
-    """Translate errors of redis-py; the messages hold no secret."""
+    """Translate errors of redis-py. The messages contain no secret."""
     import redis
 
     try:
@@ -57,7 +57,7 @@ def redis_errors(endpoint: Endpoint) -> Iterator[None]:
 
 
 def unusable(error: Exception, endpoint: Endpoint) -> ExecutionError:
-    """What to raise for whatever a client library threw; it holds no secret."""
+    """The error to raise for an exception of a client library. It contains no secret."""
     return ExecutionError("\n  ".join(filter(None, explain(error, endpoint))))
 
 

@@ -1,4 +1,4 @@
-"""Celery's consumer, behind a gate: what is no message of ours is acknowledged and refused before Celery sees it."""
+"""Celery's consumer with a filter: foreign messages are acknowledged and refused before Celery sees them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from merlin.execution.distributed.slots import Slots
 
 log = logging.getLogger("merlin.worker")
 
-# workers talk to each other through Redis, sealed; Celery's own talk is not sealed, dies of what it does not expect,
-# and costs a second of every start
+# workers exchange sealed messages through Redis; Celery's own exchange is not sealed, can crash a worker, and delays
+# every start by a second
 DISABLED = ("without_mingle", "without_gossip", "without_heartbeat")
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
-    """Hands on our messages alone, and of each of them no more than was sealed."""
+    """Passes on only our messages, and of each only the sealed part."""
 
     def __init__(self, *args: Any, config: Config, refusals: Refusals, slots: Slots, **options: Any) -> None:
         self._config, self._key, self._refusals, self._slots = config, config.key, refusals, slots
         super().__init__(*args, **options | dict.fromkeys(DISABLED, True))
 
     def start(self) -> None:
-        """Until the worker ends."""
+        """Consume messages until the worker ends."""
         try:
             super().start()
         except PreconditionFailed as error:
@@ -43,7 +43,9 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
-        hub.add_reader(self._slots.fileno(), self._slots.drain)  # then the loop asks whether there is room
+        hub.add_reader(
+            self._slots.fileno(), self._slots.drain
+        )  # a free slot lets the loop take the next message
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
         handle = super().create_task_handler(*args, **options)
@@ -59,7 +61,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, "a message that cannot be decoded")
 
     def _is_admitted(self, message: Any) -> bool:
-        """Whether it holds a notice; from then on it holds nothing else."""
+        """Return whether the message holds a notice, after everything else is removed from it."""
         try:
             if kind := getattr(getattr(message.channel, "connection", None), "refused", ""):
                 raise ForgedMessageError(kind)

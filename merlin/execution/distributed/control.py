@@ -1,4 +1,4 @@
-"""What an operator does to a study that runs on workers."""
+"""Commands on a study that runs on workers: cancel and stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from merlin.workspace.directory import Workspace
 if TYPE_CHECKING:
     from merlin.config.model import Config
 
-CANCEL_S = 30.0  # for the workers to kill what runs
+CANCEL_S = 30.0  # for the workers to kill their chunks
 POLL_S = 0.2
 
 
@@ -41,12 +41,14 @@ class LiveChunk:
     instance: str
     lo: int
     hi: int
-    silent_s: float | None = field(default=None, compare=False)  # since a worker was heard of that is overdue
+    silent_s: float | None = field(
+        default=None, compare=False
+    )  # since the last beat, if the worker is overdue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelReport:
-    """What ran before, what runs now or may do so."""
+    """The chunks that ran before, and those that run, or may run, afterwards."""
 
     before: list[LiveChunk]
     after: list[LiveChunk]
@@ -55,11 +57,11 @@ class CancelReport:
 def cancel(
     workspace: Workspace, config: Config, steps: Collection[str] | None = None, *, limit_s: float = CANCEL_S
 ) -> CancelReport:
-    """End a study on all workers: nothing new starts, process groups of what runs are killed.
+    """End a study on all workers: no further chunk starts, and running chunks are killed.
 
-    With `steps`, only these steps' tasks are killed; they count as failed. What has ended stays in the ledger.
-    A chunk is gone when its worker says so, or has left, or is no process of this host any more; of a worker that
-    does not answer within `limit_s` it may still run.
+    With `steps`, only these steps' tasks are killed; they count as failed. Recorded outcomes stay in the ledger. A
+    chunk has ended when its worker reports so, has left, or is no process of this host any more. If a worker does not
+    answer within `limit_s`, its chunks may still run.
 
     Raises:
         ExecutionError: Redis cannot be reached, or does not hold the study whose steps are to end.
@@ -94,13 +96,13 @@ def cancel(
 
 
 def _record_stop(workspace: Workspace, tools: Tools, reason: str) -> None:
-    """The ledger remembers it when Redis does not, so that nobody publishes the study again."""
+    """Record the end in the ledger, so that nobody publishes the study again if Redis loses it."""
     session = next_session(workspace.ledger_dir, tools.backend.time())
     append_records(workspace, session, EventRecord(kind="run_stopped", data={"reason": reason}))
 
 
 def stop(workspace: Workspace, config: Config, reason: str) -> int:
-    """Let nothing more of a study start; returns the chunks that run on to their end.
+    """Stop a study: no further chunk starts. Returns the number of chunks that still run.
 
     Raises:
         ExecutionError: Redis cannot be reached.
@@ -118,14 +120,14 @@ def stop(workspace: Workspace, config: Config, reason: str) -> int:
 
 
 def record_end(workspace: Workspace, config: Config) -> None:
-    """What follows from the last outcomes, if nobody owns the study who would do that."""
+    """Record what follows from the last outcomes, if the study has no owner."""
     with suppress(OwnershipLostError, StudyGoneError), owning(workspace, make_tools(config), force=False):
         pass
 
 
 @contextmanager
 def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterator[Ownership]:
-    """Be the study's owner for a moment, with `force` whoever was it; somebody else goes on.
+    """Own the study for a moment, then release it. With `force`, take the ownership from any other owner.
 
     Raises:
         StudyGoneError: Redis does not hold the study.
@@ -151,7 +153,7 @@ def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterato
 
 
 def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str]) -> list[LiveChunk]:
-    """What the workers say that they run of some instances of a study."""
+    """The chunks of some instances of a study that the workers report as running."""
     return [
         _alive(w.name, w, r)
         for w in workers
@@ -167,7 +169,7 @@ def _held(
     study_id: str,
     config: Config,
 ) -> list[LiveChunk]:
-    """What runs according to the leases, whoever has been heard of."""
+    """The chunks that run according to the leases, even if their worker is silent."""
     by_name = {worker.name: worker for worker in workers}
     found = []
     for offer in offers:
@@ -185,7 +187,7 @@ def _survivors(
     instances: Collection[str],
     dropped: float,
 ) -> list[LiveChunk]:
-    """What runs, or ran before on workers that have not been heard of since `dropped` (server time)."""
+    """The chunks that run, or that ran on workers without a beat since `dropped` (server time)."""
     silent = {w.name: w for w in workers if w.last_beat <= dropped}
     left = {*running(workers, study_id, instances)}
     left |= {_alive(c.worker, silent[c.worker], c) for c in before if c.worker in silent}
@@ -193,12 +195,12 @@ def _survivors(
 
 
 def _is_dead(name: str, workers: Iterable[WorkerInfo]) -> bool:
-    """What such a worker ran has died with it."""
+    """Return whether the worker, and so its chunks, have ended."""
     return any(w.name == name and has_died(w) for w in workers)
 
 
 def has_died(worker: WorkerInfo) -> bool:
-    """The worker is of this host, and no process any more, though it may not be overdue yet."""
+    """Return whether the worker was on this host and its process has ended."""
     return worker.host == socket.gethostname() and read_process(worker.pid) is None
 
 

@@ -1,4 +1,4 @@
-"""A Celery worker of ours: takes the offers that messages tell of, and lets them run."""
+"""The work of one Celery worker: it takes the offers that messages announce, and runs their chunks."""
 
 from __future__ import annotations
 
@@ -61,31 +61,31 @@ class Engine:
         tools = Tools(config=config, backend=backend, carrier=carrier, lease_s=lease_s())
         self._owners = Owners(tools, self._studies, self._runs)
         self._started = time.monotonic()
-        # the server's, ahead of `monotonic`; ours until it is asked
+        # server time minus `monotonic`; our own clock until the server has answered
         self._clock = time.time() - self._started
 
     # -------------------------------------------------------------- life cycle
 
     def start(self) -> None:
-        """Report for work. Called when Celery is ready."""
+        """Register, and start the background threads. Called when Celery is ready."""
         try:
             self._clock = self._backend.time() - time.monotonic()
             self.report()
-        except Exception as error:  # noqa: BLE001  whatever it is, housekeeping goes on trying
+        except Exception as error:  # noqa: BLE001  `upkeep` tries again
             log.warning("cannot report for work yet: %s", error)
         self._upkeep.start()
         self._owners.start()
 
     def report(self) -> None:
-        """Tell the registry that this worker lives, and what it does."""
+        """Report to the registry that this worker is alive, and what it runs."""
         self._clock = self._registry.beat(self.info()) - time.monotonic()
 
     def shut_down(self) -> None:
-        """SIGTERM, or a command to stop."""
+        """Shut down after SIGTERM or a command to stop."""
         self.leaving.begin(lambda: bool(self._runs.all()), self._runs.interrupt, self._runs.kill)
 
     def close(self) -> None:
-        """The last thing a worker does."""
+        """Release the studies, end the processes and leave the registry. The last call."""
         self._owners.stop()
         self._upkeep.stop()
         self._pool.dismiss_idle()
@@ -96,7 +96,7 @@ class Engine:
             log.warning("%s", error)
 
     def info(self) -> WorkerInfo:
-        """This worker, for the registry."""
+        """The description of this worker for the registry."""
         return WorkerInfo(
             name=self._name,
             host=socket.gethostname(),
@@ -121,7 +121,7 @@ class Engine:
     # ---------------------------------------------------------------- messages
 
     def handle(self, envelope: dict[str, str]) -> None:
-        """Take the offer that a message tells of, and run it. Never raises: whatever is wrong, the worker lives on."""
+        """Take the offer that a message announces, and run it. Never raises, so that the worker continues."""
         try:
             self._handle(envelope)
         except ForgedMessageError as error:

@@ -1,4 +1,4 @@
-"""Entries in Redis that cannot be used: anybody who may write there can have written them."""
+"""Entries in Redis that cannot be used. Anybody with access to Redis may have written them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 
 log = logging.getLogger("merlin.worker")
 
-MAX_DAMAGED = 100  # of which is told
+MAX_DAMAGED = 100  # entries that are logged
 
 
 class DamagedEntries:
-    """Entries that cannot be used: each costs itself, is told once, and shown by `merlin doctor`."""
+    """Entries that cannot be used. Each is skipped, logged once, and shown by `merlin doctor`."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}  # where -> why

@@ -1,8 +1,8 @@
-"""What may come in from a broker: offers that are sealed with this user's key, and nothing else.
+"""Accepts messages from a broker only if they hold an offer that is sealed with this user's key.
 
-Whoever can write into a queue can send anything, in any wrapping. So only what is under the seal counts: a message is
-taken apart within fixed bounds, and one with the sealed offer alone is handed on. Times, callbacks, priorities,
-reply addresses and names of tasks that were written around it are gone by then.
+Whoever can write into a queue can send anything, so only the sealed part of a message counts. Messages are parsed
+within fixed limits, and a new message with only the sealed offer is passed on. All unsealed parts are dropped: times,
+callbacks, priorities, reply addresses and task names.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.messages import open_notice
 
-MAX_MESSAGE_BYTES = 64 * 1024  # with its wrapping; a notice with the longest path has less than half
+MAX_MESSAGE_BYTES = 64 * 1024  # with its envelope; a notice with the longest path needs less than half
 CONTENT_TYPE, ENCODING = "application/json", "utf-8"
 
 
 def check_wrapping(content_type: object, encoding: object, headers: object) -> None:
-    """Raise ForgedMessageError for what our messages never are; nothing is decoded or unpacked before."""
+    """Raise ForgedMessageError for properties that our messages never have. Nothing is decoded before this."""
     if not isinstance(headers, Mapping):
         raise ForgedMessageError("a message without headers")
     if headers.get("compression"):
@@ -38,7 +38,7 @@ def sealed_envelope(body: bytes | str, key: bytes) -> dict[str, str]:
     if len(body) > MAX_MESSAGE_BYTES:
         raise ForgedMessageError("a message that is too long")
     match _from_json(body):
-        case [[envelope], _, _]:  # as Celery writes it: arguments, named arguments, what follows
+        case [[envelope], _, _]:  # Celery's format: arguments, named arguments, options
             open_notice(envelope, key)
             return dict(envelope)
         case _:
@@ -46,7 +46,7 @@ def sealed_envelope(body: bytes | str, key: bytes) -> dict[str, str]:
 
 
 def body_with(envelope: Mapping[str, str]) -> str:
-    """The body of a message that holds nothing else."""
+    """The body of a message with only this envelope."""
     return json.dumps([[envelope], {}, {}])
 
 
@@ -55,7 +55,7 @@ def clean_headers() -> dict[str, Any]:
 
 
 def clean_redis_message(raw: bytes, queue: str) -> bytes:
-    """Kombu's wrapping of a message in a Redis list, made anew around its body, which is not looked at.
+    """Wrap the body of a message again in Kombu's format for a Redis list. The body itself is not read.
 
     Raises ForgedMessageError.
     """
@@ -72,7 +72,7 @@ def clean_redis_message(raw: bytes, queue: str) -> bytes:
 
 
 def wrapped_for_redis(body: bytes, queue: str, priority: int) -> bytes:
-    """A message as Kombu has it in a Redis list."""
+    """A message in Kombu's format for a Redis list."""
     message = {
         "body": base64.b64encode(body).decode("ascii"),
         "content-type": CONTENT_TYPE,
@@ -80,7 +80,7 @@ def wrapped_for_redis(body: bytes, queue: str, priority: int) -> bytes:
         "headers": clean_headers(),
         "properties": {
             "body_encoding": "base64",
-            "delivery_tag": secrets.token_hex(16),  # two messages with the same one would be taken for one
+            "delivery_tag": secrets.token_hex(16),  # must be unique per message
             "delivery_info": {"exchange": "", "routing_key": queue},
             "delivery_mode": 2,
             "priority": priority,
@@ -90,7 +90,7 @@ def wrapped_for_redis(body: bytes, queue: str, priority: int) -> bytes:
 
 
 def _priority(found: object) -> int:
-    """Where the message waits if it is put back."""
+    """The priority that the message gets if it is put back."""
     is_one = isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= names.MAX_PRIORITY
     return int(found) if is_one else names.PRIORITIES["redis"]["run"]  # type: ignore[call-overload]
 

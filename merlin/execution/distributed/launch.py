@@ -1,4 +1,4 @@
-"""Which workers a spec asks for on this machine, and the command lines that start them. Pure.
+"""Select the workers that a spec wants on this machine, and build the command lines that start them. Pure.
 
 An entry of `merlin.resources.workers` becomes one Celery worker here, or one per node through the launcher of
 `batch.type`.
@@ -28,10 +28,10 @@ Queues = Mapping[str, tuple[str, ...]]  # step -> its queues, in the order of th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecWorker:
-    """An entry of `merlin.resources.workers` that is to be started."""
+    """An entry of `merlin.resources.workers` to start."""
 
     name: str
-    queues: tuple[str, ...]  # as in the spec
+    queues: tuple[str, ...]  # names as in the spec
     batch: Batch  # of the worker, else of the study
     args: tuple[str, ...] = ()  # for the Celery worker, as the spec has them
     nodes: int | None = None  # of the worker, else of its batch block
@@ -53,7 +53,7 @@ class WorkerSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What to execute. `num_workers` Celery workers come of it; `note` tells what else was decided."""
+    """A command that starts `num_workers` Celery workers. `note` explains a decision to the user."""
 
     argv: tuple[str, ...]
     num_workers: int = 1
@@ -62,7 +62,7 @@ class Launch:
 
 
 def queues_by_step(document: Document) -> Queues:
-    """The queues of a spec's steps; where names hold parameters, the plan's instances know them."""
+    """The queues of a spec's steps. If the names contain parameters, use the plan's instances instead."""
     names = {step.name: step.run.task_queue.strip() for step in document.study}
     return {step: ("merlin" if name.lower() in ("", "none") else name,) for step, name in names.items()}
 
@@ -78,7 +78,7 @@ def _queues(by_step: Queues, steps: Sequence[str]) -> tuple[str, ...]:
 
 
 def plain_queue(config: Config | None, name: str) -> str:
-    """A queue as specs call it, of any of its names: "sim", "[merlin]_sim", "[merlin]_sim@1a2b3c4d"."""
+    """The name of a queue in specs, from any of its names: "sim", "[merlin]_sim", "[merlin]_sim@1a2b3c4d"."""
     return (config.display_queue(name) if config else name).removeprefix(QUEUE_TAG)
 
 
@@ -104,8 +104,8 @@ def select_workers(
 ) -> WorkerSelection:
     """The workers to start on `host` so that `steps` (all, if none are given) are served.
 
-    `served` maps queues to the live worker of this host that has them: without `overlap` a queue has one worker
-    per host. `environment` fills $NAME in the workers' arguments.
+    `served` maps queues to the live worker of this host that serves them: without `overlap` a queue has one worker
+    per host. `environment` has the values of $NAME in the workers' arguments.
 
     Raises UsageError if a step does not exist, or arguments have an open quote.
     """
@@ -150,7 +150,7 @@ def _spec_worker(
 
 
 def split_args(text: str, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Words of a line of worker arguments, $NAME filled in. Raises UsageError for an open quote."""
+    """Split worker arguments into words, with $NAME filled in. Raises UsageError for an open quote."""
     try:
         return tuple(shlex.split(Template(text).safe_substitute(environment)))
     except ValueError as error:
@@ -158,7 +158,7 @@ def split_args(text: str, environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def with_free_name(worker: SpecWorker, taken: Collection[str]) -> SpecWorker:
-    """The worker under its name, or as NAME-2, NAME-3 …, if workers of this host have the names before."""
+    """The worker with its name, or with NAME-2, NAME-3 …, if other workers of this host have that name."""
     name, number = worker.name, 2
     while name in taken:
         name, number = f"{worker.name}-{number}", number + 1
@@ -173,11 +173,11 @@ def worker_command(
     level: str = "INFO",
     num_cores: int | None = None,
 ) -> list[str]:
-    """The line that starts one Celery worker; the arguments of its owner win over ours.
+    """The command that starts one Celery worker. The arguments of the spec have priority over ours.
 
-    `num_cores` becomes the concurrency; None leaves it to the machine where the worker starts. `extra_args` stand
-    behind the arguments of the spec, so that they win. Without a config the queues have no namespace; such a line
-    is good for showing only.
+    `num_cores` becomes the concurrency; with None the machine where the worker starts decides. `extra_args` follow the
+    arguments of the spec, so they have priority. Without a config the queues have no namespace; such a command is only
+    for display.
     """
     theirs = [*worker.args, *extra_args]
     queues = [config.queue_name(q) if config else QUEUE_TAG + q for q in worker.queues]
@@ -195,7 +195,7 @@ def worker_command(
 
 
 def _has(args: Sequence[str], short: str, *long: str) -> bool:
-    """Whether an option is among `args`: "-l INFO", "-lINFO", "--loglevel INFO" or "--loglevel=INFO"."""
+    """Return whether an option is in `args`: "-l INFO", "-lINFO", "--loglevel INFO" or "--loglevel=INFO"."""
     return any(
         (word.startswith(short) and not word.startswith("--")) or word.partition("=")[0] in long
         for word in args
@@ -209,10 +209,10 @@ def launch_line(
     which: Callable[[str], str | None],
     num_allocated: int | None = None,
 ) -> Launch:
-    """How to start `command`: as it is, or once per node through the scheduler's launcher.
+    """Build the command to start: `command` itself, or once per node through the scheduler's launcher.
 
-    `num_allocated` is the number of nodes of the allocation around us, used where the spec names none. Where the
-    launcher is not installed the worker starts on this machine.
+    `num_allocated` is the number of nodes of the current allocation; it is used if the spec has no number. If the
+    launcher is not installed, the worker starts on this machine.
     """
     batch = worker.batch
     num_nodes = worker.nodes or num_allocated or 1
@@ -225,13 +225,13 @@ def launch_line(
     if launcher and batch.launch_args:
         launcher += shlex.split(batch.launch_args)
     argv = [*launcher, *command]
-    if launcher and batch.launch_pre:  # the user's own text, for the shell that they named
+    if launcher and batch.launch_pre:  # text of the user, for the user's shell
         argv = [*shlex.split(batch.shell), "-c", f"{batch.launch_pre} {shlex.join(argv)}"]
     return Launch(argv=tuple(argv), num_workers=num_workers, is_local=not launcher, note=note)
 
 
 def _launcher(worker: SpecWorker, num_nodes: int) -> list[str]:
-    """The words before the command; none for a worker on this machine."""
+    """The launcher's words before the command; empty for a worker on this machine."""
     batch, n = worker.batch, str(num_nodes)
     if batch.type == "local":
         return []
@@ -243,7 +243,7 @@ def _launcher(worker: SpecWorker, num_nodes: int) -> list[str]:
             given = [word for flag, value in flags if value for word in (flag, str(value))]
             return ["srun", "-N", n, "-n", n, *given]
         case "flux" if batch.flux_exec_workers is not False:
-            # not `flux run`: that would hold the cores which the workers' own tasks ask for
+            # not `flux run`, which would occupy the cores that the workers' tasks need
             if batch.flux_exec:
                 return shlex.split(batch.flux_exec)
             flux = f"{batch.flux_path.rstrip('/')}/flux" if batch.flux_path else "flux"
@@ -257,7 +257,7 @@ def _launcher(worker: SpecWorker, num_nodes: int) -> list[str]:
 
 
 def num_allocated_nodes(environment: Mapping[str, str]) -> int | None:
-    """Nodes of the allocation that this process is in; None outside of one."""
+    """The number of nodes of the current allocation; None outside of one."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PBS_NUM_NODES"):
         if environment.get(name, "").isdecimal():
             return int(environment[name])

@@ -1,4 +1,4 @@
-"""How a worker ends: it takes nothing new, lets chunks end or gives them back, and is gone in time whatever hangs."""
+"""The end of a worker: it takes nothing new, and its chunks end or are given back within a time limit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger("merlin.worker")
 T = TypeVar("T")
 LEASE_S = 60.0
 RETRY_S = 1.0  # between two tries to reach Redis
-LOG_AGAIN_S = 30.0  # between two complaints that it does not answer
+LOG_AGAIN_S = 30.0  # between two log lines that it does not answer
 STOP_GRACE_S = 10.0  # after SIGTERM, for chunks to end by themselves; then they are interrupted,
 INTERRUPT_S = 10.0  # and after this killed
-LAST_S = 4.0  # then, for everything else; a worker that still hangs ends without further ado
+LAST_S = 4.0  # then, for everything else; after this the process is ended
 
 
 def lease_s() -> float:
@@ -31,7 +31,7 @@ def lease_s() -> float:
 
 
 def _seconds(variable: str, default: float) -> float:
-    """Raises ExecutionError unless the environment variable is a number of seconds, or not there."""
+    """The value of an environment variable in seconds. Raises ExecutionError if it is not such a number."""
     text = os.environ.get(variable, "")
     try:
         value = float(text) if text else default
@@ -43,12 +43,12 @@ def _seconds(variable: str, default: float) -> float:
 
 
 class Leaving:
-    """Whether this worker leaves, and how much of a hurry it is in."""
+    """The state of a worker's shutdown: whether it leaves, and within which time."""
 
     def __init__(self) -> None:
-        self.is_leaving = False  # takes nothing more
-        self.is_patient = False  # waits for what runs, however long it takes
-        self.out_of_time = threading.Event()  # nobody waits for Redis any more
+        self.is_leaving = False  # the worker takes no further chunk
+        self.is_patient = False  # it waits without limit for its chunks
+        self.out_of_time = threading.Event()  # from then on nothing waits for Redis
         self._grace_s = _seconds("MERLIN_STOP_GRACE_S", STOP_GRACE_S)
         self._has_time_limit = False
 
@@ -59,9 +59,9 @@ class Leaving:
     def begin(
         self, is_busy: Callable[[], bool], interrupt: Callable[[], None], kill: Callable[[], None]
     ) -> None:
-        """SIGTERM, or a command to stop: nothing new; what runs ends, or is given back after a grace.
+        """Begin the shutdown after SIGTERM or a command: take nothing new, and interrupt chunks after a grace period.
 
-        Who is logged_at again has no more time than that, however patient it was logged_at to be at first.
+        A second call ends the patience of a worker that waits without limit.
         """
         if self.is_leaving:
             self.is_patient = False
@@ -74,7 +74,7 @@ class Leaving:
     def _enforce_time_limits(
         self, is_busy: Callable[[], bool], interrupt: Callable[[], None], kill: Callable[[], None]
     ) -> None:
-        """See to it that the worker is gone in time, whatever hangs: Redis, the broker, a file system, a task."""
+        """End the worker in time, even if Redis, the broker, a file system or a task hangs."""
         interrupt_at = time.monotonic() + self._grace_s
         kill_at = interrupt_at + INTERRUPT_S
         _wait_while(is_busy, interrupt_at)
@@ -87,15 +87,15 @@ class Leaving:
         self.end()
 
     def end(self) -> None:
-        """End this worker, whatever it is at."""
+        """End this process at once."""
         log.critical("the worker hangs; it ends now, and others take over what it held; it was here:")
-        faulthandler.dump_traceback(file=2)  # standard error itself; Celery has put its log in its place
+        faulthandler.dump_traceback(file=2)  # the real standard error; Celery has replaced `sys.stderr`
         os._exit(os.EX_TEMPFAIL)
 
     def retry_until(self, ask: Callable[[], T], is_wanted: Callable[[], bool] = lambda: True) -> T:
-        """Ask Redis until it answers.
+        """Call `ask`, which needs Redis, until Redis answers.
 
-        Raises StudyGoneError, and what it raised last when nobody wants it, or the worker must end.
+        Raises StudyGoneError, or the last error when `is_wanted` is false or the worker must end.
         """
         logged_at = -math.inf
         while True:

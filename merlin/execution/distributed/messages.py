@@ -1,9 +1,9 @@
-"""What workers and owners write to each other, all of it sealed with the user's key.
+"""The messages between workers and owners, all sealed with the user's key.
 
 ==========  ==============================================================  ==========================
-notice      which offer of which study waits, in a message of the broker    owner to any worker
-chunk       what is to be run, in the offer and the lease                   owner to the worker that takes it
-report      what has become of it, in the mailbox                           that worker to the owner
+notice      which offer of which study is open, in a message of the broker  owner to any worker
+chunk       the tasks to run, in the offer and the lease                    owner to the worker that takes it
+report      the outcome of the chunk, in the mailbox                        that worker to the owner
 ==========  ==============================================================  ==========================
 """
 
@@ -21,15 +21,15 @@ from merlin.plan.owner import ChunkReport
 from merlin.plan.tasks import Chunk
 
 VERSION = 2
-MAX_NOTICE_CHARS = 32 * 1024  # in its wrapping twice as long, and workers refuse what is longer than that
-MAX_BYTES = 16 * 1024 * 1024  # of a chunk or a report: every second task of many may be a hole
+MAX_NOTICE_CHARS = 32 * 1024  # its envelope is twice as long; workers refuse longer messages
+MAX_BYTES = 16 * 1024 * 1024  # of a chunk or a report, which may have very many holes
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An offer, and where its study is."""
+    """An offer, and the place of its study."""
 
     v: int = VERSION
     study: str  # id
@@ -44,7 +44,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sealed:
-    """A chunk or a report, and the study that it is of."""
+    """A chunk or a report, and its study."""
 
     study: str
     chunk: Chunk | None = None
@@ -52,7 +52,7 @@ class _Sealed:
 
 
 def seal_notice(notice: Notice, key: bytes) -> dict[str, str]:
-    """Raises ExecutionError if its names are too long for a message."""
+    """Seal a notice. Raises ExecutionError if its names are too long for a message."""
     envelope = seal(to_plain(notice), key)
     if len(envelope["body"]) > MAX_NOTICE_CHARS:
         raise ExecutionError(
@@ -63,7 +63,7 @@ def seal_notice(notice: Notice, key: bytes) -> dict[str, str]:
 
 
 def open_notice(envelope: object, key: bytes) -> Notice:
-    """Raises ForgedMessageError."""
+    """Check the seal of a notice and decode it. Raises ForgedMessageError."""
     body = unseal(envelope, key)
     if body.get("v") != VERSION:
         raise ForgedMessageError(f"a message of version {body.get('v')!r}; this worker knows {VERSION}")
@@ -87,7 +87,7 @@ def seal_report(report: ChunkReport, study: str, key: bytes) -> str:
 
 
 def open_report(text: str, study: str, lease: str, key: bytes) -> ChunkReport:
-    """Raises ForgedMessageError."""
+    """The report on a lease. Raises ForgedMessageError."""
     report = _open(text, study, key).report
     if report is None or report.chunk.lease != lease:
         raise ForgedMessageError("a report on another lease")

@@ -1,4 +1,4 @@
-"""Names in the broker and in Redis that are not part of one study's progress."""
+"""Names in the broker and in Redis that do not belong to one study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PRIORITY = 9
 
 
 class Keys:
-    """The keys of one user in Redis that are not one study's."""
+    """The keys of one user in Redis that do not belong to one study."""
 
     def __init__(self, namespace: str) -> None:
         self._prefix = f"merlin:{namespace}"
@@ -22,7 +22,7 @@ class Keys:
         self.workers = f"{self._prefix}:workers"
         # ZSET worker name -> server time of its last beat
         self.beats = f"{self._prefix}:beats"
-        # HASH what happened to no study in particular -> how often; "refused" are forged messages
+        # HASH name of a counter -> its value; "refused" counts forged messages
         self.counters = f"{self._prefix}:counters"
 
     def inbox(self, worker: str) -> str:

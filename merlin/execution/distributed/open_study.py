@@ -1,4 +1,4 @@
-"""Publishes a study: begins a run of it as its owner, offers the first chunks, and leaves it to the workers."""
+"""Publishes a study: begins a run as its owner, offers the first chunks, and releases it to the workers."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What `open_study` did."""
+    """The result of `open_study`."""
 
     num_messages: int
     planned: int
     already_ok: int
-    resumed: bool  # the study was in Redis already
-    is_complete: bool  # nothing is left to do
+    resumed: bool  # the study was already in Redis
+    is_complete: bool  # no task is left to run
     note: str  # one sentence for the user
 
 
 def make_tools(config: Config) -> Tools:
-    """What a command needs to act as the owner of a study. Raises ExecutionError if Redis does not answer."""
+    """The connections that a command needs to own a study. Raises ExecutionError if Redis does not answer."""
     backend = RedisBackend(config, redis_client(config), lease_s=lease_s())
     return Tools(config=config, backend=backend, carrier=make_carrier(config), lease_s=lease_s())
 
@@ -59,10 +59,10 @@ def open_study(
     redo_failed: bool = False,
     steps: Collection[str] | None = None,
 ) -> Opened:
-    """Publish what the ledger does not hold yet.
+    """Publish all tasks that the ledger does not have yet.
 
-    A study that is running already goes on as it is; if nobody owns it, messages that may be lost are sent again.
-    With `redo_failed`, failed tasks (of `steps`) run again, too.
+    A study that already runs continues; if it has no owner, messages that may be lost are sent again. With
+    `redo_failed`, failed tasks (of `steps`, or of all steps) also run again.
 
     Raises:
         ExecutionError: the broker or Redis cannot be reached, or chunks of the study still run.
@@ -84,18 +84,18 @@ class _Publisher:
         if running is not None and not redo_failed and self._mailbox.exists():
             return self._resume(running.session, resumed=True)
         if running is not None:
-            with suppress(StudyGoneError):  # nobody writes down anything more of the run that ends now
+            with suppress(StudyGoneError):  # from now on nobody records anything for the old run
                 self._mailbox.own(running.session, force=True)
         num_running = sum(offer.expires_s > 0 for offer in self._mailbox.offers())
         if num_running:
-            with suppress(OwnershipLostError, StudyGoneError):  # whoever owned it goes on at once
+            with suppress(OwnershipLostError, StudyGoneError):  # the previous owner can continue at once
                 self._mailbox.release()
             raise ExecutionError(
                 f"{num_running} chunks of {self._workspace.path} still run; wait for them "
                 f"(merlin query-workers shows them), or end them: {command_line('cancel', self._workspace.path)}"
             )
-        # nobody goes on with an earlier run, whose records would not count any more, however long the rest takes; if
-        # this process is killed, workers that know the study publish it
+        # from now on nobody can continue the old run, whose records would not count any more; if this process is
+        # killed, workers that know the study publish it
         self._mailbox.forget()
         session = next_session(self._workspace.ledger_dir, self._tools.backend.time())
         self._record_start(session, redo_failed=redo_failed, steps=steps)
@@ -105,7 +105,7 @@ class _Publisher:
         return self._resume(session, resumed=False)
 
     def _advertised(self) -> StudyInfo | None:
-        """The advertisement of a study that is not over; nobody else's plan takes the place of its own meanwhile."""
+        """The advertisement of the study, if it is not over. Raises ExecutionError if its plan has changed."""
         for info in self._registry.studies():
             if info.study_id == self._study.id:
                 if info.plan != self._study.digest:
@@ -117,7 +117,7 @@ class _Publisher:
         return None
 
     def _record_start(self, session: str, *, redo_failed: bool, steps: Collection[str] | None) -> None:
-        """The beginning of the run, and what is to be run again."""
+        """Record the start of the run, and reset the tasks that run again."""
         plan, records = self._workspace.plan, list[Record]()
         if redo_failed:
             outcomes = replay(self._workspace.ledger_dir, plan).outcomes
@@ -126,7 +126,7 @@ class _Publisher:
         append_records(self._workspace, session, *records, EventRecord(kind="run_started", data=data))
 
     def _resume(self, session: str, *, resumed: bool) -> Opened:
-        """Act as the owner, unless there is one: of a new run, too, if this process has slept since it began it."""
+        """Act as the owner, unless there is one. A new run can have one if this process was suspended meanwhile."""
         with suppress(OwnershipLostError):
             standing = self._mailbox.own(session)
             if standing.is_ours:
@@ -143,7 +143,7 @@ class _Publisher:
         )
 
     def _act_as_owner(self, session: str, standing: Standing, *, resumed: bool) -> Opened:
-        """One round as the owner. Raises OwnershipLostError."""
+        """Do one round as the owner. Raises OwnershipLostError."""
         ownership = Ownership(self._study, session, self._mailbox, standing, self._tools)
         try:
             ownership.settle()
@@ -175,7 +175,7 @@ class _Publisher:
 def publish_again(study: Study, tools: Tools) -> Literal["published", "busy", "over"]:
     """Publish a study that Redis has lost, from its ledger.
 
-    "busy": somebody else is at it, or was faster; "over": the ledger says that it has ended, or was cancelled.
+    "busy": another process publishes it, or has done so. "over": by the ledger it has ended or was cancelled.
     """
     workspace, registry = study.workspace, tools.backend.registry
     mailbox = tools.backend.mailbox(study.id)
@@ -207,7 +207,7 @@ def publish_again(study: Study, tools: Tools) -> Literal["published", "busy", "o
 
 @contextmanager
 def _wait_for_lock(workspace: Workspace) -> Iterator[None]:
-    """Hold the workspace; a worker that publishes it again just now is waited for. Raises WorkspaceError."""
+    """Lock the workspace; wait for a worker that publishes it at the moment. Raises WorkspaceError."""
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:
         while True:

@@ -1,4 +1,4 @@
-"""Makes this worker the owner of studies that have none, and brings back studies that Redis has lost."""
+"""Makes this worker the owner of studies without one, and publishes studies again that Redis has lost."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from merlin.execution.distributed.study import Studies, Study
 log = logging.getLogger("merlin.worker")
 
 WAIT_S = 0.5  # for letters, in one round
-TICK_S = 0.1  # between two looks at what is due
-LIST_S = 3.0  # between two looks for new studies
-ASK_S = 1.0  # between two times that a study's owner is asked for; with many workers each of them asks less often,
-ASKS_PER_S = 50.0  # so that all of them together ask so often
-NOTICE_S = 2.0  # beyond a beat of the workers: by then they have seen that Redis lost a study
-POSTPONE_S = 10.0  # a study with which something is wrong is left alone for so long
+TICK_S = 0.1  # between two checks of what is due
+LIST_S = 3.0  # between two searches for new studies
+ASK_S = 1.0  # between two requests of one worker for the ownership of a study, or longer with many workers:
+ASKS_PER_S = 50.0  # requests of all workers together
+NOTICE_S = 2.0  # after a beat of the workers; by then they have noticed that Redis lost a study
+POSTPONE_S = 10.0  # before the next try with a study that had an error
 RETRY_S = 1.0  # between two tries to reach Redis
 STOP_S = 3.0  # for the last round of each study
 
 
 class RunningChunks(Protocol):
-    """What this worker runs."""
+    """The chunks that this worker runs."""
 
     def void(self, study_id: str) -> None:
-        """Kill what runs of a study, and commit nothing of it."""
+        """Kill all chunks of a study. Nothing of them is committed."""
 
     def forget(self, study_id: str) -> bool:
-        """The study is over; False if something of it runs still."""
+        """Forget a study that is over. Returns False if one of its chunks still runs."""
 
 
 class Owners:
-    """The ownerships of one worker, each with a thread, and one thread that looks for more."""
+    """The ownerships of one worker, each with a thread, and one thread that searches for more."""
 
     def __init__(self, tools: Tools, studies: Studies, runs: RunningChunks) -> None:
         self._tools, self._studies, self._runs = tools, studies, runs
@@ -54,8 +54,8 @@ class Owners:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._known: dict[str, StudyInfo] = {}  # studies that are not over, as far as we know
-        self._sessions: dict[str, str] = {}  # study -> the run of which a message came last
-        self._due: dict[str, float] = {}  # study -> when to ask for its owner again
+        self._sessions: dict[str, str] = {}  # study -> the run of the last message
+        self._due: dict[str, float] = {}  # study -> when to ask for its ownership again
         self._gone_since: dict[str, float] = {}
         self._listed = -math.inf
         self._thread = threading.Thread(target=self._loop, name="owners", daemon=True)
@@ -64,7 +64,7 @@ class Owners:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let others own the studies; what hangs is left alone."""
+        """Release the studies. Threads that hang are not waited for."""
         self._stop.set()
         self._wake.set()
         with self._lock:
@@ -74,7 +74,7 @@ class Owners:
                 thread.join(timeout=STOP_S)
 
     def note_session(self, study_id: str, session: str) -> None:
-        """A message of this run came; with the first one, ask at once whether the study has an owner."""
+        """Note that a message of this run came. With the first one, check at once whether the study has an owner."""
         if self._sessions.get(study_id) != session:
             self._sessions[study_id] = session
             self._listed = -math.inf
@@ -107,12 +107,14 @@ class Owners:
                 self._ask_for_ownership(info, now)
             except (RedisFullError, RedisUnreachableError):
                 raise
-            except MerlinError as error:  # its workspace is gone, its disk is full: the others go on
+            except (
+                MerlinError
+            ) as error:  # an error of one study, such as a full disk, must not affect the others
                 self._due[info.study_id] = now + POSTPONE_S
                 log.warning("cannot look after %s: %s", info.workspace, error)
 
     def _list(self) -> None:
-        """One that is not advertised any more may be over, or Redis has lost its memory: its owner's key tells."""
+        """List the studies. One that is not advertised may be over, or lost by Redis: its owner key shows which."""
         found = {info.study_id: info for info in self._tools.backend.registry.studies()}
         for study in self._studies.known():
             if study.id not in found and study.id not in self._known:
@@ -136,12 +138,12 @@ class Owners:
             self._due[info.study_id] = now + self._ask_interval_s(standing.now)
 
     def _ask_interval_s(self, server_time: float) -> float:
-        """Between two questions of one worker for one study."""
+        """The time between two requests of one worker for one study."""
         num_workers = self._tools.backend.registry.num_workers(server_time)
         return random.uniform(0.5, 1.0) * max(ASK_S, num_workers / ASKS_PER_S)
 
     def _forget(self, study_id: str) -> None:
-        self._due[study_id] = time.monotonic() + ASK_S  # until what runs of it here has ended
+        self._due[study_id] = time.monotonic() + ASK_S  # until its chunks here have ended
         if self._runs.forget(study_id):
             self._known.pop(study_id, None)
             self._due.pop(study_id, None)
@@ -149,7 +151,7 @@ class Owners:
             self._sessions.pop(study_id, None)
             self._studies.forget(study_id)
 
-    # ---------------------------------------------------------------- owning
+    # ------------------------------------------------------------- ownerships
 
     def _own(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> None:
         thread = threading.Thread(
@@ -161,7 +163,7 @@ class Owners:
         thread.start()
 
     def _serve(self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing) -> None:
-        """Own a study until it is over, or another one owns it."""
+        """Own a study until it is over or has another owner."""
         try:
             while not self._serve_while_connected(study, info, mailbox, standing):
                 standing = self._reconnect(info, mailbox)
@@ -183,7 +185,7 @@ class Owners:
     def _serve_while_connected(
         self, study: Study, info: StudyInfo, mailbox: Mailbox, standing: Standing
     ) -> bool:
-        """False when it is not sure what has arrived: Redis did not answer, or has lost something."""
+        """Returns False if it is unknown what Redis has received: it did not answer, or has lost something."""
         try:
             ownership = Ownership(study, info.session, mailbox, standing, self._tools)
             try:
@@ -214,7 +216,7 @@ class Owners:
     # ------------------------------------------------------------------- losses
 
     def _handle_loss(self, study: Study, info: StudyInfo, now: float) -> None:
-        """Redis has lost the study. Once its holders had time to notice, publish it from the ledger."""
+        """Handle a study that Redis has lost. When its workers had time to notice, publish it from the ledger."""
         since = self._gone_since.setdefault(info.study_id, now)
         if since == now:
             log.warning("Redis has lost %s", info.workspace)

@@ -1,9 +1,9 @@
-"""The owner of a study at work: reads its mailbox, lets the scheduler decide, offers chunks, writes the ledger down.
+"""The work of a study's owner: read the mailbox, let the scheduler decide, offer chunks, write the ledger.
 
-Of the processes that serve a study one is its owner (see `owners`); a command that changes a study makes itself the
-owner for a moment. Whoever becomes it starts from the ledger, from what is offered and held, and from the letters that
-the one before has not dealt with. So an owner may be killed, stopped or cut off at any moment, and an ownership of
-which it is not clear what has arrived is simply begun anew.
+One of the processes that serve a study is its owner (see `owners`). A command that changes a study becomes its owner
+for a moment. A new owner starts from the ledger, from the offers and leases, and from the letters that the previous
+owner has not handled. So an owner may be killed, suspended or disconnected at any moment. If it is unclear what Redis
+has received, the ownership starts again.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from merlin.plan.tasks import Chunk
 
 log = logging.getLogger("merlin.worker")
 
-TARGET_S = 3.0  # of work per chunk, or more with many workers
-MAX_OFFERS = 300  # in one round; then letters have their turn
-RENEW_S = 0.8  # between two signs of life
-EXPIRE_S = 0.5  # between two looks for leases that ran out
-REISSUE_S = 5.0  # what nobody has taken for so long gets a new message, if its queue is empty
-SLOTS_S = 1.0  # between two looks for workers, or longer:
-SLOTS_SHARE = 0.05  # of the time at most
-RETRY_S = 1.0  # after trouble with the disk
-MAX_TROUBLE_S = 10.0  # of that; then somebody else may own the study
-MAX_TAKE_OVER_S = 600.0  # to read the ledger; who takes longer hangs, and does not stay the owner
+TARGET_S = 3.0  # work per chunk, or more with many workers
+MAX_OFFERS = 300  # per round; then letters are read again
+RENEW_S = 0.8  # between two renewals of the ownership
+EXPIRE_S = 0.5  # between two checks for expired leases
+REISSUE_S = 5.0  # an offer that nobody has taken gets a new message after this time, if its queue is empty
+SLOTS_S = 1.0  # between two counts of the workers, or longer:
+SLOTS_SHARE = 0.05  # at most this share of the time
+RETRY_S = 1.0  # after an error of the disk
+MAX_TROUBLE_S = 10.0  # of such errors; then somebody else may own the study
+MAX_TAKE_OVER_S = 600.0  # to read the ledger; a process that takes longer hangs, and does not stay the owner
 ENDS = ("run_stopped", "run_finished")  # events
-INTERRUPT_AGAIN_S = 5.0  # what runs of a study that failed hard; a process may have been at its start
-# what would meet the next letter, too
+INTERRUPT_AGAIN_S = 5.0  # between two interrupts of a stopped study: a process may have been starting
+# errors that the next letter would raise, too
 _NOT_LETTER_ERRORS = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
-STOP_WORKERS_S = 60.0  # after a task that asked the workers to stop, as upstream
+STOP_WORKERS_S = 60.0  # after a task asked the workers to stop, as in upstream Merlin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What every ownership of one process works with."""
+    """The configuration and connections that all ownerships of one process share."""
 
     config: Config
     backend: Backend
@@ -66,7 +66,7 @@ class Tools:
 
 
 class Ownership:
-    """One ownership of one study; `mailbox` is owned already. One thread uses it."""
+    """One ownership of one study. The caller has become the owner through `mailbox`. Only one thread uses it."""
 
     def __init__(
         self, study: Study, session: str, mailbox: Mailbox, standing: Standing, tools: Tools
@@ -74,19 +74,19 @@ class Ownership:
         """Take over. Raises OwnershipLostError, StudyGoneError, LedgerError, or another ExecutionError."""
         self._study, self._mailbox, self._tools = study, mailbox, tools
         self._began = self._renewed = self._wrote = time.monotonic()
-        self._clock = standing.now - self._began  # of the server, ahead of `monotonic`
+        self._clock = standing.now - self._began  # server time minus `monotonic`
         self._read = standing.read or "0"
-        self._is_read = True  # the server knows how far
-        self._has_more = False  # to offer, or to read: the next round does not wait
+        self._is_read = True  # the server knows `_read`
+        self._has_more = False  # there is more to offer or to read: the next round does not wait
         self._slots: dict[str, int] = {}
         self._look_for_workers = self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
         self._look_for_lost = self._began
-        self._missing: set[str] = set()  # leases that the server did not know when we looked
-        self._is_stopped = False  # and that is written down
-        self.end = ""  # how the run has ended, if we have written it down
+        self._missing: set[str] = set()  # leases that the server did not know at the last check
+        self._is_stopped = False  # the end of the run is recorded
+        self.end = ""  # how the run has ended, if this process recorded it
         self.is_over = False
-        self.is_out_of_sync = False  # what we know and what the server holds do not fit: begin anew
-        self.broker_error: ExecutionError | None = None  # why messages could not be sent at last
+        self.is_out_of_sync = False  # our state and the server's do not match: start again
+        self.broker_error: ExecutionError | None = None  # why the last messages could not be sent
         self._conductor = Conductor(study.workspace, session)
         try:
             with self._renewing():
@@ -104,7 +104,7 @@ class Ownership:
         is_done = threading.Event()
 
         def renew() -> None:
-            with suppress(ExecutionError):  # the next step meets it, too
+            with suppress(ExecutionError):  # the next step will raise it, too
                 while not is_done.wait(RENEW_S) and time.monotonic() - self._began < MAX_TAKE_OVER_S:
                     self._mailbox.renew()
 
@@ -118,9 +118,9 @@ class Ownership:
 
     def _take_over(self) -> None:
         study, mailbox, session = self._study, self._mailbox, self._conductor.session
-        handouts, forged = self._handouts()  # before the letters: what ends in between is in both
-        found = self._conductor.read()  # before them, too: of what it shows, they say who took it
-        if found.has_later_run(session):  # as with --local, while the servers were away
+        handouts, forged = self._handouts()  # before the letters: a chunk that ends in between is in both
+        found = self._conductor.read()  # also before the letters, which say who took the chunks
+        if found.has_later_run(session):  # for example with --local, while the servers were down
             self._tools.backend.registry.withdraw(study.id, session)
             mailbox.close()
             raise StudyGoneError(f"another run of {study.workspace.path} has begun; this one is over")
@@ -145,14 +145,14 @@ class Ownership:
         scheduler = self._conductor.scheduler = self.owner.scheduler
         mailbox.void([*forged, *void])
         ends = [event for event in found.events(session) if event.kind in ENDS]
-        if ends and not scheduler.is_complete:  # whoever wrote that could not tell the servers
+        if ends and not scheduler.is_complete:  # the process that recorded it could not update the servers
             self._is_stopped = True
             end = ends[-1].data
             scheduler.stop(str(end.get("reason", "")) or "stopped", now=bool(end.get("now")))
             self._tools.backend.registry.withdraw(study.id, session)
 
     def _handouts(self) -> tuple[list[Handout], list[str]]:
-        """What is offered and held, and the leases of what nobody of us can have offered."""
+        """The valid offers and leases, and the leases whose chunks are forged."""
         handouts, forged = [], []
         for offer in self._mailbox.offers():
             try:
@@ -173,13 +173,13 @@ class Ownership:
     # ------------------------------------------------------------------- rounds
 
     def work(self, wait_s: float) -> None:
-        """One round: what has arrived by now, or does within `wait_s`, and what follows from it.
+        """Do one round: handle the letters that arrive within `wait_s`, and offer chunks.
 
-        Raises LedgerError if the ledger could not be written for a while; another machine may see it.
+        Raises LedgerError if the ledger could not be written for a while; another machine may be able to.
         """
         try:
             self.settle(wait_s)
-        except LedgerError as error:  # what it has to say is kept, and nothing is offered meanwhile
+        except LedgerError as error:  # its records are kept, and nothing is offered meanwhile
             if time.monotonic() - self._wrote >= MAX_TROUBLE_S:
                 self.release()
                 raise
@@ -194,7 +194,7 @@ class Ownership:
                 log.warning("%s", self.broker_error)
 
     def settle(self, wait_s: float = 0.0) -> None:
-        """Take in what has arrived, and write down what follows."""
+        """Handle the letters that have arrived, and record the decisions that follow."""
         now = time.monotonic()
         if now - self._renewed >= RENEW_S:
             self._renew()
@@ -204,9 +204,9 @@ class Ownership:
         if wakeup is not None:
             wait_s = min(wait_s, max(0.0, wakeup - self._now()))
         letters = self._mailbox.letters(self._read, 0.0 if self._has_more else wait_s)
-        # whoever wrote them: the holders of these commit nothing from now on
+        # no matter who wrote these letters, the holders commit nothing from now on
         self._mailbox.void([letter.lease for letter in letters if letter.kind == "expired"])
-        self._is_ledger_read = False  # since then
+        self._is_ledger_read = False  # since these letters arrived
         for letter in letters:
             if time.monotonic() - self._renewed >= RENEW_S:
                 self._renew()
@@ -236,7 +236,7 @@ class Ownership:
         self._renewed = asked
 
     def _count_slots(self) -> None:
-        """What the workers of each queue run at a time."""
+        """Count how many chunks the workers of each queue run at a time."""
         began = time.monotonic()
         alive = [worker for worker in self._tools.backend.registry.workers() if not worker.is_stopping]
         for queue in self._study.queues:
@@ -285,14 +285,14 @@ class Ownership:
         self.owner.expired(lease, self._done(chunk))
 
     def _done(self, chunk: Chunk) -> tuple[Run, ...]:
-        """What the ledger has of a chunk that ended before its letter was written; one look does for many of them."""
+        """The recorded outcomes of a chunk. One read of the ledger is enough for all letters of a round."""
         if not self._is_ledger_read:
             self._conductor.read()
             self._is_ledger_read = True
         return self._conductor.known(chunk)
 
     def _check_leases(self) -> None:
-        """End those that ran out, though their holders had the time to renew them; miss those of which nobody knows."""
+        """End the leases that have expired after their holders had time to renew them, and detect lost leases."""
         now = time.monotonic()
         if now - self._began >= self._tools.lease_s / 2 and now >= self._look_for_late:
             self._look_for_late = now + EXPIRE_S
@@ -300,13 +300,13 @@ class Ownership:
         if now >= self._look_for_lost and not self._has_more:
             self._look_for_lost = now + max(RENEW_S, self._tools.lease_s / 4)
             missing = self.owner.scheduler.leases() - self._mailbox.names()
-            if twice := missing & self._missing:  # and no letter came since: it is lost
+            if twice := missing & self._missing:  # two checks, and no letter in between: they are lost
                 log.warning("%d chunks are neither offered, held nor reported", len(twice))
                 self.is_out_of_sync = True
             self._missing = missing
 
     def _write(self) -> None:
-        """Into the ledger, if we are the owner still: one that was stopped may have been replaced."""
+        """Write the decisions into the ledger, if we are still the owner. A suspended owner may have been replaced."""
         if self._conductor.has_unwritten():
             self._renew()
             self._conductor.flush()
@@ -314,7 +314,7 @@ class Ownership:
     # --------------------------------------------------------------- offering
 
     def offer(self) -> int:
-        """Offer what there is room for, and send messages; returns the number of these."""
+        """Offer chunks for the free slots, and send their messages; returns the number of messages."""
         chunks = self._add_offers()
         if time.monotonic() >= self._look_for_overdue:
             self._look_for_overdue = time.monotonic() + RENEW_S
@@ -323,9 +323,9 @@ class Ownership:
         return len(chunks)
 
     def offer_and_release(self) -> int:
-        """Like `offer`, as the last thing: who gets a message finds the study without an owner.
+        """Offer chunks and release the ownership, so that workers that get a message can become the owner.
 
-        Raises ExecutionError if the broker does not take the messages; a later owner sends them.
+        Raises ExecutionError if the broker does not accept the messages; a later owner sends them.
         """
         if self.is_over:
             return 0
@@ -347,7 +347,7 @@ class Ownership:
         return chunks
 
     def _overdue(self, wait_s: float) -> list[Chunk]:
-        """What nobody has taken for so long, and whose queue is empty, or seems to have lost it."""
+        """Chunks that nobody has taken for `wait_s`, if their queue is empty or seems to have lost the message."""
         overdue = self.owner.overdue(self._now(), wait_s)
         if not overdue:
             return []
@@ -367,7 +367,7 @@ class Ownership:
         return chunks
 
     def _send(self, chunks: Iterable[Chunk]) -> None:
-        """What cannot be sent now is overdue later."""
+        """Send the messages of these chunks. If that fails, the chunks become overdue later."""
         messages: dict[tuple[str, bool], list[dict[str, str]]] = {}
         for chunk in chunks:
             queue = self._study.workspace.instance(chunk.instance).queue
@@ -394,19 +394,19 @@ class Ownership:
     # ------------------------------------------------------------------ the end
 
     def stop(self, reason: str) -> None:
-        """Let nothing more start."""
+        """Stop the study: no further chunk starts."""
         self.owner.scheduler.stop(reason)
         self._finish_if_done()
 
     def fail(self, instances: Collection[str], cause: str) -> None:
-        """End every task of these step instances as failed that has not ended, whoever runs it."""
+        """Record all unfinished tasks of these step instances as failed, and end their leases."""
         chunks = self.owner.fail(instances, cause)
         self._write()
         self._mailbox.void(chunk.lease for chunk in chunks)
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        """Write down that the study has stopped or ended; once nothing runs any more it is over."""
+        """Record that the study has stopped or ended. It is over when no chunk runs any more."""
         scheduler = self.owner.scheduler
         if scheduler.is_complete:
             if not self._is_stopped:
@@ -438,9 +438,9 @@ class Ownership:
         self._tools.backend.registry.send(sorted(holders), "interrupt", study=self._study.id)
 
     def _stop_workers(self) -> None:
-        """A task has asked for it: at once if its study is over, else after a while, in which more of it may end.
+        """Stop the workers, as a task has asked: at once if the study is over, else after a while.
 
-        The study is not stopped: what is left runs as soon as there are workers again.
+        The study is not stopped: its remaining tasks run as soon as there are workers again.
         """
         queues = {self._tools.config.queue_name(queue) for queue in self._study.queues}
         names = [w.name for w in self._tools.backend.registry.workers() if queues & set(w.queues)]
@@ -448,7 +448,7 @@ class Ownership:
         self._tools.backend.registry.send(names, "stop", in_s=0.0 if is_over else STOP_WORKERS_S)
 
     def release(self) -> None:
-        """Let somebody else go on."""
+        """Release the ownership, so that somebody else can continue."""
         if not self.is_over:
             self._mailbox.release()
 
@@ -457,6 +457,6 @@ class Ownership:
 
 
 def _number(letter_id: str) -> tuple[int, int]:
-    """Letters in their order."""
+    """The sort key of a letter's id."""
     millis, _, count = letter_id.partition("-")
     return int(millis), int(count or 0)

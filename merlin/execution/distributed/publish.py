@@ -1,4 +1,4 @@
-"""Sends messages through the broker, in the shape that Celery's workers read."""
+"""Sends messages through the broker, in the format that Celery's workers read."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def make_carrier(config: Config) -> Carrier:
-    """For the broker of one user; threads may share it."""
+    """A carrier for the broker of one user. Threads may share it."""
     return RedisCarrier(config) if config.broker.is_redis else AmqpCarrier(config)
 
 
 class RedisCarrier:
-    """Implements `contracts.Carrier`: all messages at once, where Kombu takes a millisecond for each."""
+    """Implements `contracts.Carrier`: it sends all messages at once; Kombu needs a millisecond for each."""
 
     def __init__(self, config: Config) -> None:
         self._config, self._client = config, make_client(config.broker)

@@ -1,4 +1,4 @@
-"""How full the queues are, and how to empty them."""
+"""The queues of the broker: their lengths, their properties, and how to empty them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PRIORITY_SEPARATOR = "\x06\x16"  # kombu's, between a Redis queue's name and its priority step
 PRIORITY_STEPS = (0, 3, 6, 9)
-# of RabbitMQ, to who declares a queue that is there with other properties
+# RabbitMQ's answer to a declaration of an existing queue with other properties
 _INEQUIVALENT = re.compile(r"inequivalent arg '(.*?)' for queue '(.*)' in vhost '(.*?)'")
 
 
@@ -29,8 +29,8 @@ _INEQUIVALENT = re.compile(r"inequivalent arg '(.*?)' for queue '(.*)' in vhost 
 class QueueInfo:
     """One queue of the broker."""
 
-    depth: int  # messages that wait
-    consumers: int | None  # workers that listen, as RabbitMQ counts them; None where the broker does not know
+    depth: int  # waiting messages
+    consumers: int | None  # as RabbitMQ counts them; None if the broker does not know
 
 
 def broker_queue(config: Config, name: str) -> Queue:
@@ -43,7 +43,7 @@ def broker_queue(config: Config, name: str) -> Queue:
 
 
 def queue_depths(config: Config, queue_names: Iterable[str]) -> dict[str, QueueInfo]:
-    """Messages that wait in the queues of these `task_queue` names; a queue that does not exist is empty.
+    """The waiting messages of these `task_queue` names. A queue that does not exist is empty.
 
     Raises ExecutionError if the broker cannot be reached.
     """
@@ -51,12 +51,12 @@ def queue_depths(config: Config, queue_names: Iterable[str]) -> dict[str, QueueI
 
 
 def empty_queues(config: Config, queue_names: Iterable[str]) -> list[str]:
-    """Those of the queues in which no message waits."""
+    """Those of the queues that hold no message."""
     return [name for name, info in queue_depths(config, queue_names).items() if not info.depth]
 
 
 def check_properties(config: Config, queue_names: Iterable[str]) -> None:
-    """Declare the queues that exist, as we would to use them; Redis' have no properties.
+    """Check the properties of the queues that exist. Queues on Redis have none.
 
     Raises ExecutionError if one exists with other properties than ours, or the broker cannot be reached.
     """
@@ -69,7 +69,7 @@ def check_properties(config: Config, queue_names: Iterable[str]) -> None:
 
 
 def other_properties(config: Config, error: Exception) -> ExecutionError | None:
-    """What to tell if this error says that a queue exists with other properties than ours; else None."""
+    """The error to raise if `error` means that a queue exists with other properties than ours; else None."""
     from amqp.exceptions import PreconditionFailed
 
     found = _INEQUIVALENT.search(str(error)) if isinstance(error, PreconditionFailed) else None
@@ -122,7 +122,7 @@ def redis_lists(full: str) -> list[str]:
 
 
 def key_prefix(config: Config) -> str:
-    """What stands before all keys of Redis as a broker, if the user's app.yaml says so."""
+    """The prefix of all keys of Redis as a broker, from the user's app.yaml; "" if there is none."""
     return str(dict(config.celery.get("broker_transport_options") or {}).get("global_keyprefix", ""))
 
 
@@ -135,7 +135,7 @@ def _redis(config: Config, command: str, full: str) -> list[int]:
 
 
 def broker_connection(config: Config) -> Any:
-    """Not connected yet."""
+    """A connection to the broker, which is not connected yet."""
     from kombu.connection import Connection
 
     return Connection(config.broker.url, ssl=config.broker.broker_use_ssl or False, connect_timeout=10)
@@ -143,7 +143,7 @@ def broker_connection(config: Config) -> Any:
 
 @contextmanager
 def _channel(config: Config) -> Iterator[Any]:
-    """A channel to RabbitMQ; what is asked of a queue that does not exist ends without a word."""
+    """A channel to RabbitMQ. If a queue does not exist, the block ends without an error."""
     from amqp.exceptions import NotFound
 
     try:
@@ -151,12 +151,12 @@ def _channel(config: Config) -> Iterator[Any]:
             yield connection.default_channel
     except NotFound:
         return
-    except Exception as error:  # noqa: BLE001  whatever the client library throws
+    except Exception as error:  # noqa: BLE001  the client library may raise anything
         raise other_properties(config, error) or unusable(error, config.broker) from None
 
 
 def _declare_passively(config: Config, full: str) -> QueueInfo | None:
-    """None for a queue that does not exist."""
+    """The state of a queue; None if it does not exist."""
     found = None
     with _channel(config) as channel:
         found = channel.queue_declare(full, passive=True)

@@ -1,4 +1,4 @@
-"""The contracts on Redis. docs/mailbox-keys.md has the keys; each method of leases and mailbox is one script."""
+"""The contracts on Redis. Most methods of leases and mailbox are one Lua script; see docs/mailbox-keys.md."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from merlin.config.model import Config
 
-OWNER_S = 4.0  # without a sign of its life for so long an owner is replaced
-KEEP_LETTERS_S = 60.0  # for owners on machines that see records of the ledger later
+OWNER_S = 4.0  # an owner without a renewal for this time is replaced
+KEEP_LETTERS_S = 60.0  # for owners on machines that see the records of the ledger late
 BATCH = 1000  # offers per script
-# what Python raises for an answer of which nothing can be made
+# what Python raises for a malformed answer
 _MALFORMED = (LookupError, TypeError, ValueError)
-_NAME = "@.-_+:"  # characters of a worker's name that stay as they are
+_NAME = "@.-_+:"  # characters of a worker's name that are not escaped
 
 
 class RedisBackend:
     """Implements `contracts.Backend`; threads may share one."""
 
     def __init__(self, config: Config, client: Redis, *, lease_s: float, name: str = "") -> None:
-        """`name`: of the worker that shares in it."""
+        """`name` is the name of the worker that uses it."""
         self._name = name
         self._client, self._namespace, self._lease_s = client, config.namespace, lease_s
         self.registry = RedisRegistry(client, config)
@@ -76,7 +76,7 @@ class RedisMailbox:
         self._client, self._key, self._name = client, self._scripts.keys, name
         self.damage = DamagedEntries()
         self._token = secrets.token_hex(8)
-        self._beat = 0  # the server's count of our signs of life
+        self._beat = 0  # the server's count of our renewals
 
     # --------------------------------------------------------------- ownership
 
@@ -111,7 +111,7 @@ class RedisMailbox:
             return float(reply[1]) / 1000
 
     def _check_beat(self, beat: int) -> None:
-        """A server that has gone back in time, as after a restart, knows leases that have ended: they must go."""
+        """Detect a server with old data, as after a restart. It has leases that have ended, so delete the study."""
         if beat <= self._beat:
             self.forget()
             raise StudyGoneError(f"Redis at {self._scripts.place} has gone back in time, as after a restart")
@@ -152,7 +152,7 @@ class RedisMailbox:
         return found
 
     def names(self) -> set[str]:
-        def ask() -> list[Any]:  # an offer that is taken just then is in one of them
+        def ask() -> list[Any]:  # an offer that is taken in between is in one of them
             return [*self._client.hkeys(self._key["offers"]), *self._client.hkeys(self._key["leases"])]
 
         return set(self._scripts.call(ask))
@@ -161,7 +161,7 @@ class RedisMailbox:
         return self._scripts.call(lambda: int(self._client.hlen(self._key["leases"])))
 
     def _split(self, entries: Mapping[str, str], num_words: int) -> Iterator[tuple[str, list[Any]]]:
-        """What the scripts have put before each envelope; the last word of it is a time in ms, made seconds here."""
+        """Split entries into the scripts' words and the envelope. The last word, a time in ms, becomes seconds."""
         for lease, text in entries.items():
             try:
                 *words, envelope = text.split(" ", num_words)
@@ -192,7 +192,7 @@ class RedisMailbox:
         while entries := self._entries(after, wait_s):
             if found := [letter for id, fields in entries if (letter := self._letter(id, dict(fields)))]:
                 return found
-            after = entries[-1][0]  # nothing of it is a letter
+            after = entries[-1][0]  # no valid letter among them
         return []
 
     def _entries(self, after: str, wait_s: float) -> list[Any]:
@@ -202,12 +202,12 @@ class RedisMailbox:
         )
         with self._reporting_damage():
             found: Any = reply
-            if isinstance(found, dict):  # as RESP3 has it
+            if isinstance(found, dict):  # the format of RESP3
                 found = [[key, batches[0]] for key, batches in found.items()]
             return list(found[0][1]) if found else []
 
     def _letter(self, id: str, fields: dict[str, str]) -> Letter | None:
-        """None for one that nobody of us can have written; it costs itself."""
+        """Decode a letter; None if it is not valid."""
         match fields:
             case {"taken": lease, "worker": worker}:
                 return Letter(id=id, kind="taken", lease=lease, worker=unquote(worker))

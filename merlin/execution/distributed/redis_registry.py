@@ -1,6 +1,6 @@
-"""Who works for this user, and on what: the workers' beats, the studies' advertisements, and commands to workers.
+"""The registry on Redis: the workers' beats, the studies' advertisements, and commands to workers.
 
-Commands and advertisements are sealed with the user's key; beats are only shown to people and counted.
+Commands and advertisements are sealed with the user's key; beats are not, because they are only displayed and counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 def retry_after_repair(
     method: Callable[Concatenate[RedisRegistry, P], T],
 ) -> Callable[Concatenate[RedisRegistry, P], T]:
-    """Call the method a second time if a key had another type than it should, and is out of the way now."""
+    """Call the method again if a key had the wrong type, after that key was renamed."""
 
     @wraps(method)
     def called(self: RedisRegistry, /, *args: P.args, **options: P.kwargs) -> T:
@@ -58,8 +58,8 @@ def retry_after_repair(
 class RedisRegistry:
     """Implements `contracts.Registry`: the user's part of the backend that is not one study's.
 
-    Every method raises ExecutionError if Redis does not answer or does not let us. An entry that cannot be used is
-    left out, a key that is of another type than ours is put aside, and `damage` has both.
+    Every method raises ExecutionError if Redis does not answer or denies access. An entry that cannot be used is
+    skipped, and a key of the wrong type is renamed; `damage` lists both.
     """
 
     def __init__(self, client: Redis, config: Config) -> None:
@@ -127,7 +127,7 @@ class RedisRegistry:
 
     @retry_after_repair
     def num_workers(self, now: float) -> int:
-        """Those of an earlier job, that have died within the hour, do not count."""
+        """Count the workers with a recent beat; workers of an earlier job do not count."""
         return int(self._client.zcount(self._keys.beats, now - SILENT_S, "+inf"))
 
     # --------------------------------------------------------------- commands
@@ -172,7 +172,7 @@ class RedisRegistry:
 
     @retry_after_repair
     def withdraw(self, study_id: str, session: str = "") -> None:
-        """The study is over, if its run is this one still."""
+        """Delete the advertisement; with `session`, only if that is the current run."""
         text = self._client.hget(self._keys.studies, study_id) if session else None
         if text is None:
             self._client.hdel(self._keys.studies, study_id)
@@ -180,7 +180,7 @@ class RedisRegistry:
         with suppress(ForgedMessageError, ValueError):
             if self._study(study_id, str(text)).session != session:
                 return
-        # not a run that began just now
+        # only the entry that we read: a new run may have begun
         self._client.eval(_DELETE_IF, 1, self._keys.studies, study_id, str(text))
 
     @retry_after_repair
@@ -197,7 +197,7 @@ class RedisRegistry:
         return unseal(parsed(text), self._config.key)
 
     def _study(self, id: str, text: str) -> StudyInfo:
-        """Raises ForgedMessageError, ValueError."""
+        """Decode an advertisement. Raises ForgedMessageError, ValueError."""
         study = as_kind(self._unsealed(text), StudyInfo)
         if study.study_id != id:
             raise ValueError("it is of another study")
@@ -229,7 +229,7 @@ class RedisRegistry:
 
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
-    """Raises ValueError for one that describes itself in a way that this version does not know."""
+    """Decode a worker's description. Raises ValueError if this version cannot read it."""
     worker = as_kind(parsed(text), WorkerInfo)
     if worker.name != name:
         raise ValueError("it is of another worker")

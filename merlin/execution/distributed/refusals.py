@@ -1,4 +1,4 @@
-"""What a worker refused: told once per kind, counted for `merlin doctor`."""
+"""The messages that a worker refused: logged once per kind, and counted for `merlin doctor`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 
 log = logging.getLogger("merlin.worker")
 
-MAX_KINDS = 40  # that are told of; the kinds come from our sentences, but nobody has to prove that
+MAX_KINDS = 40  # kinds that are logged
 EXCERPT = 60  # bytes or characters of what was refused
-AGAIN_S = 60.0  # between two lines that tell how many more there were
+AGAIN_S = 60.0  # between two log lines with the number of further ones
 
 
 class Refusals:
-    """Threads may share one. To refuse costs nothing but memory; `take` says what is to be counted in Redis."""
+    """Collects refusals in memory; `take` returns the number to add in Redis. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Refusals:
         self._logged_at = time.monotonic()
 
     def note(self, kind: str, found: object = b"", *, num: int = 1) -> None:
-        """Something was refused; `found` is shown with the first of its kind, cut and escaped."""
+        """Note a refusal. For the first of its kind, `found` is logged, shortened and escaped."""
         with self._lock:
             self._num += num
             is_new = kind not in self._kinds and len(self._kinds) < MAX_KINDS
@@ -34,7 +34,7 @@ class Refusals:
             log.error("refused: %s%s", kind, _excerpt(found))
 
     def take(self) -> int:
-        """How many have come since this was asked before."""
+        """The number of refusals since the last call."""
         with self._lock:
             num, self._num = self._num, 0
             num_unlogged = 0
@@ -45,13 +45,13 @@ class Refusals:
         return num
 
     def put_back(self, num: int) -> None:
-        """What was taken could not be counted."""
+        """Add back a number that could not be counted in Redis."""
         with self._lock:
             self._num += num
 
 
 def _excerpt(found: object) -> str:
-    """Nothing that a terminal, or a reader of logs, could take for something else."""
+    """The start of refused data, escaped so that it cannot affect a terminal or a log."""
     if not isinstance(found, bytes | str) or not found:
         return ""
     text = ascii(found[:EXCERPT])

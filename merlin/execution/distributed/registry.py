@@ -1,4 +1,4 @@
-"""What a worker and an open study say of themselves."""
+"""The records of the registry: workers, open studies and commands."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 BEAT_S = 5.0
-SILENT_S = 20.0  # a worker that has not been heard of for so long is not alive
+SILENT_S = 20.0  # a worker without a beat for this time is not alive
 COMMAND_S = 60.0  # a command is valid for so long
 
-# stop: end after what runs now, or so many seconds later; stop_now: interrupt what runs, then end;
-# drop: kill what runs of a study and forget it; interrupt: end what runs of a study soon
+# stop: end after the running chunks, or after `in_s` seconds; stop_now: interrupt the chunks, then end;
+# drop: kill the chunks of a study; interrupt: interrupt the chunks of a study
 Op = Literal["stop", "stop_now", "drop", "interrupt"]
-# anybody who may write into Redis can have written these: no text that would steer a terminal, no time in year 10,000
+# foreign writers of Redis cannot use these for terminal control codes or impossible times
 Text = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
 Whole = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e11)]
@@ -34,7 +34,7 @@ class RunningChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """A worker as it describes itself, and when it was last heard of."""
+    """The description of a worker by itself, and the time of its last beat."""
 
     name: Text
     host: Text
@@ -68,7 +68,7 @@ class StudyInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What a worker is told to do."""
+    """A command to a worker."""
 
     to: Text
     op: Op

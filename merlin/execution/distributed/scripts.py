@@ -1,4 +1,4 @@
-"""The Lua scripts, and the fence around the Redis client: its errors become ours here."""
+"""Runs the Lua scripts, and translates the errors of the Redis client into ours."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ T = TypeVar("T")
 
 
 class Scripts:
-    """Runs the scripts of one study; a server that has lost them gets them again. Threads may share it.
+    """Runs the scripts of one study. A server that has lost the scripts gets them again. Threads may share it.
 
-    Raises StudyGoneError, OwnershipLostError, RedisFullError, RedisUnreachableError, or ExecutionError for what should
-    not happen.
+    Raises StudyGoneError, OwnershipLostError, RedisFullError, RedisUnreachableError, or another ExecutionError.
     """
 
     def __init__(self, client: Redis, namespace: str, study_id: str) -> None:
@@ -40,7 +39,7 @@ class Scripts:
         self._registered: dict[str, Any] = {}
 
     def run(self, name: str, *args: str | float) -> Any:
-        """One atomic event; its reply."""
+        """Run a script as one atomic event; returns its reply."""
         script = self._registered.get(name)
         if script is None:
             script = self._registered[name] = self.client.register_script(_text(name))
@@ -56,7 +55,7 @@ class Scripts:
                 return reply
 
     def call(self, action: Callable[[], T]) -> T:
-        """Whatever `action` does with the client, with its errors translated."""
+        """Call `action`, and translate the errors of the client."""
         import redis.exceptions as errors
 
         try:
@@ -70,7 +69,7 @@ class Scripts:
             raise _translated(self.place, error) from error
 
     def damaged(self, error: Exception) -> ExecutionError:
-        """What to raise for an answer of which nothing can be made."""
+        """The error to raise for an answer that cannot be decoded."""
         return ExecutionError(
             f"what Redis at {self.place} holds of study {self._study_id} is damaged "
             f"({type(error).__name__}: {str(error)[:100]!a}): merlin cancel ends it, and merlin restart "

@@ -1,4 +1,4 @@
-"""How many messages a worker takes: as many as it has room to run at once."""
+"""Limits the messages that a worker takes to the chunks that it can run at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Slots:
-    """Counts; whoever frees a slot wakes Celery's loop, which listens to `fileno`. Threads share it."""
+    """Counts free slots. To free one wakes Celery's event loop, which polls `fileno`. Threads may share it."""
 
     def __init__(self, num: int = 1) -> None:
         self.num = num

@@ -1,4 +1,4 @@
-"""Starts workers in the background and waits until they have reported."""
+"""Starts workers in the background and waits until they have registered."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ POLL_S = 0.1
 
 @dataclass(slots=True, kw_only=True)
 class StartedWorker:
-    """A launched entry of the spec: its process (or its launcher's) and what has reported of it so far."""
+    """A launched entry of the spec: its process (or its launcher's) and its workers that have registered so far."""
 
     worker: SpecWorker
     launch: Launch
     process: subprocess.Popen[Any]
     log: Path
     log_start: int
-    before: frozenset[tuple[str, int]] = frozenset()  # name and process id of workers that are not ours
+    before: frozenset[tuple[str, int]] = frozenset()  # name and process id of other workers
     alive: list[WorkerInfo] = field(default_factory=list)
     died: str = ""  # how, with the end of the log; "" while it lives
 
@@ -49,7 +49,7 @@ def start(
 ) -> StartedWorker:
     """Start a worker in a session of its own, so that it outlives the terminal; its output goes to a log.
 
-    `known` are the workers that were there before. Raises ExecutionError if the machine cannot start it.
+    `known` are the workers that already run. Raises ExecutionError if the machine cannot start it.
     """
     path = logs / f"{worker.name}.log"
     try:
@@ -78,7 +78,7 @@ def wait_until_alive(
     *,
     timeout_s: float,
 ) -> bool:
-    """Wait until each has reported or died; False if time ran out first. Fills in `alive` and `died`."""
+    """Wait until each has registered or died; fills in `alive` and `died`. Returns False after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         reported = workers()
@@ -94,7 +94,7 @@ def wait_until_alive(
 
 
 def reports_of(entry: StartedWorker, reported: Sequence[WorkerInfo]) -> list[WorkerInfo]:
-    """The workers that came of an entry: by process id here, by name where a launcher placed them."""
+    """The workers of an entry: found by process id on this machine, by name if a launcher placed them."""
     if entry.launch.is_local:
         host = socket.gethostname()
         return [w for w in reported if w.pid == entry.process.pid and w.host == host]
@@ -107,7 +107,7 @@ def reports_of(entry: StartedWorker, reported: Sequence[WorkerInfo]) -> list[Wor
 
 
 def describe_exit(entry: StartedWorker) -> str:
-    """ "exit code 1" and the end of its log."""
+    """How the process ended, as in "exit code 1", and the end of its log."""
     code = entry.process.returncode
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     last = "\n    ".join(read_tail(str(entry.log), entry.log_start).strip().splitlines())

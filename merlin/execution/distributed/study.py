@@ -1,4 +1,4 @@
-"""The studies that a worker has met: their workspaces, held to the plans that messages are sealed for."""
+"""The studies that a worker knows. Each workspace must have the plan that the sealed message names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from merlin.workspace.directory import Workspace, open_same
 if TYPE_CHECKING:
     from merlin.config.model import Config
 
-FAULT_S = 30.0  # a study that cannot be opened is not tried again for so long
+FAULT_S = 30.0  # before the next try with a study that could not be opened
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One study."""
+    """A study and its workspace."""
 
     workspace: Workspace
     digest: str  # of its plan
@@ -32,15 +32,15 @@ class Study:
 
     @property
     def queues(self) -> list[str]:
-        """Names in the spec."""
+        """The names of its queues in the spec."""
         return sorted({i.queue for i in self.workspace.plan.instances})
 
     def is_served(self, instance: str, queues: Sequence[str], config: Config) -> bool:
-        """Whether the queue of a step instance is one of these (names on the broker)."""
+        """Return whether the queue of a step instance is one of `queues` (names on the broker)."""
         return config.queue_name(self.workspace.instance(instance).queue) in queues
 
     def info(self, session: str, now: float) -> StudyInfo:
-        """Its advertisement; `now` is the server's time."""
+        """The advertisement of the study; `now` is the server's time."""
         return StudyInfo(
             study_id=self.id,
             name=self.workspace.plan.name,
@@ -57,11 +57,11 @@ class Studies:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._studies: dict[str, tuple[str, Study]] = {}  # the path by which it was asked for
+        self._studies: dict[str, tuple[str, Study]] = {}  # the path as the message has it
         self._faults: dict[tuple[str, str, str], tuple[float, str]] = {}
 
     def get(self, study_id: str, path: str, digest: str) -> Study:
-        """The study in a workspace, if its plan is the one that the caller was told of.
+        """The study in a workspace, whose plan must have this digest.
 
         Raises ExecutionError if the plan was altered, or the workspace cannot be read here.
         """
@@ -85,7 +85,7 @@ class Studies:
             return [study for _, study in self._studies.values()]
 
     def forget(self, study_id: str) -> None:
-        """The study is over."""
+        """Forget a study that is over."""
         with self._lock:
             self._studies.pop(study_id, None)
 

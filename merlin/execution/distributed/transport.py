@@ -1,4 +1,4 @@
-"""Kombu's transports, in which a worker outlives whatever else lies in its queues."""
+"""Kombu's transports, guarded so that no foreign message in a queue can end a worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from merlin.execution.distributed.slots import Slots
 
 
 class QoS(virtual.QoS):
-    """Takes no message before there is a slot for it: another worker may have one."""
+    """Takes a message only if there is a free slot for it; another worker may have one."""
 
     def can_consume(self) -> bool:
         slots = self.channel.connection.slots
@@ -31,9 +31,9 @@ class QoS(virtual.QoS):
 
 
 class Channel(redis.Channel):
-    """Drops what is no message; Kombu's own lets it end the worker, and anybody can write into a queue.
+    """Drops invalid messages. They would end the worker in Kombu's own channel, and anybody can write into a queue.
 
-    It keeps no book in Redis of messages that were taken: one that is lost with its worker is sent again by its study.
+    It does not store taken messages in Redis: if one is lost with its worker, the owner of its study sends it again.
     """
 
     ack_emulation = False
@@ -61,7 +61,7 @@ class Channel(redis.Channel):
             return super()._size(queue)  # type: ignore[no-untyped-call]
 
     def _rename_damaged(self, queues: Iterable[str]) -> None:
-        """What has the name of a queue and is none would keep us from all of them."""
+        """Rename keys that have the name of a queue but another type. They would block all queues."""
         with self.conn_or_acquire() as client:
             for queue in queues:
                 for step in self.priority_steps:
@@ -84,7 +84,7 @@ class Channel(redis.Channel):
         return client
 
     def _cleaned(self, key: bytes, raw: bytes) -> tuple[bytes, bytes] | None:
-        """None stands for an empty queue."""
+        """A clean message in place of the raw one; None, as for an empty queue, if it is refused."""
         queue = key.decode("utf-8", "replace").rsplit(self.sep, 1)[0]
         try:
             return key, clean_redis_message(raw, queue)
@@ -107,13 +107,13 @@ Frame = tuple[int, int, bytes]
 
 
 def guarded_frames(connection: Any, callback: Callable[..., None]) -> Callable[[Frame], bool]:
-    """Py-amqp's reader of frames, which gets an empty message in place of one that it must not read.
+    """Wrap py-amqp's reader of frames: a message that is refused is replaced by an empty one.
 
-    Properties that cannot be parsed would end the worker, and the next one to which the message is given. The body
-    of a message that is refused already is not kept.
+    Properties that cannot be parsed would end this worker, and the next one that gets the message. The body of a
+    refused message is not kept.
     """
     read: Callable[[Frame], bool] = frame_handler(connection, callback)
-    left: dict[int, int] = {}  # channel -> bytes of a body that are still to come, and are of no use
+    left: dict[int, int] = {}  # channel -> remaining bytes of a refused body
 
     def on_frame(frame: Frame) -> bool:
         kind, channel, payload = frame
@@ -137,7 +137,7 @@ def guarded_frames(connection: Any, callback: Callable[..., None]) -> Callable[[
 
 
 def _why_refused(payload: bytes) -> str:
-    """ "" for the header of a message that may be read."""
+    """Why the header of a message is refused; "" if the message may be read."""
     try:
         if int.from_bytes(payload[4:_FIXED]) > MAX_MESSAGE_BYTES:
             return "a message that is too long"
@@ -147,13 +147,13 @@ def _why_refused(payload: bytes) -> str:
         )
     except ForgedMessageError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001  whatever the bytes lead to
+    except Exception as error:  # noqa: BLE001  foreign bytes may raise anything
         return f"a message whose properties cannot be read ({type(error).__name__})"
     return ""
 
 
 class Connection(pyamqp.Connection):
-    refused = ""  # why the message that is handed on just now is empty
+    refused = ""  # why the current message was replaced by an empty one
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options, frame_handler=guarded_frames)
@@ -168,7 +168,7 @@ class AmqpsTransport(pyamqp.SSLTransport):
 
 
 def use_guarded(refusals: Refusals, slots: Slots) -> None:
-    """Let every connection to a broker that this process opens from now on use them. For worker processes alone."""
+    """Use the guarded transports for all later broker connections of this process. For workers only."""
     from kombu.transport import TRANSPORT_ALIASES
 
     Transport.refusals, Transport.slots = refusals, slots

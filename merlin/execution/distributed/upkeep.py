@@ -1,4 +1,4 @@
-"""A worker's housekeeping: one thread that renews leases, reports for work, and obeys commands."""
+"""A worker's background thread: it renews leases, reports to the registry, and executes commands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from merlin.execution.distributed.worker_pool import ChunkRun
 log = logging.getLogger("merlin.worker")
 
 TICK_S = 0.5
-WATCH_S = 10.0  # after a command to drop: for so long we tell at every tick what we run
-LOG_AGAIN_S = 30.0  # between two complaints about the same
+WATCH_S = 10.0  # after a command to drop, every tick reports the running chunks for this time
+LOG_AGAIN_S = 30.0  # between two log lines with the same text
 STOP_S = 2.0  # for the thread to end
 
 
 class Upkeep:
-    """The thread; `report` tells the registry what this worker does."""
+    """The background thread. `report` reports the state of this worker to the registry."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Upkeep:
         self._beat_every = lease_s / 4
         self._renewed = self._registered = self._answered = time.monotonic()
         self._watch_until = -math.inf
-        self._leave_at = math.inf  # when this worker ends, because a command says so
+        self._leave_at = math.inf  # when this worker ends, by a command
         self._logged: dict[str, float] = {}
-        self._handled: dict[str, float] = {}  # ids of commands, until when a copy could be taken for new
+        self._handled: dict[str, float] = {}  # id -> until when to refuse a copy of it
 
     def start(self) -> None:
         self._renewed = self._registered = self._answered = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
-        """The thread ends; one that hangs is left alone."""
+        """End the thread; do not wait longer than `STOP_S`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=STOP_S)
@@ -69,7 +69,7 @@ class Upkeep:
                 log.exception("housekeeping failed")
 
     def _log(self, error: MerlinError) -> None:
-        """Once in a while."""
+        """Log an error, but not the same text again within `LOG_AGAIN_S`."""
         now, text = time.monotonic(), str(error)
         self._logged = {logged: when for logged, when in self._logged.items() if now - when < LOG_AGAIN_S}
         if text not in self._logged:
@@ -77,9 +77,9 @@ class Upkeep:
             log.warning("%s", error)
 
     def tick(self, now: float) -> None:
-        """What is due."""
-        if now - self._answered > self._lease_s / 2:  # Redis was away, or we were stopped
-            self._registry.count("outages")  # raises while Redis is still away
+        """Do everything that is due."""
+        if now - self._answered > self._lease_s / 2:  # Redis did not answer, or this process was suspended
+            self._registry.count("outages")  # raises while Redis still does not answer
             log.warning("back after %.0f s without Redis", now - self._answered)
             self._renewed = -math.inf
         is_watched = now < self._watch_until
@@ -97,7 +97,7 @@ class Upkeep:
             self._registered = now
 
     def count_refused(self) -> None:
-        """Let `merlin doctor` know what was refused. Raises ExecutionError, and it is counted later."""
+        """Count refused messages in Redis, for `merlin doctor`. After an ExecutionError they are counted later."""
         if num := self._refusals.take():
             try:
                 self._registry.count("refused", num)
@@ -108,7 +108,7 @@ class Upkeep:
     # ------------------------------------------------------------------ leases
 
     def _renew_leases(self, now: float) -> None:
-        """Renew the leases of what really runs; what is not ours any more is killed."""
+        """Renew the leases of chunks whose processes run; kill chunks whose lease is lost."""
         by_study: dict[str, list[ChunkRun]] = {}
         for run in self._runs.all():
             if run.is_stopped():
@@ -124,7 +124,7 @@ class Upkeep:
                 lost = set(leases)
             except (RedisFullError, RedisUnreachableError):
                 raise
-            except MerlinError as error:  # what is damaged costs its own study
+            except MerlinError as error:  # damage affects only its own study
                 self._log(error)
                 continue
             for run in runs:
@@ -132,7 +132,7 @@ class Upkeep:
                     run.void()
 
     def _let_lease_expire(self, run: ChunkRun, now: float) -> None:
-        """The lease of a process that is stopped is not renewed; once it has run out, the process is in the way."""
+        """Do not renew the lease of a suspended process; kill the process some time after it has expired."""
         if run.stopped_since is None:
             run.stopped_since = now
         elif now - run.stopped_since > 2 * self._lease_s:
@@ -155,7 +155,7 @@ class Upkeep:
             self.execute(command)
 
     def execute(self, command: Command) -> None:
-        """Obey."""
+        """Execute a command."""
         match command.op:
             case "stop" if command.in_s:
                 self._leave_at = min(self._leave_at, time.monotonic() + command.in_s)
@@ -168,12 +168,12 @@ class Upkeep:
                 self._runs.void(command.study, command.instances)
 
     def _end(self, *, at_once: bool) -> None:
-        """End this worker, in Celery's own way; with `at_once`, what runs is interrupted."""
+        """End this worker in Celery's own way; with `at_once`, its chunks are interrupted."""
         if at_once:
             self._runs.interrupt()
         elif self._leaving.is_leaving:
-            return  # a second signal would say that there is a hurry
+            return  # a second signal would set a time limit
         else:
             self._leaving.is_patient = True
         self._leaving.leave()
-        self._registered = -math.inf  # the next tick says that we are leaving
+        self._registered = -math.inf  # the next tick reports that we are leaving

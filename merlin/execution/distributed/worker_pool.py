@@ -20,26 +20,26 @@ from merlin.execution.pool import WorkerProcess
 from merlin.execution.waiting import is_readable
 from merlin.plan.tasks import Chunk
 
-LEAVE_S = 2.0  # for idle processes to exit when they are told to; then they are killed
-REAP_S = 10.0  # for what was killed to be gone; a process that hangs in the kernel is left alone
+LEAVE_S = 2.0  # for idle processes to exit when asked; then they are killed
+REAP_S = 10.0  # for a killed process to end; one that hangs in the kernel is not waited for
 
 StartProcess = Callable[..., WorkerProcess]
 
 
 @dataclass(eq=False)
 class ChunkRun:
-    """A chunk that runs in a worker process; other threads steer it through the flags, then `wake` it."""
+    """A chunk that runs in a worker process. Other threads set its flags, then `wake` it."""
 
     study: Study
     chunk: Chunk
     process: WorkerProcess
-    session: str  # for which the process writes
+    session: str  # of the run that the process writes records for
     leases: Leases  # of the study
     since: float = field(default_factory=time.monotonic)
-    is_void: bool = False  # the lease is lost: kill it, commit nothing
-    is_interrupted: bool = False  # end soon; what has finished counts
-    error: str = ""  # of the surroundings, as the process told it
-    stopped_since: float | None = None  # monotonic: when its process was first seen not to run
+    is_void: bool = False  # the lease is lost: kill the process, commit nothing
+    is_interrupted: bool = False  # stop the chunk; finished tasks count
+    error: str = ""  # an error of the machine, as the process reported it
+    stopped_since: float | None = None  # monotonic: when its process was first seen suspended
     _fd: int = field(default_factory=lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -52,12 +52,12 @@ class ChunkRun:
         self.wake()
 
     def wake(self) -> None:
-        with self._lock:  # a closed descriptor may be somebody else's by now
+        with self._lock:  # a closed descriptor may have been reused
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the process says something or ends, or `wake`; true when the process has ended."""
+        """Wait for a message, the end of the process, or `wake`. Returns True if the process has ended."""
         poll = select.poll()
         for fd in (self._fd, self.process.pidfd):
             poll.register(fd, select.POLLIN)
@@ -70,7 +70,7 @@ class ChunkRun:
         return self.process.pidfd in ready
 
     def is_stopped(self) -> bool:
-        """The process exists but does not run (SIGSTOP, a debugger): it must not keep its lease."""
+        """Return whether the process is suspended (SIGSTOP, a debugger). It must not keep its lease then."""
         process = read_process(self.process.process.pid)
         return process is not None and process.is_stopped
 
@@ -81,17 +81,19 @@ class ChunkRun:
 
 
 class WorkerPool:
-    """Worker processes, started when they are needed and kept for the next chunk of their study."""
+    """Worker processes. They start when needed and are kept for the next chunk of their study."""
 
     def __init__(self, name: str, size: int, start: StartProcess) -> None:
         self._name, self._size, self._start = name, size, start
         self._threads = max(1, len(os.sched_getaffinity(0)) // max(1, size))
         self._lock = threading.Lock()
-        self._idle: list[tuple[str, str, WorkerProcess]] = []  # study, session; the one used last is last
+        self._idle: list[
+            tuple[str, str, WorkerProcess]
+        ] = []  # study, session, process; the one used last is last
         self._numbers = itertools.count()
 
     def assign(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> ChunkRun:
-        """The chunk, and a process for it. Raises ExecutionError if the machine cannot start one."""
+        """Assign a process to the chunk. Raises ExecutionError if the machine cannot start one."""
         process = self._acquire(study, session)
         try:
             return ChunkRun(study, chunk, process, session, leases)
@@ -117,12 +119,12 @@ class WorkerPool:
         return self._start(study.workspace, name, session=session, num_threads=self._threads, is_fenced=True)
 
     def release(self, run: ChunkRun) -> None:
-        """The run's process may run another chunk."""
+        """Make the run's process available for another chunk."""
         with self._lock:
             self._idle.append((run.study.id, run.session, run.process))
 
     def dismiss_idle(self, study_id: str | None = None) -> None:
-        """End the idle processes (of one study)."""
+        """End all idle processes, or those of one study."""
         with self._lock:
             leaving = [p for s, _, p in self._idle if study_id in (None, s)]
             self._idle = [entry for entry in self._idle if entry[2] not in leaving]
@@ -130,7 +132,7 @@ class WorkerPool:
 
 
 def dismiss(processes: Sequence[WorkerProcess]) -> None:
-    """Tell idle processes to exit, see to it, and free what they held."""
+    """Ask idle processes to exit, kill those that do not, and free their resources."""
     for process in processes:
         process.leave(now=False)
         process.channel.close()
@@ -142,7 +144,7 @@ def dismiss(processes: Sequence[WorkerProcess]) -> None:
 
 
 def reap(process: WorkerProcess) -> None:
-    """Free what is left of a process that has ended or was killed."""
+    """Free the resources of a process that has ended or was killed."""
     with suppress(subprocess.TimeoutExpired):
         process.process.wait(REAP_S)
     process.close()

@@ -4,26 +4,26 @@ local OWNER, OFFERS, LEASES, EXPIRY, MAIL = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) -- ms
 
--- The server's run id, "" if we may not ask.
+-- The server's run id; "" if access is denied.
 local function server()
   local info = redis.pcall('INFO', 'server')
   return type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
 end
 
--- Whether the server was started anew since it had this run id, and may hold what was true earlier.
+-- Return whether the server has restarted since it had this run id, and may hold old data.
 local function forgot(seen)
   if seen == '' or seen == server() then return false end
   local info = redis.pcall('INFO', 'persistence')
   return type(info) == 'string' and string.match(info, 'aof_enabled:(%d)') == '0'
 end
 
--- Whether the server does not hold the study, or holds it as it was before a restart.
+-- Return whether the server does not hold the study, or holds old data of it from before a restart.
 local function gone()
   local seen = call('HGET', OWNER, 'server')
   return not seen or forgot(seen)
 end
 
--- "gone", "lost" if the token is not the owner's, or nil.
+-- Return "gone", "lost" if the token is not the owner's, or nil.
 local function unfit(token)
   if gone() then return 'gone' end
   return call('HGET', OWNER, 'token') ~= token and 'lost' or nil

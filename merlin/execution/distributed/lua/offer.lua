@@ -1,4 +1,4 @@
--- Add offers; letters up to one are dealt with, and old ones go. ARGV: token, that letter, ms to keep letters, pairs of lease and envelope
+-- Add offers, mark letters up to one as handled, and delete old ones. ARGV: token, that letter, ms to keep letters, pairs of lease and envelope
 local why = unfit(ARGV[1])
 if why then return why end
 call('HSET', OWNER, 'read', ARGV[2])

@@ -1,11 +1,11 @@
--- Be the owner no longer; with "1", because the study is over. ARGV: token, "1" or "0"
+-- Release the ownership; with "1", because the study is over. ARGV: token, "1" or "0"
 local why = unfit(ARGV[1])
 if why then return why end
 if ARGV[2] == '0' then
   call('HSET', OWNER, 'until', 0)
 else
   call('DEL', OWNER, OFFERS, LEASES, EXPIRY, MAIL)
-  call('HSET', OWNER, 'over', server()) -- so that nobody thinks it was lost
+  call('HSET', OWNER, 'over', server()) -- so that it does not look lost
   call('EXPIRE', OWNER, 3600)
 end
 return 'own'

@@ -1,4 +1,4 @@
--- Hold leases for another while. ARGV: ms, leases; reply: {"lost", those that are not held any more} or {"gone"}
+-- Extend leases. ARGV: ms, leases; reply: {"lost", those that are not held any more} or {"gone"}
 if gone() then return { 'gone' } end
 local lost = { 'lost' }
 for k = 2, #ARGV do

@@ -2,7 +2,7 @@
 if gone() then return { 'gone' } end
 local lease, asked = ARGV[1], ARGV[2] .. ' '
 local held = call('HGET', LEASES, lease)
-if held then -- by this very call, of which the reply was lost?
+if held then -- perhaps by this call, whose reply was lost
   return string.sub(held, 1, #asked) == asked and { 'chunk', string.match(held, '({.*)') } or { 'none' }
 end
 local offer = call('HGET', OFFERS, lease)

@@ -1,4 +1,4 @@
--- Offers and leases that nobody may use any more. ARGV: token, leases
+-- Remove offers and leases that nobody may use any more. ARGV: token, leases
 local why = unfit(ARGV[1])
 if why then return why end
 for k = 2, #ARGV do drop(ARGV[k]) end
