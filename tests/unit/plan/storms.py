@@ -63,9 +63,10 @@ class World:
     def run(self) -> None:
         """Until every task has ended."""
         actions = [self.round, *[self.worker_acts] * 4, *[self.worker_takes] * 2, self.expire, self.cancel]
+        num_tasks = sum(instance.num_tasks for instance in self.plan.instances)
         for num in count():
             self.is_stormy = num < CALM_AFTER
-            assert num < 10 * CALM_AFTER, self.owner.scheduler.counts()
+            assert num < 10 * CALM_AFTER + 40 * num_tasks, self.owner.scheduler.counts()
             if self.owner.scheduler.is_complete:
                 self.write()
                 return
