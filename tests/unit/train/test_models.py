@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from merlin.train.models.icf_surrogate import IcfSurrogate
 from merlin.train.models.outputs import Outputs
 from merlin.train.models.registry import MODELS, build, find
 
+ROOT = Path(__file__).resolve().parents[3]
 BOTH = Shapes.of(("a", "b", "c"), ("x", "y"), {"side": (2, 8, 16), "top": (1, 8, 16)})
 SCALARS_ONLY = Shapes.of(("a", "b", "c"), ("x", "y"))
 IMAGES_ONLY = Shapes.of(("a", "b", "c"), (), {"side": (2, 8, 16)})
@@ -56,12 +59,12 @@ def assert_shapes(made: dict[str, torch.Tensor], batch: dict[str, torch.Tensor])
     }
 
 
-def test_all_models_have_names_and_their_options_descriptions() -> None:
-    assert set(MODELS) == {"regressor", "classifier", "icf_autoencoder", "icf_surrogate"}
-    for name in MODELS:
-        options = find(name).options
-        assert options is not None
-        assert [key for key, field in options.model_fields.items() if not field.description] == []
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_options_with_descriptions_and_a_section_in_the_documentation(name) -> None:
+    options = find(name).options
+    assert options is not None
+    assert [key for key, field in options.model_fields.items() if not field.description] == []
+    assert f"\n## {name}\n" in (ROOT / "docs/models.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("shapes", [BOTH, SCALARS_ONLY, IMAGES_ONLY])
