@@ -67,7 +67,9 @@ def _check_cleanup(name: str, entry: Entry, collected: str, graph: StepGraph, fi
         texts = [step.get("run", key).text for key in ("cmd", "restart")]
         reads = any(t.name == f"{collected}.workspace" for text in texts for t in find_tokens(text))
         if reads and name in graph.ancestors(other):
-            message = f"step {other!r} reads the files of {collected!r} after {name!r}, so none will be cleaned up"
+            message = (
+                f"step {other!r} reads the files of {collected!r} after {name!r}, so none will be cleaned up"
+            )
             hint = f"read the data set in step {other!r}, or leave cleanup out"
             findings.warning(entry.key_place, message, text="cleanup", hint=hint, code="cleanup")
 
