@@ -15,14 +15,18 @@ from collections.abc import Callable
 
 from merlin.execution.waiting import is_readable
 
-_NOT_TO_BE_COPIED = ("h5py", "mpi4py", "torch")  # libraries whose state does not survive in a copy
+# libraries whose state does not survive in a copy
+_NOT_TO_BE_COPIED = ("blosc2", "h5py", "mpi4py", "pyarrow", "torch")
 
 
 def can_fork() -> bool:
     """Return whether a copy of this process is safe. A copy of a process with more threads may find locks held forever.
 
+    Where SIGCHLD is ignored, the system keeps no exit code of a copy, and nobody could wait for it.
     The threads of NumPy's BLAS do not matter: the library ends them before a fork, and starts others when needed.
     """
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        return False
     return threading.active_count() == 1 and not any(name in sys.modules for name in _NOT_TO_BE_COPIED)
 
 
@@ -37,15 +41,16 @@ class ForkedProcess:
         self.returncode: int | None = None
         begun, begin = os.pipe()
         try:
-            self.pid = os.fork()
-            if self.pid == 0:
-                _run_copy(main, log, keep)
+            try:
+                self.pid = os.fork()
+                if self.pid == 0:
+                    _run_copy(main, log, keep)
+            finally:
+                os.close(begin)
+            # ends when the copy has closed the rest: it leads its session, and can be killed by it
+            os.read(begun, 1)
         finally:
-            os.close(begin)
-        os.read(
-            begun, 1
-        )  # ends when the copy has closed the rest: it leads its session, and can be killed by it
-        os.close(begun)
+            os.close(begun)
 
     def poll(self) -> int | None:
         return self._reap(os.WNOHANG)

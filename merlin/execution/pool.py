@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Protocol
 
 from merlin.base.records import to_plain
@@ -126,7 +127,8 @@ def _start(argv: list[str], fd: int, log: int, *, may_fork: bool) -> ProcessHand
         from merlin.execution import runner, worker
 
         assert runner  # loaded once, before the copies are made
-        return ForkedProcess(lambda: worker.main(argv), log=log, keep=fd)
+        with suppress(OSError):  # a new Python may need less memory than a copy
+            return ForkedProcess(lambda: worker.main(argv), log=log, keep=fd)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "merlin.execution.worker", *argv],
         stdin=subprocess.DEVNULL,

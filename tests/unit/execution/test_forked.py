@@ -1,5 +1,6 @@
 """Workers that begin as copies of the command."""
 
+import errno
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from merlin.execution import pool
 from merlin.execution.forked import ForkedProcess, can_fork
 
 Start = Callable[[Callable[[int], int]], ForkedProcess]
@@ -103,3 +105,46 @@ def test_a_process_with_more_threads_or_with_libraries_that_mind_is_not_copied(
         thread.join()
     monkeypatch.setitem(sys.modules, "h5py", sys)
     assert not can_fork()
+
+
+@pytest.mark.parametrize("library", ["blosc2", "pyarrow"])
+def test_a_process_with_a_library_that_runs_threads_is_not_copied(
+    monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, sys)
+    assert not can_fork()
+
+
+def test_a_process_that_ignores_the_end_of_its_children_is_not_copied() -> None:
+    code = """
+import signal
+from merlin.execution.forked import can_fork
+before = can_fork()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(before, can_fork())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
+
+
+def _refuse_to_fork() -> int:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fork", _refuse_to_fork)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        ForkedProcess(lambda: 0, log=1, keep=2)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_where_no_copy_can_be_made_a_worker_is_a_new_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "fork", _refuse_to_fork)
+    monkeypatch.setattr(pool, "can_fork", lambda: True)
+    with (tmp_path / "log").open("wb") as log:
+        process = pool._start(["--help"], log.fileno(), log.fileno(), may_fork=True)
+        assert process.wait(timeout=60) == 0
+    assert "--workspace" in (tmp_path / "log").read_text()
