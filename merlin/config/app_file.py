@@ -115,6 +115,7 @@ class _Reader:
             if not tree.get(name).is_null and not isinstance(tree.get(name).content, dict):
                 message = f"{name} must be a mapping of keys and values"
                 findings.error(tree.get(name).place, message, code="type")
+        self._written = tree
         # a key without a value is not given
         blocks = {
             name: replace(
@@ -176,7 +177,7 @@ class _Reader:
 
     def _check_keys(self, path: tuple[str, ...], known: Collection[str]) -> None:
         """A key that looks like a slip is an error; any other unknown one, a warning (upstream ignores them)."""
-        for key, item in self._tree.get(*path).mapping.items():
+        for key, item in self._written.get(*path).mapping.items():
             if key not in known:
                 report = self._findings.error if did_you_mean(key, known) else self._findings.warning
                 message = f"key {key!r} in {'.'.join(path) or 'app.yaml'} has no meaning here"

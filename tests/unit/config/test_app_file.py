@@ -349,3 +349,10 @@ def test_the_words_of_an_error_name_file_line_and_column(home):
         load(home, "broker:\n  name: redis\n  server: h\n  prot: 1\n")
     assert re.search(r"app\.yaml:4:3: error: .*\n +did you mean 'port'", str(caught.value))
     assert caught.value.exit_code == 2
+
+
+def test_a_misspelled_key_without_a_value_is_an_error_too(home):
+    text = "broker:\n    name: redis\n    server: h\n    ca_cert:\nresults_backnd:\n"
+    found = [(item.line, item.code, item.hint) for item in problems(home, text)]
+    assert [(line, code) for line, code, _ in found] == [(4, "unknown-key"), (5, "unknown-key")]
+    assert "ca_certs" in found[0][2] and "results_backend" in found[1][2]
