@@ -186,7 +186,8 @@ class _Word:
         if self.kind != "number":
             return self.text
         text = self.text.replace("_", "")
-        value = int(text) if text.isdigit() else float(text)
+        # numbers below 2**63 have at most 19 digits; Python refuses to read integers of very many
+        value = int(text) if text.isdigit() and len(text) <= 19 else float(text)
         if value == math.inf:
             raise ExpressionError(f"{self.text} is too large for a number", self.col, text=self.text)
         return value if value < 1 << 63 else float(value)
@@ -240,7 +241,7 @@ def _may_follow(word: _Word, last: _Word, inside: str) -> bool:
         return not after_value
     match word.text:
         case "(":
-            return not after_value or last.kind == "name"
+            return last.kind == "name" if after_value else inside != "["
         case ")":
             return (inside in ("(", "f(") and after_value) or (inside == "f(" and last.text == "(")
         case "]" | ",":
