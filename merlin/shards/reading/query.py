@@ -143,7 +143,7 @@ class _Engine:
         return sql
 
     def _require_reading(self, sql: str) -> None:
-        require_reading(self._connection, sql, "a data set", "select * from samples limit 10")
+        require_reading(self._connection, sql, "a data set", "select * from rows limit 10")
 
     def _refusal(self, error: Exception) -> UsageError:
         text = str(error)

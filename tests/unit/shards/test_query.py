@@ -223,7 +223,7 @@ def test_parameters_are_columns_of_absent_rows_too(tmp_path):
         ("select * from samples", "Table with name samples does not exist! The one view is 'rows'"),
         ("select * from read_csv('/etc/passwd')", "file system operations are disabled"),
         ("select nrgy from rows", r"no column 'nrgy' in .*did you mean 'energy'\?"),
-        ("", "the query is empty"),
+        ("", 'the query is empty; try "select [*] from rows limit 10"'),
     ],
 )
 def test_a_bad_query_says_what_is_wrong(ens, sql, words):
