@@ -33,6 +33,12 @@ class Shapes:
     predicted: tuple[Field, ...]
     classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the values of a class, ascending
 
+    def __post_init__(self) -> None:
+        for entry in (*self.given, *self.predicted):
+            if not isinstance(entry, Field):
+                message = "Shapes takes two tuples of Field, the given and the predicted ones"
+                raise TypeError(f"{message}, not {entry!r}; Shapes.of takes names and shapes")
+
     @staticmethod
     def of(
         inputs: Iterable[str],
@@ -84,7 +90,7 @@ class Shapes:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Shapes:
-        """The shapes that `to_json` gave, or that a run's facts hold. Raises KeyError or TypeError for other data."""
+        """The shapes that `to_json` gave, or that a run's facts hold. Raises LookupError or TypeError for others."""
         images, input_images, classes = (
             {name: tuple(numbers) for name, numbers in data.get(key, {}).items()}
             for key in ("images", "input_images", "classes")

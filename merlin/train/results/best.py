@@ -139,5 +139,5 @@ def _build(file: _ModelFile) -> Trainee:
     name = file.model.name
     try:
         return build(name, Shapes.from_json(file.shapes), file.model.options)
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise TrainingError(f"the model {name} cannot be built: {type(error).__name__}: {error}") from error

@@ -288,3 +288,8 @@ def test_an_autoencoder_says_that_it_predicts_nothing() -> None:
 def test_what_an_autoencoder_cannot_be_is_told(shapes, options, message) -> None:
     with pytest.raises((UsageError, TrainingError), match=message):
         build("icf_autoencoder", shapes, options)
+
+
+def test_shapes_of_names_alone_say_what_they_take() -> None:
+    with pytest.raises(TypeError, match=r"two tuples of Field, .* not 'a'; Shapes\.of takes names"):
+        Shapes(("a", "b"), ("y",))  # type: ignore[arg-type]

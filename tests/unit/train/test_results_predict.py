@@ -309,6 +309,14 @@ def test_odd_facts_in_a_foreign_model_are_damage(run: RunDirectory, tmp_path: Pa
         load_best(changed(run, tmp_path / "best", change))
 
 
+def test_an_image_of_two_axes_in_a_foreign_model_is_an_error_that_says_so(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    folder = changed(run, tmp_path / "best", lambda state: state["shapes"].update(images={"im": [2, 4]}))
+    with pytest.raises(TrainingError, match="cannot be built"):
+        load_best(folder)
+
+
 def test_facts_of_a_foreign_run_that_cannot_be_are_damage(run: RunDirectory, tmp_path: Path) -> None:
     whole = json.loads((run.path / "run.json").read_text())
     for facts in ([], {**whole, "quantities": {"inputs": 5}}, {**whole, "inputs": 5}, {**whole, "more": 1}):
