@@ -34,7 +34,8 @@ class Shapes:
     classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the values of a class, ascending
 
     def __post_init__(self) -> None:
-        for entry in (*self.given, *self.predicted):
+        entries: tuple[object, ...] = (*self.given, *self.predicted)
+        for entry in entries:
             if not isinstance(entry, Field):
                 message = "Shapes takes two tuples of Field, the given and the predicted ones"
                 raise TypeError(f"{message}, not {entry!r}; Shapes.of takes names and shapes")
