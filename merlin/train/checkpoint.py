@@ -1,7 +1,7 @@
 """Checkpoints: complete states of a trainer under names that are there only when they are complete.
 
-step_<number>/     the newest ones, as `sharded_state` writes them
-last, best         symbolic links to the newest one and to the best one, which is kept
+step_<number>.<k>/   the newest ones, as `sharded_state` writes them; of several of one step the highest k counts
+best.<k>/            the best one, again: hard links to the files of its step; the highest k counts
 
 Earlier versions wrote files of torch.save, step_<number>.pt, last.pt and best.pt; a run goes on from these, too.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from merlin.base.files import TEMPORARY_SUFFIX, replace_link, sync_path
+from merlin.base.files import TEMPORARY_SUFFIX, link_or_copy, sync_path
 from merlin.errors import CheckpointError
 from merlin.train.parallel.mesh import Ranks
 from merlin.train.sharded_state import on_all_ranks, read_sharded, write_sharded
@@ -21,9 +21,10 @@ from merlin.train.state_file import State, read_state, require_format
 
 FORMAT = "merlin-checkpoint"
 VERSION = 2
-LAST, BEST = "last", "best"
 _FILE = ".pt"  # of version 1
-_NAME = re.compile(r"step_(\d+)(\.pt)?")
+_STEP = re.compile(r"step_(\d+)(?:\.(\d+)|\.pt)")
+_BEST = re.compile(r"best\.(\d+)")
+_OLD_NAMES = ("last.pt", "best.pt")
 
 
 class Checkpoints:
@@ -49,13 +50,12 @@ class Checkpoints:
 
         Returns False, on all ranks, if it failed: then what was there stays, and a note says so.
         """
-        path = self.directory / f"step_{step:08d}"
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        temporary = self.directory / f"step_{step:08d}{TEMPORARY_SUFFIX}"
         head = {"format": FORMAT, "version": VERSION, "step": step}
         try:
             on_all_ranks(self._ranks, lambda: self._clear(temporary))
             write_sharded(temporary, head, state, self._ranks)
-            on_all_ranks(self._ranks, lambda: self._publish(temporary, path, best))
+            on_all_ranks(self._ranks, lambda: self._publish(temporary, step, best))
         except CheckpointError as error:
             if self._ranks.is_first:
                 kept = [s for s in self.steps() if s != step]
@@ -72,38 +72,48 @@ class Checkpoints:
                 _remove(leftover)
             temporary.mkdir(parents=True)
 
-    def _publish(self, temporary: Path, path: Path, best: bool) -> None:
+    def _publish(self, temporary: Path, step: int, best: bool) -> None:
         """Give a complete checkpoint its name, and remove those that are not needed any more."""
         if not self._ranks.is_first:
             return
-        if path.exists():  # of a run that went back
-            path.rename(path.with_name(f"{path.name}.old{TEMPORARY_SUFFIX}"))
+        same = [number for at, number, _ in self._named() if at == step]
+        path = self.directory / f"step_{step:08d}.{max(same, default=0) + 1}"
         temporary.rename(path)
         sync_path(self.directory)
-        replace_link(self.directory / LAST, path.name)
-        step = _step_of(path)
         if best:
-            self.mark_best(step)
-        (self.directory / (LAST + _FILE)).unlink(missing_ok=True)
-        self._forget_old(step)
+            self._keep_best(path)
+        self._forget_old(step, path)
 
     def mark_best(self, step: int) -> None:
-        """Let the checkpoint of a step, if there is one, be the best; only the first rank calls it."""
+        """Keep the checkpoint of a step, if there is one, as the best; only the first rank calls it."""
         path = self._path(step)
         if path is not None and path.is_dir():
-            replace_link(self.directory / BEST, path.name)
-            (self.directory / (BEST + _FILE)).unlink(missing_ok=True)
+            self._keep_best(path)
+
+    def _keep_best(self, path: Path) -> None:
+        before = _bests(self.directory)
+        number = int(before[-1].name.rpartition(".")[2]) + 1 if before else 1
+        temporary = self.directory / f"best{TEMPORARY_SUFFIX}"
+        _remove(temporary)
+        temporary.mkdir()
+        for file in path.iterdir():
+            link_or_copy(file, temporary / file.name)
+        sync_path(temporary)
+        temporary.rename(self.directory / f"best.{number}")
+        sync_path(self.directory)
+        for old in before:
+            _remove(old)
 
     def steps(self) -> list[int]:
         """The steps of which there are checkpoints, ascending."""
-        return sorted(set(map(_step_of, self._named())))
+        return sorted({step for step, _, _ in self._named()})
 
-    def _named(self) -> Iterator[Path]:
-        return (path for path in self.directory.glob("step_*") if _NAME.fullmatch(path.name))
+    def _named(self) -> list[tuple[int, int, Path]]:
+        return _steps(self.directory)
 
     def _path(self, step: int) -> Path | None:
-        """The checkpoint of a step, of this version rather than of an earlier one."""
-        return min((path for path in self._named() if _step_of(path) == step), default=None)
+        """The checkpoint of a step: the one that was written last."""
+        return next((path for at, _, path in reversed(self._named()) if at == step), None)
 
     def load(self, step: int, like: State | None = None) -> State:
         """The checkpoint of a step. Raises CheckpointError if it is damaged or not there; `like` as `read_sharded`."""
@@ -113,77 +123,97 @@ class Checkpoints:
         return read_checkpoint(path, like)
 
     def newest(self, like: State | None = None) -> State | None:
-        """The newest checkpoint that can be read; None if there is none at all.
+        """The newest checkpoint that can be read, in need the best one; None if there is none at all.
 
         Raises CheckpointError if there are some and none can be read.
         """
-        steps = self.steps()
-        for number, step in enumerate(reversed(steps)):
+        paths = [path for _, _, path in reversed(self._named())]
+        old = [path for name in _OLD_NAMES if (path := self.directory / name).exists()]
+        candidates = [*paths, *reversed(_bests(self.directory)), *old]
+        for path in candidates:
             try:
-                state = self.load(step, like)
+                state = read_checkpoint(path, like)
             except CheckpointError as error:
                 self.note(str(error))
                 continue
-            if number:
-                self.note(f"using the checkpoint before it, of step {step}: {self._path(step)}")
+            if path != candidates[0]:
+                self.note(f"using the checkpoint before it, of step {state['step']}: {path}")
             return state
-        if steps:
+        if candidates:
             raise CheckpointError(
-                f"none of the {len(steps)} checkpoints in {self.directory} can be read; "
+                f"none of the {len(candidates)} checkpoints in {self.directory} can be read; "
                 "remove them to begin anew"
             )
         return None
 
-    def _forget_old(self, newest: int) -> None:
-        """Remove all but the last `keep`, those after `newest`, and the best."""
-        steps = self.steps()
-        wanted = [step for step in steps if step <= newest][-self._keep :]
-        best = (self.directory / BEST).resolve()
-        for path in list(self._named()):
-            if _step_of(path) not in wanted and path.resolve() != best:
-                _remove(path)
+    def _forget_old(self, newest: int, path: Path) -> None:
+        """Remove all but the last `keep`, and what comes after `newest`: the run went back, and goes another way."""
+        wanted = [step for step in self.steps() if step <= newest][-self._keep :]
+        for step, _, other in self._named():
+            if step not in wanted or (step == newest and other != path):
+                _remove(other)
+        for name in _OLD_NAMES:
+            if name != "best.pt" or _bests(self.directory):
+                (self.directory / name).unlink(missing_ok=True)
 
 
 def best_checkpoint(directory: Path) -> Path | None:
     """The best checkpoint of a trainer; None if it has none."""
-    return next((p for p in (directory / BEST, directory / (BEST + _FILE)) if p.exists()), None)
+    found = _bests(directory)
+    if found:
+        return found[-1]
+    old = directory / ("best" + _FILE)
+    return old if old.exists() else None
+
+
+def last_checkpoint(directory: Path) -> Path:
+    """The newest checkpoint of a trainer. Raises CheckpointError if it has none."""
+    named = _steps(directory)
+    if not named:
+        raise CheckpointError(f"there is no checkpoint in {directory}")
+    return named[-1][2]
+
+
+def read_best(directory: Path) -> State | None:
+    """The best checkpoint of a trainer, which may still train and replace it; None if it has none.
+
+    Raises CheckpointError if it cannot be read.
+    """
+    while (path := best_checkpoint(directory)) is not None:
+        try:
+            return read_checkpoint(path)
+        except CheckpointError:
+            if best_checkpoint(directory) == path:
+                raise
+    return None
 
 
 def read_checkpoint(path: Path, like: State | None = None) -> State:
-    """Read and check a checkpoint; `like` as `read_sharded`. Raises CheckpointError if it is damaged or not there.
-
-    A trainer that still trains may replace it meanwhile, or let a link lead elsewhere: then the new one is read.
-    """
-    if path.suffix == _FILE:
-        state = read_state(path)
-        require_format(path, state, FORMAT, 1)
-        return state
-    while True:
-        place, identity = path.resolve(), _identity(path)
-        try:
-            return read_sharded(place, FORMAT, VERSION, like)
-        except CheckpointError:
-            if _identity(path) == identity:
-                raise
+    """Read and check a checkpoint; `like` as `read_sharded`. Raises CheckpointError if it is damaged or not there."""
+    if path.suffix != _FILE:
+        return read_sharded(path, FORMAT, VERSION, like)
+    state = read_state(path)
+    require_format(path, state, FORMAT, 1)
+    return state
 
 
-def _identity(path: Path) -> tuple[str, int, int] | None:
-    """What changes when another directory gets this name; None if there is none."""
-    try:
-        status = path.stat()
-        return str(path.resolve()), status.st_ino, status.st_ctime_ns
-    except OSError:
-        return None
+def _bests(directory: Path) -> list[Path]:
+    """The directories of best checkpoints, the one that counts last; a killed process may leave two."""
+    found = [(int(m[1]), path) for path in directory.glob("best.*") if (m := _BEST.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
 
 
-def _step_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
+def _steps(directory: Path) -> list[tuple[int, int, Path]]:
+    """(step, number, path) of every checkpoint of a step, ascending; files of version 1 have the number 0."""
+    found = ((_STEP.fullmatch(path.name), path) for path in directory.glob("step_*"))
+    return sorted((int(match[1]), int(match[2] or 0), path) for match, path in found if match)
 
 
 def _remove(path: Path) -> None:
+    """Remove a checkpoint: first its name, so that a killed process leaves no half of it."""
     if path.is_dir() and not path.is_symlink():
+        if path.suffix != TEMPORARY_SUFFIX:
+            path = path.rename(path.with_name(path.name + TEMPORARY_SUFFIX))
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

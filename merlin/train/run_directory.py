@@ -27,7 +27,7 @@ from merlin.base.records import as_kind, to_plain
 from merlin.base.yaml_text import yaml_text
 from merlin.errors import TrainingError, WorkspaceError, command_line
 from merlin.shards.format.regular_file import read_json
-from merlin.train.checkpoint import best_checkpoint, read_checkpoint
+from merlin.train.checkpoint import read_best
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
@@ -194,9 +194,8 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
     """
     best: dict[str, Any] | None = None
     for index in run.trainers():
-        path = best_checkpoint(run.trainer(index).checkpoints)
-        if path is not None:
-            state = read_checkpoint(path)
+        state = read_best(run.trainer(index).checkpoints)
+        if state is not None:
             sign = 1 if state["judge"]["direction"] == "min" else -1
             if best is None or sign * state["progress"]["best"] < sign * best["progress"]["best"]:
                 best = {**state, "trainer_index": index}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,7 +78,7 @@ def on_all_ranks(ranks: Ranks, work: Callable[[], T]) -> list[T]:
     error, found = "", None
     try:
         found = work()
-    except (OSError, RuntimeError, CheckpointError) as raised:
+    except (OSError, RuntimeError, ValueError, TypeError, AssertionError, CheckpointError) as raised:
         error = reason(disk_error(raised) or raised)
     answers = ranks.gather((error, found))
     for error, _ in answers:
@@ -102,23 +103,34 @@ def read_sharded(directory: Path, name: str, version: int, like: State | None = 
         for file in {*files, *(part[5] for part in parts)}:
             if Path(file).name != file or _digest(directory / file) != files[file]:
                 raise CheckpointError(f"{directory} is damaged: the checksum of {file} does not fit")
+        _require_complete(directory, parts)
         state: State = head | _with_tensors(plain, _read_parts(directory, parts, present))
     return state
 
 
 def _without_tensors(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     """The value with a note in the place of each tensor, which `tensors` gets."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and _has_parts(value):
         tensors[place] = value.detach()
         return {_PLACE: place}
     if isinstance(value, dict):
         made = copy.copy(value)  # a state dict of torch has attributes of its own
         for key, item in value.items():
-            made[key] = _without_tensors(item, f"{place}/{key}" if place else str(key), tensors)
+            made[key] = _without_tensors(item, f"{place}/{key!r}" if place else repr(key), tensors)
         return made
     if isinstance(value, list | tuple):
-        return type(value)(_without_tensors(item, f"{place}/{i}", tensors) for i, item in enumerate(value))
+        return _like(value, [_without_tensors(item, f"{place}/{i}", tensors) for i, item in enumerate(value)])
     return value
+
+
+def _has_parts(tensor: Tensor) -> bool:
+    """True for what torch.distributed.checkpoint can write; sparse and quantised tensors stay in `state.pt`."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def _like(value: Any, items: list[Any]) -> Any:
+    """A list, tuple or named tuple of the same type with other items."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -129,7 +141,7 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             value[key] = _with_tensors(item, tensors)
         return value
     if isinstance(value, list | tuple):
-        return type(value)(_with_tensors(item, tensors) for item in value)
+        return _like(value, [_with_tensors(item, tensors) for item in value])
     return value
 
 
@@ -204,6 +216,30 @@ def _read_parts(directory: Path, parts: list[Part], like: Mapping[str, Tensor]) 
     reader.set_up_storage_reader(metadata, True)
     reader.read_data(planner.create_local_plan(), planner).wait()
     return tensors
+
+
+def _require_complete(directory: Path, parts: list[Part]) -> None:
+    """Raise CheckpointError unless the parts of each tensor fit together and are all of it, once."""
+    tensors: dict[str, list[Part]] = {}
+    for part in parts:
+        tensors.setdefault(part[0], []).append(part)
+    for name, mine in tensors.items():
+        _, dtype, size, *_ = mine[0]
+        places = {tuple(offsets) for _, _, _, offsets, *_ in mine}
+        fits = all(
+            part[1:3] == (dtype, size)
+            and len(part[3]) == len(part[4]) == len(size)
+            and all(
+                lo >= 0 and num >= 0 and lo + num <= whole
+                for lo, num, whole in zip(part[3], part[4], size, strict=True)
+            )
+            and prod(part[4]) * getattr(torch, dtype).itemsize
+            <= part[7]
+            <= (directory / part[5]).stat().st_size
+            for part in mine
+        )
+        if not fits or len(places) != len(mine) or sum(prod(part[4]) for part in mine) != prod(size):
+            raise CheckpointError(f"{directory} is damaged: the parts of {name} do not make a tensor")
 
 
 def _empty(known: Any, like: Tensor | None) -> Tensor:

@@ -64,7 +64,8 @@ def damage_explained(path: Path) -> Iterator[None]:
             f"{path} holds more than tensors and plain values; nothing of it was run"
         ) from error
     except (
-        OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError
+        OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError,
+        AssertionError, MemoryError,
     ) as error:  # fmt: skip
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
 

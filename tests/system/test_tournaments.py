@@ -18,7 +18,7 @@ from tournament_crew import Crew, num_rounds, rounds_of
 from train_run import prepare_run, state_digest
 from waiting import wait_until
 
-from merlin.train.checkpoint import read_checkpoint
+from merlin.train.checkpoint import last_checkpoint, read_checkpoint
 from merlin.train.run_directory import RunDirectory
 
 MODELS = Path(__file__).parents[1] / "support"
@@ -39,7 +39,7 @@ def begin(data: Path, path: Path, *words: str) -> RunDirectory:
 
 
 def final_state(run: RunDirectory, trainer: int) -> str:
-    return state_digest(read_checkpoint(run.trainer(trainer).checkpoints / "last"))
+    return state_digest(read_checkpoint(last_checkpoint(run.trainer(trainer).checkpoints)))
 
 
 def play(run: RunDirectory, num: int = 3, **options) -> None:

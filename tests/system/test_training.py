@@ -16,7 +16,7 @@ from surrogate_data import arrays, make_surrogate_data
 from train_run import state_digest
 from waiting import wait_until
 
-from merlin.train.checkpoint import read_checkpoint
+from merlin.train.checkpoint import best_checkpoint, last_checkpoint, read_checkpoint
 from merlin.train.metrics_log import read_metrics
 
 MODELS = Path(__file__).parents[1] / "support"
@@ -81,7 +81,7 @@ def step_of(run: Path, trainer: int = 0) -> int:
 
 
 def final_state(run: Path, trainer: int = 0) -> str:
-    return state_digest(read_checkpoint(run / "trainers" / str(trainer) / "checkpoints" / "last"))
+    return state_digest(read_checkpoint(last_checkpoint(run / "trainers" / str(trainer) / "checkpoints")))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
         process.send_signal(number)
         _, err = finish(process, 128 + number)
         assert f"stopped by {number.name}; resume with: merlin train {run} --trust-code" in err
-        stopped_at = read_checkpoint(run / "trainers/0/checkpoints/last")["step"]
+        stopped_at = read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"]
         assert least <= stopped_at < 300
         words = (run, "--trust-code")
     train(run, "--trust-code")
@@ -140,7 +140,10 @@ def test_trainers_are_processes_with_shares_of_their_own_and_the_best_model_is_k
         "trainer 0",
         "trainer 1",
     }
-    values = [read_checkpoint(run / f"trainers/{k}/checkpoints/best")["progress"]["best"] for k in (0, 1)]
+    values = [
+        read_checkpoint(best_checkpoint(run / f"trainers/{k}/checkpoints"))["progress"]["best"]
+        for k in (0, 1)
+    ]
     assert report["best"]["value"] == min(values) and report["best"]["trainer"] == values.index(min(values))
     assert (run / "best" / "model.pt").is_file() and final_state(run, 0) != final_state(run, 1)
 
@@ -154,9 +157,9 @@ def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_pa
     os.kill(victim, signal.SIGKILL)
     _, err = finish(process, 1)
     assert "trainer 1 failed; the end of its log:" in err and "ended by SIGKILL" in err
-    assert read_checkpoint(run / "trainers/0/checkpoints/last")["step"] == 300
+    assert read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"] == 300
     train(run, "--trust-code")
-    assert read_checkpoint(run / "trainers/1/checkpoints/last")["step"] == 300
+    assert read_checkpoint(last_checkpoint(run / "trainers/1/checkpoints"))["step"] == 300
 
 
 def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
@@ -169,7 +172,7 @@ def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
     process.kill()
     process.communicate()
     wait_until(lambda: not any(map(is_alive, trainers)), lambda: trainers)
-    assert read_checkpoint(run / "trainers/0/checkpoints/last")["step"] >= 20
+    assert read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"] >= 20
 
 
 def test_a_trainer_is_never_trained_by_two_processes(config, tmp_path) -> None:
@@ -192,7 +195,10 @@ def test_two_ranks_of_a_trainer_under_torchrun_share_its_batches(config, tmp_pat
     finish(torchrun(config, *words, f"directory={tmp_path / 'two'}"))
     assert sorted(p.name for p in (tmp_path / "two" / "trainers").iterdir()) == ["0"]
     train(config, *words, f"directory={tmp_path / 'one'}")
-    one, two = (read_checkpoint(tmp_path / name / "trainers/0/checkpoints/last") for name in ("one", "two"))
+    one, two = (
+        read_checkpoint(last_checkpoint(tmp_path / name / "trainers/0/checkpoints"))
+        for name in ("one", "two")
+    )
     for name, value in one["trainer"]["model"].items():
         difference = (value - two["trainer"]["model"][name]).abs().max()
         assert difference < 1e-3, name  # the same gradients, summed in another order
@@ -206,7 +212,7 @@ def test_two_ranks_that_are_stopped_go_on_bit_by_bit(config, tmp_path) -> None:
     wait_until(lambda: step_of(run) >= 20, process)
     process.send_signal(signal.SIGTERM)
     finish(process, 128 + signal.SIGTERM)
-    assert 20 <= read_checkpoint(run / "trainers/0/checkpoints/last")["step"] < 100
+    assert 20 <= read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"] < 100
     train(run, "--trust-code")
     assert final_state(run) == final_state(tmp_path / "unbroken")
 

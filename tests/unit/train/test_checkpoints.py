@@ -16,7 +16,13 @@ from train_run import StopAt, prepare_run, state_digest, train_run
 
 from merlin.errors import CheckpointError
 from merlin.shards.format.digest import digest_bytes
-from merlin.train.checkpoint import Checkpoints, best_checkpoint, read_checkpoint
+from merlin.train.checkpoint import (
+    Checkpoints,
+    best_checkpoint,
+    last_checkpoint,
+    read_best,
+    read_checkpoint,
+)
 from merlin.train.parallel.mesh import Ranks
 from merlin.train.sharded_state import read_sharded, write_sharded
 from merlin.train.state_file import read_state, write_state
@@ -46,7 +52,7 @@ def test_a_state_comes_back_as_it_was(tmp_path) -> None:
 def test_a_state_dict_of_torch_keeps_the_versions_of_its_modules(tmp_path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
     save(tmp_path, model=model.state_dict())
-    found = read_checkpoint(tmp_path / "last")["model"]
+    found = read_checkpoint(last_checkpoint(tmp_path))["model"]
     assert found._metadata == model.state_dict()._metadata
     model.load_state_dict(found)
 
@@ -55,7 +61,7 @@ def test_a_state_dict_of_torch_keeps_the_versions_of_its_modules(tmp_path) -> No
 @pytest.mark.parametrize("damage", ["a bit", "the end", "all"])
 def test_damage_is_found_in_every_file(tmp_path, name, damage) -> None:
     checkpoints = save(tmp_path)
-    path = tmp_path / "step_00000007" / name
+    path = tmp_path / "step_00000007.1" / name
     content = bytearray(path.read_bytes())
     middle = content.index(b"exp_avg") if name == "state.pt" else len(content) // 2
     content[middle] ^= 1
@@ -77,8 +83,8 @@ class Bomb:
 
 def test_a_checkpoint_that_is_a_program_is_refused_and_not_run(tmp_path) -> None:
     checkpoints = save(tmp_path)
-    directory, made = tmp_path / "step_00000007", io.BytesIO()
-    torch.save(Bomb(tmp_path / "called"), made)
+    directory, made = tmp_path / "step_00000007.1", io.BytesIO()
+    torch.save([Bomb(tmp_path / "called"), "x" * 100_000], made)
     head = read_state(directory / "state.pt")
     (directory / "__0_0.distcp").write_bytes(made.getvalue())
     digest = digest_bytes(made.getvalue())
@@ -91,9 +97,9 @@ def test_a_checkpoint_that_is_a_program_is_refused_and_not_run(tmp_path) -> None
 
 def test_a_checkpoint_names_no_files_outside_of_its_directory(tmp_path) -> None:
     checkpoints = save(tmp_path)
-    path = tmp_path / "step_00000007" / "state.pt"
+    path = tmp_path / "step_00000007.1" / "state.pt"
     head = read_state(path)
-    (tmp_path / "step_00000007" / "__0_0.distcp").rename(tmp_path / "elsewhere")
+    (tmp_path / "step_00000007.1" / "__0_0.distcp").rename(tmp_path / "elsewhere")
     outside = [(*part[:5], "../elsewhere", *part[6:]) for part in head["parts"]]
     for files in ({"../elsewhere": head["files"]["__0_0.distcp"]}, {}):
         write_state(path, {**head, "files": files, "parts": outside})
@@ -119,7 +125,7 @@ def test_tensors_that_cannot_be_written_cost_a_checkpoint_and_a_note(tmp_path) -
     with files_up_to(1 << 16):
         assert not checkpoints.save({**STATE, "large": torch.rand(1 << 18)}, 9)
     assert notes == ["the checkpoint of step 9 could not be written: File too large; the one of step 7 stays"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step_00000007"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000007.1"]
 
 
 def test_a_writer_that_was_killed_leaves_nothing_that_is_read_or_stays(tmp_path) -> None:
@@ -128,7 +134,7 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_read_or_stays(tmp_path)
     write_sharded(tmp_path / "step_00000009.tmp", {"format": "merlin-checkpoint", "version": 2}, {}, Ranks())
     assert checkpoints.steps() == [7] and checkpoints.newest()["step"] == 7
     assert checkpoints.save(STATE, 8)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step_00000007", "step_00000008"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000007.1", "step_00000008.1"]
 
 
 def test_a_state_that_two_ranks_wrote_is_read_by_any_number_of_them(tmp_path) -> None:
@@ -156,9 +162,8 @@ def test_the_best_checkpoint_can_be_read_while_its_trainer_goes_on(tmp_path) -> 
     try:
         numbers = set()
         while len(numbers) < 20:
-            path = best_checkpoint(tmp_path)
-            assert path is not None
-            state = read_checkpoint(path)
+            state = read_best(tmp_path)
+            assert state is not None
             assert (state["weights"] == state["number"]).all()
             numbers.add((state["number"], len(numbers)))
     finally:
@@ -166,13 +171,80 @@ def test_the_best_checkpoint_can_be_read_while_its_trainer_goes_on(tmp_path) -> 
         trainer.join()
 
 
+def number(state) -> int:
+    assert state is not None
+    return int(state["number"])
+
+
+def test_the_best_one_stays_when_the_run_goes_back_and_another_way(tmp_path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step, best in [(6, True), (8, False), (10, True), (9, False)]:
+        assert checkpoints.save({"number": step}, step, best=best)
+    assert checkpoints.steps() == [8, 9]
+    assert number(checkpoints.newest()) == 9
+    assert checkpoints.save({"number": 99}, 10)  # the same step as the best one, with other weights
+    assert (number(checkpoints.newest()), number(read_best(tmp_path))) == (99, 10)
+
+
+def test_the_best_one_is_used_when_no_other_can_be_read(tmp_path) -> None:
+    checkpoints = save(tmp_path, number=7)
+    checkpoints.mark_best(7)
+    for file in (tmp_path / "step_00000007.1").iterdir():
+        file.unlink()
+    assert number(checkpoints.newest()) == 7
+
+
+@pytest.mark.parametrize("name", ["last.pt", "best.pt"])
+def test_a_lone_file_of_version_1_is_used(tmp_path, name) -> None:
+    write_state(tmp_path / name, {**STATE, "format": "merlin-checkpoint", "version": 1})
+    found = Checkpoints(tmp_path, 2).newest()
+    assert found is not None and found["step"] == 7
+
+
+def test_a_copy_and_a_file_system_without_links_are_as_good(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.link", refuse)
+    monkeypatch.setattr("os.symlink", refuse)
+    checkpoints = Checkpoints(tmp_path / "a", keep=1)
+    for step in (1, 2, 3):
+        assert checkpoints.save({"number": step}, step, best=step == 2)
+    assert (checkpoints.steps(), number(read_best(tmp_path / "a"))) == ([3], 2)
+
+
+def test_keys_that_look_alike_and_tensors_of_other_layouts_come_back(tmp_path) -> None:
+    state = {
+        "step": 1, "twins": {1: torch.ones(1), "1": torch.zeros(1)}, "a/b": torch.ones(2), "a": {"b": torch.zeros(2)},
+        "sparse": torch.eye(3).to_sparse(),
+    }  # fmt: skip
+    assert Checkpoints(tmp_path, 1).save(state, 1)
+    found = read_checkpoint(last_checkpoint(tmp_path))
+    assert (found["twins"][1], found["twins"]["1"]) == (torch.ones(1), torch.zeros(1))
+    assert torch.equal(found["a/b"], torch.ones(2)) and torch.equal(found["a"]["b"], torch.zeros(2))
+    assert torch.equal(found["sparse"].to_dense(), torch.eye(3))
+
+
+@pytest.mark.parametrize("change", [{2: [3, 3]}, {3: [1, 0]}, {2: [4 * 10**9, 3]}])
+def test_parts_that_do_not_make_a_tensor_are_damage(tmp_path, change) -> None:
+    assert Checkpoints(tmp_path, 1).save({"step": 1, "weights": torch.ones(2, 3)}, 1)
+    path = last_checkpoint(tmp_path) / "state.pt"
+    head = read_state(path)
+    (part,) = head["parts"]
+    write_state(path, {**head, "parts": [tuple(change.get(i, item) for i, item in enumerate(part))]})
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_checkpoint(path.parent)
+
+
 def as_version_1(directory: Path) -> None:
     """Let the checkpoints of a trainer be what earlier versions wrote: files, and hard links."""
+    steps = Checkpoints(directory, 3).steps()
     for path in sorted(directory.glob("step_*")):
-        write_state(directory / f"{path.name}.pt", {**read_checkpoint(path), "version": 1})
-    for name in ("last", "best"):
-        directory.joinpath(f"{name}.pt").hardlink_to(directory / f"{(directory / name).readlink()}.pt")
-        (directory / name).unlink()
+        write_state(directory / f"{path.stem}.pt", {**read_checkpoint(path), "version": 1})
+    best = best_checkpoint(directory)
+    assert best is not None
+    write_state(directory / "best.pt", {**read_checkpoint(best), "version": 1})
+    directory.joinpath("last.pt").hardlink_to(directory / f"step_{steps[-1]:08d}.pt")
     for path in [path for path in directory.iterdir() if path.is_dir()]:
         for file in path.iterdir():
             file.unlink()
@@ -190,7 +262,7 @@ def test_a_run_goes_on_from_checkpoints_of_version_1_bit_by_bit(tmp_path) -> Non
     assert read_checkpoint(best_checkpoint(directory))["step"] in (10, 20)
     run, _, recorder = train_run(prepared, run=run)
     assert "resumed at step 23 of 40" in recorder.notes
-    one, two = (read_checkpoint(r.trainer(0).checkpoints / "last") for r in (run, unbroken))
+    one, two = (read_checkpoint(last_checkpoint(r.trainer(0).checkpoints)) for r in (run, unbroken))
     assert state_digest(one) == state_digest(two)
     assert read_checkpoint(best_checkpoint(directory))["step"] == ending.progress.best_step
     assert not (directory / "last.pt").exists()

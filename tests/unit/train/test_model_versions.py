@@ -13,7 +13,7 @@ from train_run import StopAt, prepare_run, train_run
 from trained import make_trained
 
 from merlin.errors import CheckpointError
-from merlin.train.checkpoint import read_checkpoint
+from merlin.train.checkpoint import last_checkpoint, read_checkpoint
 from merlin.train.models.pretrained import Pretrained
 from merlin.train.models.registry import MODELS, code_of, find, require_code
 from merlin.train.models.regressor import Regressor
@@ -42,7 +42,7 @@ def test_every_model_of_ours_has_a_version() -> None:
 def test_all_files_with_weights_say_whose_they_are(run) -> None:
     told = {"name": "regressor", "version": Regressor.version, "merlin": code_version()}
     assert code_of("regressor") == told and code_version()
-    assert read_checkpoint(run.trainer(0).checkpoints / "last")["code"] == told
+    assert read_checkpoint(last_checkpoint(run.trainer(0).checkpoints))["code"] == told
     best = read_state(run.best / "model.pt")["model"]
     assert {key: best[key] for key in told} == told
     assert run.facts().model_version == Regressor.version

@@ -11,7 +11,7 @@ from surrogate_data import make_surrogate_data
 from train_run import StopAt, train_run
 
 from merlin.errors import CheckpointError, MerlinError, UsageError
-from merlin.train.checkpoint import Checkpoints, read_checkpoint
+from merlin.train.checkpoint import Checkpoints, last_checkpoint, read_checkpoint
 from merlin.train.config_file import parse_config
 from merlin.train.metrics_log import read_metrics
 from merlin.train.models.registry import build
@@ -64,7 +64,7 @@ def test_a_surrogate_learns_and_leaves_the_autoencoder_as_it_is(data, autoencode
     first, *_, last = validations(run)
     assert last["loss"] < 0.8 * first["loss"] and last["cycle"] < first["cycle"]
     own = read_state(autoencoder.best / "model.pt")["state_dict"]
-    taken = read_checkpoint(run.trainer(0).checkpoints / "last")["trainer"]["model"]
+    taken = read_checkpoint(last_checkpoint(run.trainer(0).checkpoints))["trainer"]["model"]
     coder = {name: value for name, value in own.items() if name.startswith("coder.")}
     assert coder and all(torch.equal(value, taken[name]) for name, value in coder.items())
 
@@ -80,7 +80,9 @@ def test_a_run_that_has_to_begin_anew_takes_over_the_autoencoder_again(
     assert ending.step == 60 and not any("resumed" in note for note in recorder.notes)
     other = prepare_surrogate(data, tmp_path / "other", autoencoder.path, "training.ema=0.9")
     unbroken, _, _ = train_run(other)
-    one, two = (read_checkpoint(r.trainer(0).checkpoints / "last")["trainer"] for r in (run, unbroken))
+    one, two = (
+        read_checkpoint(last_checkpoint(r.trainer(0).checkpoints))["trainer"] for r in (run, unbroken)
+    )
     for name in ("model", "average"):
         assert all(torch.equal(one[name][key], value) for key, value in two[name].items())
 

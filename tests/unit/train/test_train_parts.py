@@ -13,7 +13,7 @@ from surrogate_data import make_surrogate_data
 from train_run import prepare_run, state_digest, train_run
 
 from merlin.cli.train_display import TrainLines
-from merlin.train.checkpoint import read_checkpoint
+from merlin.train.checkpoint import last_checkpoint, read_checkpoint
 from merlin.train.config import Schedule
 from merlin.train.events import LossesTaken, RunEnded
 from merlin.train.metrics_log import MetricsLog, read_metrics
@@ -187,7 +187,9 @@ def test_updates_are_left_out_on_the_device_as_they_are_on_the_host(data, tmp_pa
 
     monkeypatch.setattr(Trainer, "__init__", on_device)
     there, _, _ = train_run(prepare_run(data, tmp_path / "there", *words))
-    states = [read_checkpoint(run.trainer(0).checkpoints / "last")["trainer"] for run in (here, there)]
+    states = [
+        read_checkpoint(last_checkpoint(run.trainer(0).checkpoints))["trainer"] for run in (here, there)
+    ]
     assert state_digest(states[0]["model"]) == state_digest(states[1]["model"])
     assert (
         states[0]["optimizers"]["model"]["state"][0]["step"]

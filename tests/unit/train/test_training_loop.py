@@ -14,7 +14,7 @@ from train_run import StopAt, prepare_run, state_digest, train_run
 
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train import sharded_state
-from merlin.train.checkpoint import Checkpoints, read_checkpoint
+from merlin.train.checkpoint import Checkpoints, best_checkpoint, last_checkpoint, read_checkpoint
 from merlin.train.events import Event, StopRequest, Validated
 from merlin.train.metrics_log import read_metrics
 from merlin.train.parallel.mesh import Mesh
@@ -31,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def final_state(run: RunDirectory, trainer: int = 0) -> str:
-    return state_digest(read_checkpoint(run.trainer(trainer).checkpoints / "last"))
+    return state_digest(read_checkpoint(last_checkpoint(run.trainer(trainer).checkpoints)))
 
 
 def flip_a_bit(path: Path) -> None:
@@ -95,8 +95,10 @@ def test_parts_of_a_batch_give_the_gradients_of_the_whole(data, tmp_path) -> Non
     words = ["model.name=regressor", "training.steps=10", "optimizer.name=sgd"]
     weights = [
         read_checkpoint(
-            train_run(prepare_run(data, tmp_path / f"by{n}", *words, f"training.accumulate={n}"))[0]
-            .trainer(0).checkpoints / "last"
+            last_checkpoint(
+                train_run(prepare_run(data, tmp_path / f"by{n}", *words, f"training.accumulate={n}"))[0]
+                .trainer(0).checkpoints
+            )
         )["trainer"]["model"]
         for n in (1, 4)
     ]  # fmt: skip
@@ -130,8 +132,8 @@ def test_only_the_last_checkpoints_and_the_best_are_kept(data, tmp_path) -> None
     )
     directory = run.trainer(0).checkpoints
     best = ending.progress.best_step
-    assert Checkpoints(directory, 2).steps() == sorted({best, 35, 40})
-    assert read_checkpoint(directory / "best")["step"] == best
+    assert Checkpoints(directory, 2).steps() == [35, 40]
+    assert read_checkpoint(best_checkpoint(directory))["step"] == best
     assert not list(directory.glob("*.tmp"))
 
 
@@ -139,10 +141,10 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(data, tmp_path) 
     prepared = prepare_run(data, tmp_path / "run")
     run, _, _ = train_run(prepared)
     before = final_state(run)
-    newest = run.trainer(0).checkpoints / "step_00000040"
-    flip_a_bit(newest / "__0_0.distcp")  # last, and perhaps best, lead there
+    newest = run.trainer(0).checkpoints / "step_00000040.1"
+    flip_a_bit(newest / "__0_0.distcp")  # and perhaps of the best one, whose file it is
     run, ending, recorder = train_run(prepared, run=run)
-    assert any("step_00000040 is damaged" in note for note in recorder.notes)
+    assert any("step_00000040.1 is damaged" in note for note in recorder.notes)
     assert any("of step 30" in note for note in recorder.notes)
     assert ending.step == 40 and final_state(run) == before
 
@@ -150,7 +152,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(data, tmp_path) 
 def test_without_any_readable_checkpoint_the_run_ends_with_advice(data, tmp_path) -> None:
     prepared = prepare_run(data, tmp_path / "run")
     run, _, _ = train_run(prepared)
-    for path in run.trainer(0).checkpoints.glob("step_*/state.pt"):
+    for path in run.trainer(0).checkpoints.glob("*/state.pt"):
         path.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="remove them to begin anew"):
         train_run(prepared, run=run)
@@ -163,7 +165,7 @@ def test_a_loss_that_is_no_number_changes_nothing_and_ends_the_run(data, tmp_pat
         train_run(prepared)
     ids = str(raised.value).rpartition("samples of step 12: ")[2].rstrip("…").strip(" ,").split(", ")
     assert len(ids) == 20 and all(id.isdigit() for id in ids)
-    state = read_checkpoint(prepared.begin().trainer(0).checkpoints / "last")
+    state = read_checkpoint(last_checkpoint(prepared.begin().trainer(0).checkpoints))
     assert state["step"] == 10
     assert all(torch.isfinite(v).all() for v in state["trainer"]["model"].values())
 
