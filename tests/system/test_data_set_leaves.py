@@ -109,7 +109,7 @@ def test_streaming_reads_mds(exported: Path, ens: merlin.Ensemble, tmp_path: Pat
     if not libraries:
         assert not os.environ.get("CI"), "mosaicml-streaming is not installed: run tests/install_readers.sh"
         pytest.skip("mosaicml-streaming is not installed: run tests/install_readers.sh")
-    reader = ROOT / "tests/unit/shards/mds_reader.py"
+    reader = ROOT / "tests/support/mds_reader.py"
     env = {**os.environ, "PYTHONPATH": str(libraries[-1].parent)}
     subprocess.run([sys.executable, reader, exported, tmp_path / "found.npz"], env=env, check=True)
     with np.load(tmp_path / "found.npz") as found:

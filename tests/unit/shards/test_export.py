@@ -142,7 +142,7 @@ def test_mds_is_read_by_mosaicml_streaming(kinds, tmp_path, compression):
         assert not os.environ.get("CI"), "mosaicml-streaming is not installed: run tests/install_readers.sh"
         pytest.skip("mosaicml-streaming is not installed: run tests/install_readers.sh")
     export_to(kinds, tmp_path / "mds", "mds", compression=compression)
-    reader = Path(__file__).with_name("mds_reader.py")
+    reader = Path(__file__).parents[2] / "support" / "mds_reader.py"
     done = subprocess.run(
         [sys.executable, reader, tmp_path / "mds", tmp_path / "found.npz"],
         env={**os.environ, "PYTHONPATH": str(libraries[-1].parent)}, capture_output=True, text=True,
