@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from typing import assert_never
 
 from merlin.errors import ExecutionError, MerlinError, ShardError
 from merlin.execution.fresh_shell import FreshShell
@@ -113,12 +114,15 @@ class ChunkRunner:
         )
 
     def _run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
-        if instance.kind is StepKind.CMD:
-            self._run_shell(instance, chunk, journal)
-        elif instance.kind is StepKind.FUNCTION:
-            self._functions.run(instance, chunk, journal, self._waiter)
-        else:
-            self._run_shards(instance, chunk, journal)
+        match instance.kind:
+            case StepKind.CMD:
+                self._run_shell(instance, chunk, journal)
+            case StepKind.FUNCTION:
+                self._functions.run(instance, chunk, journal, self._waiter)
+            case StepKind.AGGREGATE | StepKind.MANIFEST:
+                self._run_shards(instance, chunk, journal)
+            case _:
+                assert_never(instance.kind)
         return journal.result()
 
     def _run_one_by_one(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:

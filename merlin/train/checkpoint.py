@@ -166,14 +166,6 @@ def best_checkpoint(directory: Path) -> Path | None:
     return old if old.exists() else None
 
 
-def last_checkpoint(directory: Path) -> Path:
-    """The newest checkpoint of a trainer. Raises CheckpointError if it has none."""
-    named = _steps(directory)
-    if not named:
-        raise CheckpointError(f"there is no checkpoint in {directory}")
-    return named[-1][2]
-
-
 def read_best(directory: Path) -> State | None:
     """The best checkpoint of a trainer, which may still train and replace it; None if it has none.
 

@@ -103,7 +103,7 @@ def read_sharded(directory: Path, name: str, version: int, like: State | None = 
         for file in {*files, *(part[5] for part in parts)}:
             if Path(file).name != file or _digest(directory / file) != files[file]:
                 raise CheckpointError(f"{directory} is damaged: the checksum of {file} does not fit")
-        _require_complete(directory, parts)
+        _require_complete(directory, parts, {file: (directory / file).stat().st_size for file in files})
         state: State = head | _with_tensors(plain, _read_parts(directory, parts, present))
     return state
 
@@ -218,7 +218,7 @@ def _read_parts(directory: Path, parts: list[Part], like: Mapping[str, Tensor]) 
     return tensors
 
 
-def _require_complete(directory: Path, parts: list[Part]) -> None:
+def _require_complete(directory: Path, parts: list[Part], sizes: Mapping[str, int]) -> None:
     """Raise CheckpointError unless the parts of each tensor fit together and are all of it, once."""
     tensors: dict[str, list[Part]] = {}
     for part in parts:
@@ -233,9 +233,7 @@ def _require_complete(directory: Path, parts: list[Part]) -> None:
                 lo >= 0 and num >= 0 and lo + num <= whole
                 for lo, num, whole in zip(part[3], part[4], size, strict=True)
             )
-            and prod(part[4]) * getattr(torch, dtype).itemsize
-            <= part[7]
-            <= (directory / part[5]).stat().st_size
+            and prod(part[4]) * getattr(torch, dtype).itemsize <= part[7] <= sizes[part[5]]
             for part in mine
         )
         if not fits or len(places) != len(mine) or sum(prod(part[4]) for part in mine) != prod(size):

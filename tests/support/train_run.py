@@ -85,3 +85,8 @@ def state_digest(state) -> str:
 
     add(state)
     return digest.hexdigest()
+
+
+def last_checkpoint(directory: Path) -> Path:
+    """The newest checkpoint of a trainer, as this version writes them."""
+    return max(directory.glob("step_*.[0-9]*"), key=lambda path: path.name)

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from surrogate_data import make_surrogate_data
 from tournament_crew import Crew, num_rounds, rounds_of
-from train_run import prepare_run, state_digest
+from train_run import last_checkpoint, prepare_run, state_digest
 from waiting import wait_until
 
-from merlin.train.checkpoint import last_checkpoint, read_checkpoint
+from merlin.train.checkpoint import read_checkpoint
 from merlin.train.run_directory import RunDirectory
 
 MODELS = Path(__file__).parents[1] / "support"

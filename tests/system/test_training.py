@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from effort import repeats
 from surrogate_data import arrays, make_surrogate_data
-from train_run import state_digest
+from train_run import last_checkpoint, state_digest
 from waiting import wait_until
 
-from merlin.train.checkpoint import best_checkpoint, last_checkpoint, read_checkpoint
+from merlin.train.checkpoint import best_checkpoint, read_checkpoint
 from merlin.train.metrics_log import read_metrics
 
 MODELS = Path(__file__).parents[1] / "support"

@@ -12,14 +12,13 @@ import pytest
 import torch
 from rank_processes import read_distributed, run_on_ranks, write_distributed
 from surrogate_data import make_surrogate_data
-from train_run import StopAt, prepare_run, state_digest, train_run
+from train_run import StopAt, last_checkpoint, prepare_run, state_digest, train_run
 
 from merlin.errors import CheckpointError
 from merlin.shards.format.digest import digest_bytes
 from merlin.train.checkpoint import (
     Checkpoints,
     best_checkpoint,
-    last_checkpoint,
     read_best,
     read_checkpoint,
 )

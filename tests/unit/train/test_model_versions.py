@@ -9,11 +9,11 @@ import pytest
 import tiny_models
 import torch
 from surrogate_data import make_surrogate_data
-from train_run import StopAt, prepare_run, train_run
+from train_run import StopAt, last_checkpoint, prepare_run, train_run
 from trained import make_trained
 
 from merlin.errors import CheckpointError
-from merlin.train.checkpoint import last_checkpoint, read_checkpoint
+from merlin.train.checkpoint import read_checkpoint
 from merlin.train.models.pretrained import Pretrained
 from merlin.train.models.registry import MODELS, code_of, find, require_code
 from merlin.train.models.regressor import Regressor

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from surrogate_data import make_surrogate_data
-from train_run import StopAt, train_run
+from train_run import StopAt, last_checkpoint, train_run
 
 from merlin.errors import CheckpointError, MerlinError, UsageError
-from merlin.train.checkpoint import Checkpoints, last_checkpoint, read_checkpoint
+from merlin.train.checkpoint import Checkpoints, read_checkpoint
 from merlin.train.config_file import parse_config
 from merlin.train.metrics_log import read_metrics
 from merlin.train.models.registry import build

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from surrogate_data import make_surrogate_data
-from train_run import prepare_run, state_digest, train_run
+from train_run import last_checkpoint, prepare_run, state_digest, train_run
 
 from merlin.cli.train_display import TrainLines
-from merlin.train.checkpoint import last_checkpoint, read_checkpoint
+from merlin.train.checkpoint import read_checkpoint
 from merlin.train.config import Schedule
 from merlin.train.events import LossesTaken, RunEnded
 from merlin.train.metrics_log import MetricsLog, read_metrics

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from surrogate_data import make_surrogate_data
-from train_run import StopAt, prepare_run, state_digest, train_run
+from train_run import StopAt, last_checkpoint, prepare_run, state_digest, train_run
 
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train import sharded_state
-from merlin.train.checkpoint import Checkpoints, best_checkpoint, last_checkpoint, read_checkpoint
+from merlin.train.checkpoint import Checkpoints, best_checkpoint, read_checkpoint
 from merlin.train.events import Event, StopRequest, Validated
 from merlin.train.metrics_log import read_metrics
 from merlin.train.parallel.mesh import Mesh
