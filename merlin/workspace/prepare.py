@@ -188,7 +188,7 @@ def _new_directory(spec: Spec) -> Path:
                 moment += timedelta(seconds=1)
     except OSError as error:
         raise WorkspaceError(
-            f"cannot create a workspace in {folder}: {error.strerror}; name another place with --vars OUTPUT_PATH=DIR"
+            f"cannot create a workspace in {folder}: {error.strerror}; name another place with --output DIR"
         ) from error
 
 
