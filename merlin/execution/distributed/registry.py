@@ -43,6 +43,12 @@ class WorkerInfo:
     concurrency: AtOnce  # chunks at a time
     started: Seconds  # epoch seconds, server time
     version: Text
+    cores: Whole = 0  # of its host that it may use; 0: not known
+    gpus: list[Text] = field(default_factory=list)  # indices of devices that it may use
+    node: Text = ""  # the scheduler's name of its host, in an allocation
+    scheduler: Text = ""  # of the allocation that it lives in
+    job: Text = ""  # the id of that allocation
+    ends: Seconds | None = None  # server time, when the walltime of the allocation is over
     last_beat: float = 0.0  # epoch seconds, server time
     age_s: float = 0.0  # since the last beat
     is_stopping: bool = False

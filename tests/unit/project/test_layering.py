@@ -31,6 +31,7 @@ LAYERS = (
     "workspace",
     "plan",
     "spec",
+    "batch",
     "base",
     "errors",
 )
