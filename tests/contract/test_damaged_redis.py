@@ -109,6 +109,8 @@ class TestOneBadEntry:
     @given(field=st.binary(max_size=20), text=raw, beat=st.floats(allow_nan=False), other=raw, num=raw)
     @example(field=b"\xff\xfe", text=b"\xff", beat=math.inf, other=b"\xff", num=b"\xff")
     @example(field=b"w", text=DEEP, beat=1e18, other=DEEP, num=b"1.5")
+    @example(field=b"", text=b"", beat=0.0, other=b"", num=b"\t1")
+    @example(field=b"", text=b"", beat=0.0, other=b"", num=b"9" * 19)
     def test_costs_itself(self, config, stranger, field, text, beat, other, num):
         registry = fresh(config, stranger)
         ns = config.namespace

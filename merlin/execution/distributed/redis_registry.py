@@ -6,6 +6,7 @@ Commands and advertisements are sealed with the user's key; beats are not, becau
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
 
 FORGET_S = 3600.0
+_REDIS_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _DELETE_IF = """
 if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then return redis.call('HDEL', KEYS[1], ARGV[1]) end
 """
@@ -222,10 +224,17 @@ class RedisRegistry:
         out: dict[str, int] = {}
         for name, num in self._hash(self._keys.counters).items():
             try:
-                out[str(name)] = int(num)
+                out[str(name)] = _counter(num)
             except ValueError as error:
                 self.damage.note(f"{self._keys.counters} {name}", error)
         return out
+
+
+def _counter(text: str) -> int:
+    """A number as Redis itself reads it, which is stricter than Python: it can be counted on. Raises ValueError."""
+    if not _REDIS_INTEGER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+        raise ValueError("hash value is not an integer")
+    return int(text)
 
 
 def _worker(name: str, text: str, beat: float, now: float) -> WorkerInfo:
