@@ -15,7 +15,7 @@ from merlin.plan.plan import Plan
 from merlin.views.forecast import UNKNOWN, Forecast, forecast
 from merlin.views.graph import Node, graph_of, listing, mermaid
 from merlin.workspace.checking import check_study, load_checked
-from merlin.workspace.local_launcher import launch_warnings
+from merlin.workspace.launchers import launch_warnings
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_only
 

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from merlin.base.document.findings import allowed
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.errors import Diagnostic, SpecError
@@ -16,7 +17,7 @@ from merlin.plan.aggregates import plan_aggregate
 from merlin.plan.cleanup import wait_before_cleanup
 from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_names
 from merlin.plan.growing import Extends, continued, settled_steps
-from merlin.plan.launch import declare_vlauncher, fill_local_launchers
+from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.layout import SampleLayout
 from merlin.plan.parameters import Combination, path_safe
 from merlin.plan.plan import (
@@ -28,6 +29,7 @@ from merlin.plan.plan import (
     StepKind,
 )
 from merlin.plan.study_variables import runtime_variables
+from merlin.spec.run_block import BATCH_TYPES
 
 if TYPE_CHECKING:
     from merlin.spec.data_set_blocks import AggregateBlock
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 MANIFEST_SUFFIX = ".manifest"
 _BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
 _NO_COMBINATION = Combination({}, {})
+_NO_LAUNCHERS = Launchers()
+# what the batch block of the study says for every step that does not say it itself
+_BATCH_OF_STEPS = ("type", "bank", "queue", "reservation", "qos")
 
 
 def make_plan(
@@ -49,7 +54,7 @@ def make_plan(
     created: str,
     study_id: str,
     seed: int = 0,
-    launcher: str = "",
+    launchers: Launchers = _NO_LAUNCHERS,
     code_version: str = "",
     extending: Extends | None = None,
 ) -> Plan:
@@ -65,14 +70,14 @@ def make_plan(
         created: ISO 8601 with zone.
         study_id: Unique name of the study.
         seed: Of everything random in the study's functions.
-        launcher: What $(LAUNCHER) becomes, without the number of processes; "" starts one process each.
+        launchers: What $(LAUNCHER) becomes; without any, programs start as one process each.
         code_version: Version of this program.
         extending: For an extension: the study that gets its samples. Steps that the new samples do not change are
             left out; their directories, and those of the data sets, are the study's.
     """
     variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
     samples = _samples_info(spec, num_samples, samples_file, extending)
-    planner = _Planner(spec, workspace, variables, samples, tuple(combos), launcher, extending)
+    planner = _Planner(spec, workspace, variables, samples, tuple(combos), launchers, extending)
     return Plan(
         name=spec.document.description.name,
         study_id=study_id,
@@ -117,7 +122,7 @@ class _Planner:
     variables: Mapping[str, str]
     samples: SamplesInfo | None
     combos: tuple[Combination, ...]
-    launcher: str
+    launchers: Launchers
     extending: Extends | None = None
     settled: frozenset[str] = frozenset()  # steps that an extension leaves out
     needs: dict[str, StepNeeds] = field(default_factory=dict)
@@ -199,7 +204,7 @@ class _Planner:
             canary=run.canary,
             crash_limit=run.crash_limit,
             fresh_shell=run.fresh_shell,
-            resources=_resources(run.resources, fill),
+            resources=self._resources(needs, fill),
             edges=edges,
         )
         if run.aggregate is not None:
@@ -214,6 +219,24 @@ class _Planner:
         is_said = run.aggregate is not None or "on_failure" in run.model_fields_set
         return run.on_failure if is_said else self.spec.document.merlin.on_failure
 
+    def _resources(self, needs: StepNeeds, fill: Callable[[str], str]) -> dict[str, Scalar]:
+        """What the step asks of its scheduler, under it what the batch block of the study says for all steps."""
+        batch = self.spec.document.batch
+        shared = {f"batch.{name}": getattr(batch, name) for name in _BATCH_OF_STEPS if getattr(batch, name)}
+        if shared["batch.type"] == "local":
+            del shared["batch.type"]
+        asked = {**shared, **needs.step.run.resources}
+        resources = {
+            key: _number(fill(value)) if isinstance(value, str) else value for key, value in asked.items()
+        }
+        kind = str(resources.get("batch.type", "local"))
+        if kind not in BATCH_TYPES:
+            message = f"step {needs.name!r}: there is no scheduler {kind!r}"
+            where = self._in_run(needs, "batch" if needs.step.run.batch else "cmd")
+            hint = allowed(kind, BATCH_TYPES, "allowed")
+            raise SpecError([self.spec.finding(where, message, "batch-type", hint)])
+        return resources
+
     # ------------------------------------------------------------------ commands
 
     def _shell_step(self, needs: StepNeeds, common: StepInstance, fill: Callable[[str], str]) -> StepInstance:
@@ -227,7 +250,7 @@ class _Planner:
             text = declare_vlauncher(fill(text), common.resources, shell)
             text = "\n".join([*sources, text])
             try:
-                return fill_local_launchers(text, common.resources, launcher=self.launcher)
+                return fill_launchers(text, common.resources, self.launchers)
             except Problem as problem:
                 message = f"step {needs.name!r}: {problem}"
                 where = self._in_run(needs, "cmd")
@@ -362,12 +385,6 @@ def instance_id(needs: StepNeeds, combo: Combination) -> str:
 
 def _queue(name: str) -> str:
     return "merlin" if name.strip().lower() in ("", "none") else name.strip()
-
-
-def _resources(resources: Mapping[str, Any], fill: Callable[[str], str]) -> dict[str, Scalar]:
-    return {
-        key: _number(fill(value)) if isinstance(value, str) else value for key, value in resources.items()
-    }
 
 
 def _number(text: str) -> Scalar:

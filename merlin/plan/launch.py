@@ -1,12 +1,14 @@
-"""$(LAUNCHER) and $(VLAUNCHER) of steps that run on this machine, without a scheduler. Pure."""
+"""$(LAUNCHER) and $(VLAUNCHER): how the parallel programs of a step start. Pure; nothing else decides about it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from merlin.batch.contract import BatchScheduler, LaunchRequest
 from merlin.plan.plan import Scalar
-from merlin.spec.allocation import LAUNCHER, allocated_procs
+from merlin.spec.allocation import LAUNCHER, allocated
 
 _VLAUNCHER = "$(VLAUNCHER)"
 _MERLIN_PROCS = re.compile(r"^[^#\n]*\bMERLIN_PROCS=(\d+)", re.MULTILINE)
@@ -19,6 +21,30 @@ _VLAUNCHER_VARIABLES = (
     ("MERLIN_PROCS", "procs", 1),
     ("MERLIN_NODES", "nodes", 1),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Launchers:
+    """What starts parallel programs where a study is planned."""
+
+    local: str = ""  # goes before ``-np N``, e.g. "mpirun --oversubscribe"; "": nothing works
+    schedulers: Mapping[str, BatchScheduler] = field(default_factory=dict)  # that can be used, by batch.type
+
+    def scheduler(self, resources: Mapping[str, Scalar]) -> BatchScheduler | None:
+        """The scheduler of a step; None if its programs start on this machine."""
+        return self.schedulers.get(str(resources.get("batch.type", "local")))
+
+    def line(self, request: LaunchRequest) -> str:
+        """The words before a program: those of the step's scheduler, or of this machine if it is not here.
+
+        They are none for a single process, and where nothing works: a study that names a scheduler still runs on a
+        laptop, its programs then as one process each.
+        """
+        scheduler = self.scheduler(request.resources)
+        if scheduler is not None:
+            return scheduler.launch_line(request)
+        is_parallel = request.procs not in ("1", "")
+        return f"{self.local} -np {request.procs}" if self.local and is_parallel else ""
 
 
 def has_launcher(text: str) -> bool:
@@ -39,37 +65,56 @@ def declare_vlauncher(text: str, resources: Mapping[str, Scalar], shell: str) ->
     return "".join(lines) + text
 
 
-def fill_local_launchers(text: str, resources: Mapping[str, Scalar], *, launcher: str) -> str:
-    """Replace both launcher tokens, e.g. with ``mpirun -np 4`` where `launcher` is ``mpirun``.
+def fill_launchers(text: str, resources: Mapping[str, Scalar], launchers: Launchers) -> str:
+    """Replace both launcher tokens, e.g. with ``srun -n 8 -N 2`` or ``mpirun -np 8``.
 
-    They become nothing for a single process, and where `launcher` is "": a study that names a scheduler still
-    runs on a laptop, its programs then as one process each. ``$(LAUNCHER)[4p]`` asks for its own number.
-    $(VLAUNCHER) takes the number from MERLIN_PROCS in the script, when the script runs.
+    ``$(LAUNCHER)[2n, 8p]`` asks for its own numbers. $(VLAUNCHER) takes them from the script's variables, when the
+    script runs. Raises Problem.
     """
     if not has_launcher(text):
         return text
 
     def fill(match: re.Match[str]) -> str:
-        return _command(launcher, _asked(match, resources))
+        return launchers.line(_asked(match, resources))
 
-    numbers = set(_MERLIN_PROCS.findall(text))
-    procs = "1" if numbers <= {"1"} else "${MERLIN_PROCS}"
-    return LAUNCHER.sub(fill, text).replace(_VLAUNCHER, _command(launcher, procs))
+    if _VLAUNCHER in text:
+        text = text.replace(_VLAUNCHER, _vlauncher(text, resources, launchers))
+    return LAUNCHER.sub(fill, text)
 
 
 def asked_processes(text: str, resources: Mapping[str, Scalar]) -> int:
     """The most processes that a launcher of the script asks for; 1 if it has none, or the number is not known."""
-    asked = [_asked(match, resources) for match in LAUNCHER.finditer(text)]
+    asked = [_asked(match, resources).procs for match in LAUNCHER.finditer(text)]
     if _VLAUNCHER in text:
         asked += _MERLIN_PROCS.findall(declare_vlauncher(text, resources, ""))
     return max((int(number) for number in asked if number.isdecimal()), default=1)
 
 
-def _asked(match: re.Match[str], resources: Mapping[str, Scalar]) -> str:
-    if match["allocation"] is None:
-        return str(resources.get("procs", 1))
-    return allocated_procs(match["allocation"])
+def _asked(match: re.Match[str], resources: Mapping[str, Scalar]) -> LaunchRequest:
+    """What one $(LAUNCHER) asks for: its own numbers, or those of the step, which are a process per node at least."""
+    if match["allocation"] is not None:
+        nodes, procs = allocated(match["allocation"])
+    else:
+        nodes = str(resources.get("nodes", ""))
+        procs = str(resources.get("procs", nodes or 1))
+    return _request(nodes, procs, resources)
 
 
-def _command(launcher: str, procs: str) -> str:
-    return f"{launcher} -np {procs}" if launcher and procs != "1" else ""
+def _vlauncher(text: str, resources: Mapping[str, Scalar], launchers: Launchers) -> str:
+    """What $(VLAUNCHER) becomes; its numbers are the script's variables."""
+    if launchers.scheduler(resources) is None and set(_MERLIN_PROCS.findall(text)) <= {"1"}:
+        return ""
+    more: dict[str, Scalar] = {"cores per task": "${MERLIN_CORES}"}
+    if "gpus" in resources or re.search(r"^[^#\n]*\bMERLIN_GPUS=0*[1-9]", text, re.MULTILINE):
+        more["gpus"] = "${MERLIN_GPUS}"
+    return launchers.line(_request("${MERLIN_NODES}", "${MERLIN_PROCS}", {**resources, **more}))
+
+
+def _request(nodes: str, procs: str, resources: Mapping[str, Scalar]) -> LaunchRequest:
+    return LaunchRequest(
+        nodes=nodes,
+        procs=procs,
+        resources=resources,
+        launch_pre=str(resources.get("batch.launch_pre", "")),
+        launch_args=str(resources.get("batch.launch_args", "")),
+    )

@@ -1,4 +1,4 @@
-"""``$(LAUNCHER)[…]``: how many processes a launcher in a script asks for."""
+"""``$(LAUNCHER)[…]``: how many nodes and processes a launcher in a script asks for."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ def allocations(text: str) -> list[str]:
     return [match["allocation"] for match in LAUNCHER.finditer(text) if match["allocation"] is not None]
 
 
-def allocated_procs(allocation: str) -> str:
-    """Processes of ``2n, 8p``, ``8p``, or Maestro's older ``2, 8``: a number, or a token that stands for one.
+def allocated(allocation: str) -> tuple[str, str]:
+    """Nodes and processes of ``2n, 8p``, ``8p``, or Maestro's older ``2, 8``: numbers, or tokens that stand for them.
 
-    Raises Problem.
+    The nodes are "" if there are none. Raises Problem.
     """
     if match := _NODES_PROCS.fullmatch(allocation):
-        return match[2]
+        return match[1], match[2]
     parts = [_PART.fullmatch(part) for part in allocation.split(",")]
-    found = [(part[2], part[1]) for part in parts if part]
-    numbers = dict(found)
+    numbers = {part[2]: part[1] for part in parts if part}
     if len(numbers) != len(parts) or "p" not in numbers:
         raise Problem(
             f"$(LAUNCHER)[{allocation}] does not say how many processes to start: {shown(allocation)}",
             "write $(LAUNCHER)[8p] or, with the number of nodes, $(LAUNCHER)[2n, 8p]",
         )
-    return numbers["p"]
+    return numbers.get("n", ""), numbers["p"]

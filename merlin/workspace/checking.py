@@ -23,7 +23,7 @@ from merlin.spec.load import (
     read_variables,
 )
 from merlin.workspace.acquire import missing_paths
-from merlin.workspace.local_launcher import launch_warnings
+from merlin.workspace.launchers import launch_warnings
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_only
 from merlin.workspace.spec_samples import checked_samples, located, unsafe_text, unused_generate

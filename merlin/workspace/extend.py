@@ -12,6 +12,7 @@ from merlin.errors import SpecError, UsageError, WorkspaceError
 from merlin.plan.differences import differences
 from merlin.plan.expand import make_plan
 from merlin.plan.growing import Extends, extends
+from merlin.plan.launch import Launchers
 from merlin.plan.parameters import Combination, as_block, combinations
 from merlin.plan.plan import Plan, SamplesInfo
 from merlin.plan.plan_io import write_plan
@@ -26,7 +27,7 @@ from merlin.workspace.directory import (
     lock_file,
     members,
 )
-from merlin.workspace.local_launcher import LAUNCHERS
+from merlin.workspace.launchers import possible_launchers
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_study, preparing, write_provenance
 from merlin.workspace.same_samples import digest
@@ -149,7 +150,7 @@ class _Extension:
     def check_spec(self) -> None:
         """Compare what the spec would have planned at the time with what was planned."""
         _, old = self._samples()
-        tried = [self._plan_again(old, launcher) for launcher in LAUNCHERS]
+        tried = [self._plan_again(old, launchers) for launchers in possible_launchers()]
         found = min((differences(self.study.plan, plan) for plan in tried), key=len)
         if found:
             names = [step.name for step in self.spec.document.study]
@@ -182,7 +183,7 @@ class _Extension:
             raise SpecError([self.spec.finding(where, message, "extend-differs")])
         return samples, old
 
-    def _plan_again(self, old: SamplesInfo, launcher: str) -> Plan:
+    def _plan_again(self, old: SamplesInfo, launchers: Launchers) -> Plan:
         plan = self.study.plan
         return make_plan(
             self.spec,
@@ -193,7 +194,7 @@ class _Extension:
             created=plan.created,
             study_id=plan.study_id,
             seed=plan.seed,
-            launcher=launcher,
+            launchers=launchers,
             code_version=plan.code_version,
         )
 

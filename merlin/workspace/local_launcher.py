@@ -11,22 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
-
-from merlin.base.document.tokens import substitute
-from merlin.errors import Diagnostic
-from merlin.plan.launch import asked_processes, has_launcher
-
-if TYPE_CHECKING:
-    from merlin.plan.plan import Plan
-    from merlin.spec.load import Spec
-    from merlin.spec.model import Step
 
 ANSWER_S = 20.0  # for a program that ends at once
 _OPEN_MPI = "Open MPI"
 _OVERSUBSCRIBE = "mpirun --oversubscribe"  # Open MPI refuses more processes than cores
 _AS_ROOT = "mpirun --allow-run-as-root --oversubscribe"  # and, without this, to run in a container
-LAUNCHERS = ("", "mpirun", _OVERSUBSCRIBE, _AS_ROOT)  # all that may stand in a plan
+LOCAL_LAUNCHERS = ("", "mpirun", _OVERSUBSCRIBE, _AS_ROOT)  # all that may stand in a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,47 +28,13 @@ class LocalLauncher:
     hint: str = ""
 
 
-def local_launcher(spec: Spec) -> LocalLauncher:
-    """The launcher for the steps of a spec, tried out once per process; none where no step has use for one."""
-    if not any(has_launcher(text) for step in spec.document.study for text in _scripts(step)):
-        return LocalLauncher("")
+def local_launcher() -> LocalLauncher:
+    """The launcher of this machine, tried out once per process."""
     path = shutil.which("mpirun")
     if path is None:
         hint = "install Open MPI or MPICH; if one process is what you want, write procs: 1"
         return LocalLauncher("", "there is no mpirun on the PATH", hint)
     return _try_out(path, os.geteuid() == 0)
-
-
-def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
-    """Steps whose programs run as one process, although they ask for more."""
-    launcher = local_launcher(spec)
-    if launcher.command:
-        return []
-    found = []
-    for index, step in enumerate(spec.document.study):
-        asked = [
-            asked_processes(
-                substitute(text, {k: str(v) for k, v in instance.params.items()}), instance.resources
-            )
-            for instance in plan.instances
-            if instance.step == step.name
-            for text in _scripts(step)
-        ]
-        if (most := max(asked, default=1)) > 1:
-            found.append(
-                spec.finding(
-                    ("study", index, "run", "cmd" if step.run.procs is None else "procs"),
-                    f"step {step.name!r} asks for {most:,} processes and runs as one: {launcher.trouble}",
-                    "no-launcher",
-                    launcher.hint,
-                    severity="warning",
-                )
-            )
-    return found
-
-
-def _scripts(step: Step) -> tuple[str, ...]:
-    return step.run.cmd or "", step.run.restart or ""
 
 
 @cache

@@ -31,7 +31,7 @@ from merlin.workspace.directory import (
     output_path,
     workspace_stem,
 )
-from merlin.workspace.local_launcher import local_launcher
+from merlin.workspace.launchers import launchers_here
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.same_samples import digest, stamp
 from merlin.workspace.samples import open_samples
@@ -137,7 +137,7 @@ def plan_study(
         created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
         study_id=uuid.uuid4().hex,
         seed=seed,
-        launcher=local_launcher(spec).command,
+        launchers=launchers_here(spec),
         code_version=code_version(),
         extending=extending,
     )

@@ -69,7 +69,7 @@ def run(
     from merlin.cli.publishing import broker_for
     from merlin.execution.try_import import import_warnings
     from merlin.workspace.checking import load_checked
-    from merlin.workspace.local_launcher import launch_warnings
+    from merlin.workspace.launchers import launch_warnings
 
     check_new_rows(study, only_new)
     variables = parse_assignments(assignments)

@@ -8,7 +8,7 @@ from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, shown
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import MISSING, Entry
-from merlin.spec.allocation import allocated_procs, allocations
+from merlin.spec.allocation import allocated, allocations
 from merlin.spec.defaults import BATCH, funnel_base
 
 KINDS = ("cmd", "function", "aggregate")
@@ -146,7 +146,7 @@ def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
 def _check_allocations(entry: Entry, name: str, findings: Findings) -> None:
     for allocation in allocations(entry.text):
         try:
-            allocated_procs(allocation)
+            allocated(allocation)
         except Problem as problem:
             text, message = f"$(LAUNCHER)[{allocation}]", f"step {name!r}: {problem}"
             findings.error(entry.place, message, text=text, hint=problem.hint, code="launcher")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from merlin.errors import SpecError
 from merlin.plan.dependencies import topological_order
 from merlin.plan.expand import make_plan
-from merlin.plan.launch import asked_processes, declare_vlauncher, fill_local_launchers
+from merlin.plan.launch import Launchers, asked_processes, declare_vlauncher, fill_launchers
 from merlin.plan.parameters import combinations
 from merlin.plan.plan import StepKind
 from merlin.plan.plan_io import plan_to_json
@@ -41,7 +41,7 @@ def plan_of(tmp_path):
             created="2026-01-02T03:04:05+00:00",
             study_id="1",
             seed=0,
-            launcher=launcher,
+            launchers=Launchers(launcher),
         )
 
     return make
@@ -277,6 +277,41 @@ def test_resources_from_parameters_are_numbers_again(plan_of):
     assert [i.command for i in plan.instances] == [" x", "mpirun -np 4 x"]
 
 
+def test_a_step_has_the_batch_settings_of_the_study_unless_it_has_its_own(plan_of):
+    plan = plan_of(
+        """
+        batch: {type: slurm, bank: physics, queue: pbatch, nodes: 4, launch_args: of workers}
+        study:
+          - {name: a, description: d, run: {cmd: x, nodes: 2}}
+          - {name: b, description: d, run: {cmd: x, batch: {type: local, bank: $(P), launch_args: --mpi=pmix}}}
+        global.parameters: {P: {values: [chemistry], label: P.%%}}
+        """
+    )
+    a, b = plan.instances
+    assert a.resources == {
+        "batch.type": "slurm",
+        "batch.bank": "physics",
+        "batch.queue": "pbatch",
+        "nodes": 2,
+    }
+    assert b.resources == {
+        "batch.type": "local",
+        "batch.bank": "chemistry",
+        "batch.queue": "pbatch",
+        "batch.launch_args": "--mpi=pmix",
+    }
+
+
+def test_a_scheduler_that_only_a_parameter_names_must_exist(plan_of):
+    with pytest.raises(SpecError, match="step 'a': there is no scheduler 'slrum'"):
+        plan_of(
+            """
+            study: [{name: a, description: d, run: {cmd: x, batch: {type: $(P)}}}]
+            global.parameters: {P: {values: [slurm, slrum], label: P.%%}}
+            """
+        )
+
+
 @pytest.mark.parametrize(
     ("text", "launcher", "filled"),
     [
@@ -294,7 +329,7 @@ def test_resources_from_parameters_are_numbers_again(plan_of):
     ],
 )
 def test_launchers_without_a_scheduler(text, launcher, filled):
-    assert fill_local_launchers(text, {"procs": 8}, launcher=launcher) == filled
+    assert fill_launchers(text, {"procs": 8}, Launchers(launcher)) == filled
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,8 @@ def test_without_one_programs_run_as_one_process_and_a_warning_says_so(spec_of, 
 
 def test_a_launcher_that_does_not_answer_is_not_used(spec_of, monkeypatch):
     monkeypatch.setattr(module, "ANSWER_S", 0.1)
-    found = local_launcher(spec_of(mpirun="exec /bin/sleep 600"))
+    spec_of(mpirun="exec /bin/sleep 600")
+    found = local_launcher()
     assert found.command == ""
     assert "no answer within" in found.trouble
 

@@ -1,0 +1,77 @@
+"""Which launchers work here: of the schedulers that are installed, and of this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from merlin.base.document.tokens import substitute
+from merlin.errors import Diagnostic
+from merlin.plan.launch import Launchers, asked_processes, has_launcher
+from merlin.workspace.local_launcher import LOCAL_LAUNCHERS, LocalLauncher, local_launcher
+
+if TYPE_CHECKING:
+    from merlin.batch.contract import BatchScheduler
+    from merlin.plan.plan import Plan
+    from merlin.spec.load import Spec
+    from merlin.spec.model import Step
+
+
+def launchers_here(spec: Spec) -> Launchers:
+    """What starts the parallel programs of a spec; the launcher of this machine is tried out only if it is needed."""
+    return Launchers(_of_this_machine(spec).command, usable_schedulers())
+
+
+def usable_schedulers() -> dict[str, BatchScheduler]:
+    """Schedulers whose launch lines work here, by batch.type."""
+    return {}
+
+
+def possible_launchers() -> list[Launchers]:
+    """All that a plan may have been made with, on whatever machine."""
+    return [Launchers(local) for local in LOCAL_LAUNCHERS]
+
+
+def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
+    """Steps whose programs run as one process, although they ask for more."""
+    launcher = _of_this_machine(spec)
+    if launcher.command:
+        return []
+    here = Launchers("", usable_schedulers())
+    found = []
+    for index, step in enumerate(spec.document.study):
+        asked = [
+            asked_processes(
+                substitute(text, {k: str(v) for k, v in instance.params.items()}), instance.resources
+            )
+            for instance in plan.instances
+            if instance.step == step.name and here.scheduler(instance.resources) is None
+            for text in _scripts(step)
+        ]
+        if (most := max(asked, default=1)) > 1:
+            found.append(
+                spec.finding(
+                    ("study", index, "run", "cmd" if step.run.procs is None else "procs"),
+                    f"step {step.name!r} asks for {most:,} processes and runs as one: {launcher.trouble}",
+                    "no-launcher",
+                    launcher.hint,
+                    severity="warning",
+                )
+            )
+    return found
+
+
+def _of_this_machine(spec: Spec) -> LocalLauncher:
+    """None works where no step has use for one."""
+    usable = usable_schedulers()
+    types = {
+        _batch_type(spec, step) for step in spec.document.study if any(map(has_launcher, _scripts(step)))
+    }
+    return local_launcher() if types - usable.keys() else LocalLauncher("")
+
+
+def _batch_type(spec: Spec, step: Step) -> str:
+    return (step.run.batch.type if step.run.batch else None) or spec.document.batch.type
+
+
+def _scripts(step: Step) -> tuple[str, ...]:
+    return step.run.cmd or "", step.run.restart or ""
