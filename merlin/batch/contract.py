@@ -1,7 +1,11 @@
-"""What a batch scheduler is to Merlin. Everything here is pure: `jobs` alone runs commands."""
+"""What a batch scheduler is to Merlin. Everything here is pure: `jobs` alone runs commands.
+
+Methods raise ValueError for values that they cannot write, and for output that they cannot read.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -38,9 +42,9 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A batch job to submit."""
+    """A batch job to submit. Raises ValueError for text that would not stay on one line of a job script."""
 
-    name: str
+    name: str  # unique among the user's jobs: by it a job is found whose submission was not confirmed
     nodes: int = 1
     procs: int | None = None  # None: one per node
     cores_per_task: int | None = None
@@ -52,10 +56,35 @@ class JobRequest:
     qos: str = ""
     is_exclusive: bool = False
     excluded_hosts: Sequence[str] = ()
-    output: str = ""  # paths; may be the same
+    output: str = ""  # paths, taken literally; may be the same
     error: str = ""
     warning_s: float | None = None  # send SIGUSR1 so long before the walltime ends, where the scheduler can
     may_requeue: bool = False
+
+    def __post_init__(self) -> None:
+        if not _JOB_NAME.fullmatch(self.name):
+            raise ValueError(
+                f"a job cannot be called {self.name[:60]!r}; write letters, digits, dots, dashes"
+            )
+        for what in ("bank", "queue", "reservation", "qos", "output", "error"):
+            _check_text(what, getattr(self, what))
+        for host in self.excluded_hosts:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"not the name of a host: {host[:60]!r}")
+        for what in ("nodes", "procs", "cores_per_task", "gpus", "walltime_s", "warning_s"):
+            number = getattr(self, what)
+            if number is not None and not 0 < number < _MOST and (what, number) != ("gpus", 0):
+                raise ValueError(f"a job of {number} {what} is not possible")
+
+
+_JOB_NAME = re.compile(r"[A-Za-z][\w.-]{0,62}", re.ASCII)  # what every scheduler takes as it is
+_HOST = re.compile(r"\w[\w.-]{0,252}", re.ASCII)
+_MOST = 1e9
+
+
+def _check_text(what: str, text: str) -> None:
+    if not text.isprintable():
+        raise ValueError(f"the {what} of a job has a control character in it: {text[:60]!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +118,22 @@ class Allocation:
 
 
 class BatchScheduler(Protocol):
-    """One kind of scheduler. Without state; the suite in `merlin.testing.schedulers` says what each must do."""
+    """One kind of scheduler, a subclass without state; `merlin.testing.schedulers` says what each must do.
+
+    Commands that ask run with TZ=UTC and LC_ALL=C, so that their times can be read.
+    """
 
     name: ClassVar[str]  # batch.type in specs
     title: ClassVar[str]  # e.g. "Slurm"
     programs: ClassVar[tuple[str, ...]]  # what must be on the PATH to use it: the first one submits
     prefix: ClassVar[str]  # of directives in job scripts, e.g. "#SBATCH"
+    script_suffix: ClassVar[str] = ".sh"  # of step scripts with directives, e.g. ".slurm.sh"
+    hidden_variables: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of the user, that change what the commands print; "X_*"
+    knows_none: ClassVar[str] = (
+        r"(?!)"  # a command that fails with this on stderr knows no such job (a pattern)
+    )
 
     def launch_line(self, request: LaunchRequest) -> str:
         """The words that stand before a program in a script, e.g. ``srun -n 4 -N 2``; "" if none are needed."""

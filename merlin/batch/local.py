@@ -1,0 +1,57 @@
+"""No scheduler: programs start on this machine, and there are no jobs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NoReturn
+
+from merlin.batch.contract import Allocation, BatchScheduler, Job, JobRequest, LaunchRequest, Scalar
+from merlin.batch.shell_words import joined_words, number_word, one_line
+from merlin.errors import UsageError
+
+
+class Local(BatchScheduler):
+    name: ClassVar[str] = "local"
+    title: ClassVar[str] = "this machine"
+    programs: ClassVar[tuple[str, ...]] = ()
+    prefix: ClassVar[str] = ""
+
+    def launch_line(self, request: LaunchRequest) -> str:
+        procs = number_word(request.procs, "procs")
+        before, args = (
+            one_line(request.launch_pre, "launch_pre"),
+            one_line(request.launch_args, "launch_args"),
+        )
+        return joined_words(
+            before, f"mpirun -np {procs}" if procs != "1" else "", args if procs != "1" else ""
+        )
+
+    def workers_command(
+        self, num_nodes: int | None, batch: Mapping[str, Scalar], hosts: Sequence[str] = ()
+    ) -> list[str]:
+        return []
+
+    def directives(self, request: JobRequest) -> list[str]:
+        return []
+
+    def submit_command(self, script: str) -> list[str]:
+        _no_jobs()
+
+    def submitted_id(self, output: str) -> str:
+        _no_jobs()
+
+    def list_command(self, ids: Sequence[str]) -> list[str]:
+        _no_jobs()
+
+    def listed_jobs(self, output: str) -> list[Job]:
+        _no_jobs()
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        _no_jobs()
+
+    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
+        return None
+
+
+def _no_jobs() -> NoReturn:
+    raise UsageError("there are no batch jobs with batch.type local; set it to slurm, flux, lsf or pbs")

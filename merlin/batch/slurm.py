@@ -1,0 +1,200 @@
+"""Slurm, from 20.11 on, with or without accounting. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from merlin.batch.contract import (
+    Allocation,
+    BatchScheduler,
+    Job,
+    JobRequest,
+    JobState,
+    LaunchRequest,
+    Scalar,
+)
+from merlin.batch.environment import read_count, read_time
+from merlin.batch.hostlist import expand_hosts
+from merlin.batch.shell_words import (
+    is_on,
+    joined_words,
+    number_word,
+    one_line,
+    quoted_word,
+    walltime_word,
+)
+from merlin.batch.slurm_states import slurm_state
+from merlin.batch.walltime import as_clock
+
+_ID = re.compile(r"\d+(_(\d+|\[[\d,%:-]+\]))?(\+\d+)?")  # of a job, of an array's task, of a part of a job
+_SUBMITTED = re.compile(r"(\d+)(;\S+)?")
+_FIELDS = (
+    "JobArrayID", "State", "NumNodes", "exit_code", "SubmitTime", "StartTime", "EndTime", "Reason", "NodeList", "Name",
+)  # fmt: skip
+_SEPARATOR = "|"
+# flag of srun, the step's key, how the value is written
+_NUMBERS = (("-c", "cores per task"), ("--gpus", "gpus"), ("--gpus-per-task", "gpus per task"))
+_WORDS = (("--reservation", "reservation"), ("--qos", "qos"))
+
+
+class Slurm(BatchScheduler):
+    name: ClassVar[str] = "slurm"
+    title: ClassVar[str] = "Slurm"
+    programs: ClassVar[tuple[str, ...]] = ("sbatch", "squeue", "scancel", "srun")
+    prefix: ClassVar[str] = "#SBATCH"
+    script_suffix: ClassVar[str] = ".slurm.sh"
+    hidden_variables: ClassVar[tuple[str, ...]] = ("SQUEUE_*", "SCANCEL_*", "SLURM_TIME_FORMAT")
+    knows_none: ClassVar[str] = r"Invalid job id specified"
+
+    def launch_line(self, request: LaunchRequest) -> str:
+        step = request.resources
+        nodes = f"-N {number_word(request.nodes, 'nodes')}" if request.nodes else ""
+        return joined_words(
+            one_line(request.launch_pre, "launch_pre"),
+            f"srun -n {number_word(request.procs, 'procs')}",
+            nodes,
+            *_launch_flags(step),
+            one_line(str(step.get("slurm", "")), "slurm"),
+            one_line(request.launch_args, "launch_args"),
+        )
+
+    def workers_command(
+        self, num_nodes: int | None, batch: Mapping[str, Scalar], hosts: Sequence[str] = ()
+    ) -> list[str]:
+        n = str(num_nodes or 1)
+        walltime = walltime_word(batch.get("walltime", ""), as_clock) if batch.get("walltime") else ""
+        given = (("-A", batch.get("bank")), ("-p", batch.get("queue")), ("-t", walltime))
+        where = ["-w", ",".join(hosts)] if hosts else []
+        flags = [word for flag, value in given if value for word in (flag, str(value))]
+        # --overlap: the steps that the worker's tasks start find their cores free
+        return ["srun", "-N", n, "-n", n, "--overlap", *flags, *where]
+
+    def directives(self, request: JobRequest) -> list[str]:
+        return [f"{self.prefix} {line}" for line in _directives(request)]
+
+    def submit_command(self, script: str) -> list[str]:
+        return ["sbatch", "--parsable", script]
+
+    def submitted_id(self, output: str) -> str:
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        match = _SUBMITTED.fullmatch(lines[-1]) if lines else None
+        if match is None:
+            raise ValueError(f"sbatch named no job: {output[-200:]!r}")
+        return match[1]
+
+    def list_command(self, ids: Sequence[str]) -> list[str]:
+        # not --jobs: one that Slurm has forgotten would be an error, and the others would have no answer
+        fields = ",".join(f"{name}:{_SEPARATOR}" for name in _FIELDS)
+        return ["squeue", "--me", "--noheader", "--states=all", "-O", fields]
+
+    def listed_jobs(self, output: str) -> list[Job]:
+        return [_listed_job(line) for line in output.splitlines() if line.strip()]
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        return ["scancel", *ids]
+
+    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
+        job = environment.get("SLURM_JOB_ID", "")
+        if not _ID.fullmatch(job):
+            return None
+        try:
+            hosts = expand_hosts(environment.get("SLURM_JOB_NODELIST", ""))
+        except ValueError:  # the number of nodes is still of use
+            hosts = ()
+        return Allocation(
+            scheduler=self.name,
+            job=job,
+            num_nodes=read_count(environment, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or len(hosts) or 1,
+            hosts=hosts,
+            host=environment.get("SLURMD_NODENAME", ""),
+            cores=read_count(environment, "SLURM_CPUS_ON_NODE"),
+            ends=read_time(environment, "SLURM_JOB_END_TIME"),
+            num_restarts=read_count(environment, "SLURM_RESTART_COUNT") or 0,
+        )
+
+
+def _launch_flags(step: Mapping[str, Scalar]) -> Iterator[str]:
+    for flag, key in _NUMBERS:
+        if step.get(key):
+            yield f"{flag}{' ' if len(flag) == 2 else '='}{number_word(step[key], key)}"
+    if step.get("walltime") and (walltime := walltime_word(step["walltime"], as_clock)):
+        yield f"-t {walltime}"
+    if is_on(step.get("exclusive.launcher", False)):
+        yield "--exclusive"
+    for flag, key in _WORDS:
+        if step.get(key):
+            yield f"{flag}={quoted_word(step[key], key)}"
+
+
+def _directives(request: JobRequest) -> Iterator[str]:
+    def given(flag: str, value: object) -> Iterator[str]:
+        if value is not None and value != "":
+            yield f"--{flag}={shlex.quote(str(value))}"
+
+    yield from given("job-name", request.name)
+    yield from given("nodes", request.nodes)
+    yield from given("ntasks", request.procs)
+    if request.procs is None:
+        yield "--ntasks-per-node=1"
+    yield from given("cpus-per-task", request.cores_per_task)
+    yield from given("gres", f"gpu:{request.gpus}" if request.gpus else None)
+    yield from given("time", None if request.walltime_s is None else as_clock(request.walltime_s))
+    yield from given("account", request.bank)
+    yield from given("partition", request.queue)
+    yield from given("reservation", request.reservation)
+    yield from given("qos", request.qos)
+    if request.is_exclusive:
+        yield "--exclusive"
+    yield from given("exclude", ",".join(request.excluded_hosts))
+    yield from given("output", request.output.replace("%", "%%"))
+    yield from given("error", request.error.replace("%", "%%"))
+    if request.warning_s is not None:
+        # to the steps; the batch shell would die of it
+        yield f"--signal=USR1@{max(1, round(request.warning_s))}"
+    yield "--requeue" if request.may_requeue else "--no-requeue"
+    if request.may_requeue:
+        yield "--open-mode=append"
+
+
+def _listed_job(line: str) -> Job:
+    values = line.strip().split(_SEPARATOR, len(_FIELDS) - 1)
+    if len(values) != len(_FIELDS) or not _ID.fullmatch(values[0].strip()):
+        raise ValueError(f"squeue did not list a job: {line[:200]!r}")
+    job, state, nodes, code, submitted, started, ends, reason, hosts, name = (v.strip() for v in values)
+    try:
+        where = expand_hosts(hosts)
+    except ValueError:  # "(null)", "None assigned"
+        where = ()
+    found = slurm_state(state)
+    return Job(
+        id=job,
+        name=name.removesuffix(_SEPARATOR),
+        state=found,
+        num_nodes=int(nodes) if nodes.isdecimal() else None,
+        hosts=where,
+        submitted=_epoch(submitted),
+        started=_epoch(started) if found != JobState.PENDING else None,
+        ends=_epoch(ends),
+        exit_code=_exit_code(code) if found.is_over else None,
+        reason="" if reason in ("None", "(null)") else reason,
+    )
+
+
+def _epoch(text: str) -> float | None:
+    """The seconds of "2026-11-23T13:01:00" in UTC; None for "N/A", "NONE", "Unknown"."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _exit_code(text: str) -> int | None:
+    """The code of a wait status, as a shell says it."""
+    if not text.isdecimal():
+        return None
+    status = int(text)
+    return 128 + (status & 0x7F) if status & 0x7F else status >> 8 & 0xFF
