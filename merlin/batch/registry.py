@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 from merlin.base.document.findings import allowed
 from merlin.batch.contract import Allocation, BatchScheduler
+from merlin.batch.flux import Flux
 from merlin.batch.local import Local
+from merlin.batch.lsf import Lsf, LsfSrun
+from merlin.batch.pbs import Pbs
 from merlin.batch.slurm import Slurm
 from merlin.errors import UsageError
 
@@ -15,7 +18,11 @@ from merlin.errors import UsageError
 SCHEDULERS: Mapping[str, BatchScheduler] = {
     scheduler.name: scheduler
     for scheduler in (
+        Flux(),
         Slurm(),
+        Lsf(),
+        LsfSrun(),
+        Pbs(),
         Local(),
     )
 }

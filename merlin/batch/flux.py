@@ -1,0 +1,219 @@
+"""Flux: ``flux run`` inside an instance, ``flux batch`` for jobs, ``flux exec`` for workers. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from merlin.batch.contract import (
+    Allocation,
+    BatchScheduler,
+    Job,
+    JobRequest,
+    JobState,
+    LaunchRequest,
+    Scalar,
+)
+from merlin.batch.environment import read_count
+from merlin.batch.hostlist import expand_hosts
+from merlin.batch.shell_words import is_on, joined_words, number_word, one_line, walltime_word
+from merlin.batch.walltime import as_seconds
+
+# Between the fields of a job, and before each job: control characters, which no name of a job should hold.
+_FIELD, _JOB = "\x1f", "\x1e"
+_FIELDS = (
+    "id.f58",
+    "status_abbrev",
+    "nnodes",
+    "nodelist",
+    "t_submit",
+    "t_run",
+    "expiration",
+    "returncode",
+    "exception.type",
+    "exception.note",
+    "name",
+)
+_FORMAT = _JOB + _FIELD.join(f"{{{name}}}" for name in _FIELDS)
+_ID = re.compile(r"[ƒf][1-9A-HJ-NP-Za-km-z]+")
+
+_STATES = {
+    "D": JobState.PENDING,
+    "P": JobState.PENDING,
+    "S": JobState.PENDING,
+    "R": JobState.RUNNING,
+    "C": JobState.RUNNING,
+    "CD": JobState.OK,
+    "F": JobState.FAILED,
+    "CA": JobState.CANCELLED,
+    "TO": JobState.TIMEOUT,
+}
+
+
+class Flux(BatchScheduler):
+    name: ClassVar[str] = "flux"
+    title: ClassVar[str] = "Flux"
+    programs: ClassVar[tuple[str, ...]] = ("flux",)
+    prefix: ClassVar[str] = "#flux:"
+    script_suffix: ClassVar[str] = ".flux.sh"
+    hidden_variables: ClassVar[tuple[str, ...]] = ("FLUX_JOBS_*",)
+    knows_none: ClassVar[str] = r"job is inactive|unknown job"
+
+    def launch_line(self, request: LaunchRequest) -> str:
+        step = request.resources
+        nodes = f"-N {number_word(request.nodes, 'nodes')}" if request.nodes else ""
+        return joined_words(
+            one_line(request.launch_pre, "launch_pre"),
+            f"{shlex.quote(_program(step, 'batch.flux_path'))} run",
+            nodes,
+            f"-n {number_word(request.procs, 'procs')}",
+            *_launch_flags(step, has_nodes=bool(nodes)),
+            one_line(str(step.get("flux", "")), "flux"),
+            one_line(request.launch_args, "launch_args"),
+        )
+
+    def workers_command(
+        self, num_nodes: int | None, batch: Mapping[str, Scalar], hosts: Sequence[str] = ()
+    ) -> list[str]:
+        # not `flux run`, which would occupy the cores that the workers' tasks need
+        flux, own = _program(batch, "flux_path"), str(batch.get("worker_launch") or "")
+        start = shlex.split(own)
+        if own and "flux" not in own:
+            start += [flux, "start", *shlex.split(str(batch.get("flux_start_opts") or ""))]
+        if batch.get("flux_exec_workers") is False:
+            return start
+        if given := batch.get("flux_exec"):
+            return [*start, *shlex.split(str(given))]
+        ranks = ["-r", f"0-{num_nodes - 1}"] if num_nodes and not own else []  # else everywhere
+        return [*start, flux, "exec", *ranks]
+
+    def directives(self, request: JobRequest) -> list[str]:
+        return [f"{self.prefix} {line}" for line in _directives(request)]
+
+    def submit_command(self, script: str) -> list[str]:
+        return ["flux", "batch", script]
+
+    def submitted_id(self, output: str) -> str:
+        words = output.split()
+        if not words or not _ID.fullmatch(words[-1]):
+            raise ValueError(f"flux batch named no job: {output[-200:]!r}")
+        return _ascii(words[-1])
+
+    def list_command(self, ids: Sequence[str]) -> list[str]:
+        return ["flux", "jobs", "-n", "-o", _FORMAT, *(ids or ["-a"])]
+
+    def listed_jobs(self, output: str) -> list[Job]:
+        before, *records = output.split(_JOB)
+        if before.strip():
+            raise ValueError(f"flux jobs listed no jobs: {output[:200]!r}")
+        return [_job(record) for record in records]
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        return ["flux", "cancel", *ids]
+
+    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
+        """A batch script knows only the job that its instance is; the tasks of `flux run` have a job of their own."""
+        job = environment.get("FLUX_JOB_ID") or environment.get("FLUX_ENCLOSING_ID") or ""
+        if not _ID.fullmatch(job) and not environment.get("FLUX_URI"):
+            return None
+        return Allocation(
+            scheduler=self.name,
+            job=_ascii(job) if _ID.fullmatch(job) else "",
+            num_nodes=read_count(environment, "FLUX_JOB_NNODES") or 1,
+        )
+
+
+def _program(settings: Mapping[str, Scalar], key: str) -> str:
+    folder = str(settings.get(key) or "").rstrip("/")
+    return f"{folder}/flux" if folder else "flux"
+
+
+def _ascii(job: str) -> str:
+    """The id with the letter that every terminal has; which one Flux prints depends on the locale."""
+    return "f" + job[1:]
+
+
+def _launch_flags(step: Mapping[str, Scalar], *, has_nodes: bool) -> Iterator[str]:
+    if has_nodes and is_on(step.get("exclusive.launcher", False)):
+        yield "--exclusive"  # all cores and GPUs: Flux does not want their number as well
+    else:
+        for flag, keys in (("-c", ("cores per task",)), ("-g", ("gpus per task", "gpus"))):
+            if key := next((key for key in keys if step.get(key)), ""):
+                yield f"{flag} {number_word(step[key], key)}"
+    if step.get("walltime") and (walltime := walltime_word(step["walltime"], as_seconds)):
+        yield f"-t {walltime}"
+
+
+def _directives(request: JobRequest) -> Iterator[str]:
+    yield f"--job-name={request.name}"
+    yield f"-N {request.nodes}"
+    yield from _slots(request)
+    if request.walltime_s is not None:
+        yield f"-t {as_seconds(request.walltime_s)}"
+    for flag, value in (("queue", request.queue), ("bank", request.bank)):
+        if value:
+            yield f"--{flag}={shlex.quote(value)}"
+    if request.excluded_hosts:
+        yield f"--requires=-host:{','.join(request.excluded_hosts)}"
+    if request.warning_s is not None and request.walltime_s is not None:
+        yield f"--signal=USR1@{as_seconds(request.warning_s)}"
+    if request.output:
+        yield f"--output={shlex.quote(request.output)}"
+    if request.error not in ("", request.output):
+        yield f"--error={shlex.quote(request.error)}"
+
+
+def _slots(request: JobRequest) -> Iterator[str]:
+    """The size of a job's slots; without one it has whole nodes."""
+    if request.is_exclusive:
+        yield "--exclusive"
+    elif request.procs is not None or request.cores_per_task is not None:
+        slots = request.procs or request.nodes
+        yield f"-n {slots}"
+        if request.cores_per_task is not None:
+            yield f"-c {request.cores_per_task}"
+        if request.gpus:
+            yield f"-g {math.ceil(request.gpus * request.nodes / slots)}"
+
+
+def _job(record: str) -> Job:
+    words = record.rstrip("\n").split(_FIELD, len(_FIELDS) - 1)
+    if len(words) != len(_FIELDS):
+        raise ValueError(f"flux jobs listed no job: {record[:200]!r}")
+    field = dict(zip(_FIELDS, words, strict=True))
+    state = _STATES.get(field["status_abbrev"])
+    if state is None or not _ID.fullmatch(field["id.f58"]):
+        raise ValueError(f"flux jobs listed no job: {record[:200]!r}")
+    if state is JobState.FAILED and field["exception.type"] == "node-failure":
+        state = JobState.LOST
+    code = _number(field["returncode"]) if state.is_over else None
+    return Job(
+        id=_ascii(field["id.f58"]),
+        name=field["name"],
+        state=state,
+        num_nodes=round(_number(field["nnodes"]) or 0) or None,
+        hosts=_hosts(field["nodelist"]),
+        submitted=_number(field["t_submit"]) or None,
+        started=_number(field["t_run"]) or None,
+        ends=_number(field["expiration"]) or None,
+        exit_code=None if code is None else round(code),
+        reason=": ".join(part for part in (field["exception.type"], field["exception.note"]) if part),
+    )
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    try:
+        return expand_hosts(text)
+    except ValueError:  # the state is still of use
+        return ()
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
