@@ -14,6 +14,8 @@
     │   ├── StudyGoneError          1   Redis does not hold the study: it is over, or was lost
     │   ├── RedisFullError          1   Redis is out of memory; nothing was changed
     │   ├── RedisUnreachableError   1   no connection to Redis; repeat what was asked
+    │   ├── SchedulerUnreachableError  1   the batch scheduler gave no answer, or a garbled one; repeat what was asked
+    │   ├── SchedulerRefusedError   1   the batch scheduler answered, and refused; it would do so again
     │   ├── OwnershipLostError      1   another process owns the study now; nothing more may be decided here
     │   └── LeaseLostError          1   the chunk was given to another worker; nothing of it may be committed
     ├── ForgedMessageError      1   a message was not sealed with this user's key, or was altered
@@ -113,6 +115,14 @@ class RedisFullError(ExecutionError):
 
 
 class RedisUnreachableError(ExecutionError):
+    pass
+
+
+class SchedulerUnreachableError(ExecutionError):
+    pass
+
+
+class SchedulerRefusedError(ExecutionError):
     pass
 
 

@@ -128,11 +128,9 @@ class BatchScheduler(Protocol):
     programs: ClassVar[tuple[str, ...]]  # what must be on the PATH to use it: the first one submits
     prefix: ClassVar[str]  # of directives in job scripts, e.g. "#SBATCH"
     script_suffix: ClassVar[str] = ".sh"  # of step scripts with directives, e.g. ".slurm.sh"
-    hidden_variables: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of the user, that change what the commands print; "X_*"
+    hidden_variables: ClassVar[tuple[str, ...]] = ()  # that would change what the commands do; "X_*" for many
     knows_none: ClassVar[str] = (
-        r"(?!)"  # a command that fails with this on stderr knows no such job (a pattern)
+        r"(?!)"  # what a question says on stderr, as a pattern, if it knows no such job
     )
 
     def launch_line(self, request: LaunchRequest) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 MOST_HOSTS = 100_000  # a longer list is damage
-_PART = re.compile(r"([^,\[\]\s]+|\[[^\[\]]*\])+")
+_PART = re.compile(r"([\w.-]+|\[[\d,-]*\])+", re.ASCII)
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 

@@ -47,7 +47,12 @@ class Slurm(BatchScheduler):
     programs: ClassVar[tuple[str, ...]] = ("sbatch", "squeue", "scancel", "srun")
     prefix: ClassVar[str] = "#SBATCH"
     script_suffix: ClassVar[str] = ".slurm.sh"
-    hidden_variables: ClassVar[tuple[str, ...]] = ("SQUEUE_*", "SCANCEL_*", "SLURM_TIME_FORMAT")
+    hidden_variables: ClassVar[tuple[str, ...]] = (
+        *("SQUEUE_*", "SCANCEL_*", "SLURM_TIME_FORMAT"),
+        # of the job that this process lives in: a new job would take them over
+        *("SLURM_JOB*", "SLURM_STEP*", "SLURM_N*", "SLURM_CPU*", "SLURM_MEM_*", "SLURM_GPU*", "SLURM_TASK*"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_RESTART_COUNT", "SLURM_EXCLUSIVE"),
+    )
     knows_none: ClassVar[str] = r"Invalid job id specified"
 
     def launch_line(self, request: LaunchRequest) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+
+from merlin.base.commands import run_command
 
 ANSWER_S = 20.0  # for a program that ends at once
 _OPEN_MPI = "Open MPI"
@@ -59,23 +57,13 @@ class _Answer:
 
 
 def _answer(command: Sequence[str]) -> _Answer:
-    """Run a command that should end at once; whatever it started ends with it."""
-    with tempfile.TemporaryFile() as output:  # a pipe would stay open with what outlives the command
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-        except OSError as error:
-            return _Answer(False, error.strerror or str(error))
-        try:
-            code = process.wait(ANSWER_S)
-        except subprocess.TimeoutExpired:
-            return _Answer(False, f"no answer within {ANSWER_S:.0f} s")
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        text = output.read().decode("utf-8", "replace")
+    """Run a command that should end at once."""
+    try:
+        result = run_command(command, limit_s=ANSWER_S)
+    except OSError as error:
+        return _Answer(False, error.strerror or str(error))
+    if result.code is None:
+        return _Answer(False, f"no answer within {ANSWER_S:.0f} s")
+    text = result.output + result.error
     lines = [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))]
-    return _Answer(code == 0, lines[0].rstrip(".") if lines else f"exit code {code}")
+    return _Answer(result.code == 0, lines[0].rstrip(".") if lines else f"exit code {result.code}")

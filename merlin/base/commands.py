@@ -1,0 +1,53 @@
+"""Short commands of others, run to their end: limited in time, and gone with all that they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO
+
+_MOST_BYTES = 64 * 1024 * 1024  # of its output; more is not read
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command printed, and how it ended."""
+
+    code: int | None  # None: it was killed after the time limit; below 0: by this signal
+    output: str
+    error: str
+
+
+def run_command(
+    command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None
+) -> CommandResult:
+    """Run a command without input. Raises OSError if it cannot be started."""
+    # files, because a pipe would stay open with what outlives the command
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=error,
+            env=None if environment is None else dict(environment),
+            start_new_session=True,
+        )
+        code: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(limit_s)
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return CommandResult(code, _text(output), _text(error))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(_MOST_BYTES).decode("utf-8", "replace")

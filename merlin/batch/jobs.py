@@ -1,0 +1,206 @@
+"""Runs the commands of a batch scheduler; nothing else in Merlin does.
+
+A scheduler is shared by many, and slow when it suffers: every command has a time limit, questions have a pace, and a
+failed question is not repeated at once. What it does not answer is an error here, and never an empty list.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from merlin.base.commands import CommandResult, run_command
+from merlin.batch.contract import BatchScheduler, Job, JobState
+from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
+
+LIMIT_S = 60.0  # of one command
+POLLS_PER_MINUTE = 6.0
+_TAIL_LINES = 5
+# where this process runs says nothing about where its jobs will
+_OF_THIS_PROCESS = (
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+    *("OMPI_*", "PMI_*", "PMIX_*"),
+)
+_QUESTION = {"LC_ALL": "C", "TZ": "UTC"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command that was run."""
+
+    at: float  # epoch seconds
+    command: tuple[str, ...]
+
+
+class SchedulerClient:
+    """The jobs of one scheduler. Threads may share it, and then they share its pace."""
+
+    def __init__(
+        self,
+        scheduler: BatchScheduler,
+        *,
+        environment: Mapping[str, str] | None = None,
+        limit_s: float = LIMIT_S,
+        polls_per_minute: float = POLLS_PER_MINUTE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self.calls: deque[Call] = deque(maxlen=10_000)
+        self._environment = _visible(os.environ if environment is None else environment, scheduler)
+        self._limit_s = limit_s
+        self._interval_s = 60.0 / polls_per_minute
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._known: dict[str, Job] = {}  # what was answered last, also about jobs that are forgotten since
+        self._asked_at: float | None = None
+        self._trouble: SchedulerUnreachableError | None = None  # of the last question
+        self._in_doubt: set[str] = set()  # names that may have been submitted
+
+    def submit(self, name: str, script: str, *, is_again: bool = False) -> str:
+        """Submit a script whose job is called `name`; returns the job's id.
+
+        If it is not known whether an earlier call of this name submitted it, that is found out first. `is_again`
+        says that another process may have made such a call.
+
+        Raises:
+            SchedulerRefusedError: the scheduler does not take the job.
+            SchedulerUnreachableError: no answer; submit it again by the same name.
+        """
+        with self._lock:
+            if (name in self._in_doubt or is_again) and (found := self.find(name)):
+                return self._submitted(name, found.id)
+            self._in_doubt.add(name)
+            command = self.scheduler.submit_command(script)
+            result = self._run(command)
+            if result.code == 0:
+                try:
+                    return self._submitted(name, self.scheduler.submitted_id(result.output))
+                except ValueError as error:
+                    trouble = str(error)
+            else:
+                trouble = _trouble(command, result)
+            # the command may have come through before it failed
+            if found := self.find(name):
+                return self._submitted(name, found.id)
+            if result.code:
+                raise SchedulerRefusedError(trouble)
+            raise SchedulerUnreachableError(
+                f"{trouble}; no job is called {name}, submit it again by this name"
+            )
+
+    def _submitted(self, name: str, job: str) -> str:
+        self._in_doubt.discard(name)
+        self._known.setdefault(job, Job(id=job, name=name, state=JobState.PENDING))
+        return job
+
+    def find(self, name: str) -> Job | None:
+        """The job of this user with this name, asked now; of several, one that is not over.
+
+        Raises SchedulerUnreachableError.
+        """
+        with self._lock:
+            found = [job for job in self._list(()) if job.name == name]
+        return min(found, key=lambda job: job.state.is_over) if found else None
+
+    def jobs(self, ids: Collection[str]) -> dict[str, Job]:
+        """What the scheduler says about these jobs, by id; asked now, or a short while ago if the pace wants it.
+
+        A job that it no longer knows keeps the end that it had; without one it is UNKNOWN. A job that was not asked
+        about yet is PENDING.
+
+        Raises SchedulerUnreachableError.
+        """
+        with self._lock:
+            for job in ids:
+                self._known.setdefault(job, Job(id=job, state=JobState.PENDING))
+            if any(_may_change(self._known[job]) for job in ids) and self._may_ask():
+                self._ask()
+            elif self._trouble is not None:
+                raise SchedulerUnreachableError(str(self._trouble)) from self._trouble
+            return {job: self._known[job] for job in ids}
+
+    def _may_ask(self) -> bool:
+        return self._asked_at is None or self._clock() - self._asked_at >= self._interval_s
+
+    def _ask(self) -> None:
+        wanted = [id for id, job in self._known.items() if _may_change(job)]
+        self._asked_at = self._clock()
+        try:
+            listed = {job.id: job for job in self._list(wanted)}
+        except SchedulerUnreachableError as error:
+            self._trouble = error
+            raise
+        self._trouble = None
+        for job in wanted:
+            gone = replace(self._known[job], state=JobState.UNKNOWN, reason="the scheduler does not know it")
+            self._known[job] = listed.get(job, gone)
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """End these jobs; those that are over are none of its concern.
+
+        Raises:
+            SchedulerRefusedError: some are not ended.
+            SchedulerUnreachableError: no answer.
+        """
+        if not ids:
+            return
+        with self._lock:
+            command = self.scheduler.cancel_command(ids)
+            result = self._run(command)
+            if result.code == 0:
+                return
+            alive = {job.id for job in self._list(ids) if not job.state.is_over} & set(ids)
+            if alive and result.code:
+                raise SchedulerRefusedError(_trouble(command, result))
+            if alive:
+                raise SchedulerUnreachableError(_trouble(command, result))
+
+    def _list(self, ids: Sequence[str]) -> list[Job]:
+        command = self.scheduler.list_command(ids)
+        result = self._run(command, _QUESTION)
+        if result.code != 0 and not re.search(self.scheduler.knows_none, result.error):
+            raise SchedulerUnreachableError(_trouble(command, result))
+        try:
+            return self.scheduler.listed_jobs(result.output)
+        except ValueError as error:
+            raise SchedulerUnreachableError(f"{shlex.join(command)}: {error}") from error
+
+    def _run(self, command: list[str], more: Mapping[str, str] | None = None) -> CommandResult:
+        self.calls.append(Call(time.time(), tuple(command)))
+        try:
+            return run_command(
+                command, limit_s=self._limit_s, environment={**self._environment, **(more or {})}
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise SchedulerUnreachableError(
+                f"cannot run {command[0]} ({reason}); is {self.scheduler.title} installed here?"
+            ) from error
+
+
+def _may_change(job: Job) -> bool:
+    return job.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
+
+
+def _visible(environment: Mapping[str, str], scheduler: BatchScheduler) -> dict[str, str]:
+    hidden = (*scheduler.hidden_variables, *_OF_THIS_PROCESS)
+    return {k: v for k, v in environment.items() if not any(fnmatchcase(k, pattern) for pattern in hidden)}
+
+
+def _trouble(command: Sequence[str], result: CommandResult) -> str:
+    """The command, how it ended, and the last lines that it said about it."""
+    if result.code is None:
+        how = "gave no answer in time"
+    else:
+        how = f"failed with exit code {result.code}" if result.code >= 0 else f"died of signal {-result.code}"
+    said = [line.rstrip() for line in (result.error or result.output).splitlines() if line.strip()]
+    tail = "".join(f"\n    {line[:300]}" for line in said[-_TAIL_LINES:])
+    line = shlex.join(command)
+    return f"{line if len(line) <= 200 else line[:200] + ' …'} {how}" + (f":{tail}" if tail else "")
