@@ -17,6 +17,7 @@ from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.durations import Spread, added, spread_of
 from merlin.plan.plan import Plan
 from merlin.plan.reopen import reopen, reopen_failed
 from merlin.plan.restrict import restrict
@@ -65,6 +66,17 @@ def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
             ]
             out += [Deferral(chunk=received(c, Chunk), not_before=at) for c, at in event.data["deferred"]]
     return out
+
+
+def durations_of(found: Replay, plan: Plan) -> dict[str, Spread]:
+    """How long the tasks of each step took, by the headers of the ledger's records: what is long has one of its own."""
+    spreads: dict[str, list[Spread]] = {}
+    for instance in plan.instances:
+        headers = (entry.header for entry in found.entries(instance.id))
+        timed = ((h.elapsed_s, h.counts[Outcome.OK] + h.counts[Outcome.FAILED]) for h in headers)
+        spread = spread_of((seconds / num, num) for seconds, num in timed if num and seconds > 0)
+        spreads.setdefault(instance.step, []).append(spread)
+    return {step: added(several) for step, several in spreads.items()}
 
 
 def next_attempt(found: Replay, session: str) -> int:
@@ -129,6 +141,7 @@ class Conductor:
         if options.max_failures is not None:
             plan = _with_max_failures(plan, options.max_failures)
         self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers)
+        self.scheduler.know_durations(durations_of(found, plan))
         self.flush()
 
     def _reset(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:

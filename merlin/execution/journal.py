@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from merlin.execution.task_files import unmark_finished
 from merlin.ledger.records import ChunkRecord, Failure
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.durations import Spread, spread_of
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome, ReturnCode
 from merlin.workspace.directory import Workspace
@@ -156,6 +157,8 @@ class ChunkJournal:
             runs=self._runs(),
             deferred=tuple(self._deferred(use, tasks) for use, tasks in sorted(self._deferred_tasks.items())),
             busy_s=time.perf_counter() - self._clock,
+            spread=self._spread(),
+            cut_off_s=float(self._seconds[self.outcomes == Outcome.INTERRUPTED].max(initial=0.0)),
             stop=self.stop,
             note=self._note,
         )
@@ -242,6 +245,11 @@ class ChunkJournal:
             self._note = f"task {failures[0].task}: {failures[0].cause}"
         self._failures.clear()
         self._pending_lo = self._pending_hi = 0
+
+    def _spread(self) -> Spread:
+        ended = (self.outcomes != NO_OUTCOME) & (self.outcomes != Outcome.INTERRUPTED)
+        seconds, num = np.unique(self._seconds[ended], return_counts=True)
+        return spread_of(zip(seconds.tolist(), num.tolist(), strict=True))
 
     def _runs(self) -> tuple[tuple[int, int, int], ...]:
         outcomes = self.outcomes

@@ -46,6 +46,7 @@ from merlin.execution.warm_rules import (
 from merlin.execution.warm_shell import WarmShell
 from merlin.ledger.records import Failure
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.durations import added
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
@@ -286,6 +287,8 @@ def _merged(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
         runs=tuple(sorted(run for part in parts for run in part.runs)),
         deferred=tuple(deferred for part in parts for deferred in part.deferred),
         busy_s=sum(part.busy_s for part in parts),
+        spread=added(part.spread for part in parts),
+        cut_off_s=max((part.cut_off_s for part in parts), default=0.0),
         stop=next((part.stop for part in reversed(parts) if part.stop), ""),
         note=next((part.note for part in parts if part.note), ""),
     )

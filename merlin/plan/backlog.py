@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from merlin.plan.pieces import pieces_of
 from merlin.plan.task_states import QUEUED, READY, InstanceState
@@ -44,18 +44,31 @@ class Backlog:
             state.move(a, b, QUEUED)
         return state
 
-    def first(self, now: float, queue: str | None) -> InstanceState | None:
-        """The step instance whose turn it is (in one queue), which has a chunk to run again or ready tasks."""
+    def first(
+        self, now: float, queue: str | None, may_start: Callable[[InstanceState], bool]
+    ) -> InstanceState | None:
+        """The step instance whose turn it is (in one queue), which has a chunk to run again or ready tasks.
+
+        Those that may not start keep their places.
+        """
         while self._deferred and self._deferred[0][0] <= now:
             self.put(heapq.heappop(self._deferred)[2])
         heaps = list(self._active.values()) if queue is None else [self._active.get(queue, [])]
+        passed_over = []
+        found: InstanceState | None = None
         while heap := min((h for h in heaps if h), default=None):
             state = self._states[heap[0][1]]
-            if state.requeue or state.num[READY]:
-                return state
-            heapq.heappop(heap)
-            state.is_active = False
-        return None
+            has_work = bool(state.requeue or state.num[READY])
+            if has_work and may_start(state):
+                found = state
+                break
+            entry = heapq.heappop(heap)
+            state.is_active = has_work
+            if has_work:
+                passed_over.append((heap, entry))
+        for heap, entry in passed_over:
+            heapq.heappush(heap, entry)
+        return found
 
     def next_wakeup(self) -> float | None:
         """When the earliest deferred chunk may run, if one waits."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from merlin.plan.chunking import LEAST_S
+from merlin.plan.durations import Spread, too_short
 from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
@@ -21,6 +23,7 @@ from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
 PATIENCE_S = 60.0  # for an offer in a queue in which other studies' messages wait, too
+Times = Collection[tuple[float, int]]  # of the workers of a queue: (seconds that they have left, slots)
 SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
 
 
@@ -61,6 +64,7 @@ class Legacy:
     taken: Mapping[str, str]  # by the letters: lease -> worker
     dealt_with: Collection[ChunkReport]  # by that owner
     unread: Collection[ChunkReport]
+    durations: Mapping[str, Spread] = field(default_factory=dict)  # of tasks in the ledger, by step
 
 
 @dataclass(slots=True)
@@ -143,8 +147,10 @@ class Owner:
 
     # ----------------------------------------------------------------- answers
 
-    def offers(self, slots: Mapping[str, int], now: float, limit: int) -> list[Chunk]:
-        """At most `limit` chunks to be offered.
+    def offers(
+        self, slots: Mapping[str, int], now: float, limit: int, times: Mapping[str, Times] | None = None
+    ) -> list[Chunk]:
+        """At most `limit` chunks to be offered, with `times` only what its workers can finish.
 
         As many wait in each queue as its workers run at a time, or as many as they take within seconds.
         """
@@ -160,11 +166,49 @@ class Owner:
             line = self._offered.setdefault(queue, _Line())
             if len(line.since) >= max(1, min(slots.get(queue, 0), line.demand(now))):
                 continue
-            if (chunk := self.scheduler.take(now, queue)) is not None:
+            left_s = self._longest_need_s(line, (times or {}).get(queue, ()))
+            if (chunk := self.scheduler.take(now, queue, left_s=left_s)) is not None:
                 line.since[chunk.lease] = now
                 out.append(chunk)
                 queues.append(queue)  # in turn: none waits for a queue that is never full
         return out
+
+    def withdraw_unfit(self, times: Mapping[str, Times]) -> list[str]:
+        """Take back what waits for workers of which none has the time for it any more; returns its leases."""
+        void = []
+        for queue, line in self._offered.items():
+            longest_s = max((left_s for left_s, _ in times.get(queue, ())), default=inf)
+            void += [lease for lease, need_s in self._waiting(line).items() if need_s > longest_s]
+        for lease in void:
+            if (chunk := self.scheduler.held(lease)) is not None:
+                self._withdraw(chunk)
+        return void
+
+    def too_short(self, times: Mapping[str, Times]) -> list[str]:
+        """For each step that could run, had any of its workers the time for one of its tasks: why it waits."""
+        out = []
+        for queue in dict.fromkeys(self._queues.values()):
+            longest_s = max((left_s for left_s, _ in times.get(queue, ())), default=inf)
+            needs = self.scheduler.needs(queue).items() if longest_s < inf else ()
+            out += [too_short(step, need_s, longest_s) for step, need_s in needs if need_s > longest_s]
+        return out
+
+    def _waiting(self, line: _Line) -> dict[str, float]:
+        """By lease, what the offers of a queue need."""
+        held = {lease: self.scheduler.held(lease) for lease in line.since}
+        return {lease: chunk.need_s for lease, chunk in held.items() if chunk is not None}
+
+    def _longest_need_s(self, line: _Line, times: Times) -> float:
+        """How long a task may take so that it, and all that wait in its queue, find slots with the time for them."""
+        if all(left_s == inf for left_s, _ in times):  # or nobody knows what workers will come
+            return inf
+        waiting = self._waiting(line).values()
+        num_slots, longest_s = sum(num for _, num in times), -inf
+        for left_s, num in sorted(times):
+            if sum(need_s > longest_s for need_s in waiting) >= num_slots:
+                break
+            longest_s, num_slots = left_s, num_slots - num
+        return longest_s
 
     def is_retry(self, chunk: Chunk) -> bool:
         """It was handed out before, and is to run before others."""
@@ -237,6 +281,7 @@ def take_over(
         found[report.chunk.lease] = Handout(chunk=report.chunk, since=0.0, worker=report.worker)
     void = owner.adopt(found.values())
     scheduler.remember(legacy.memories)
+    scheduler.know_durations(legacy.durations)
     return owner, void
 
 

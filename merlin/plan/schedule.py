@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from merlin.errors import ExecutionError
 from merlin.plan.backlog import Backlog
 from merlin.plan.chunking import LEAST_S
 from merlin.plan.consequences import Consequences, DecidedOutcome
+from merlin.plan.durations import Durations, Spread
 from merlin.plan.failure_limits import cause_of_loss, reason_to_stop
 from merlin.plan.pieces import Range, Run, chunk_of, clip, halves, num_tasks, part_of, pieces_of
 from merlin.plan.plan import Plan, StepKind
@@ -89,6 +91,7 @@ class Scheduler:
         self._deaths: dict[tuple[str, int, bool], set[str]] = {}
         self._memories: list[Deferral | Death] = []
         self._states = build_states(plan, outcomes)
+        self._durations = {instance.step: Durations(instance) for instance in plan.instances}
         self._backlog = Backlog(self._states)
         self._consequences = Consequences(self._states, self._backlog, first_attempt)
 
@@ -114,6 +117,12 @@ class Scheduler:
         self._leases[chunk.lease] = replace(chunk, holes=tuple(holes))
         state.sizer.size = max(state.sizer.size, min(num_tasks(chunk), state.sizer.limit))
         return True
+
+    def know_durations(self, known: Mapping[str, Spread]) -> None:
+        """How long tasks have taken so far, by step."""
+        for step, spread in known.items():
+            if step in self._durations:
+                self._durations[step].learn(spread)
 
     def remember(self, memories: Iterable[Deferral | Death]) -> None:
         """What earlier schedulers of this run knew, in that order. Call it after the last `adopt`."""
@@ -143,9 +152,13 @@ class Scheduler:
 
     # ---------------------------------------------------------------- events
 
-    def take(self, now: float, queue: str | None = None) -> Chunk | None:
-        """The next chunk to run (from a queue), or None when nothing is ready or the study stops."""
-        state = None if self.stop_reason else self._backlog.first(now, queue)
+    def take(self, now: float, queue: str | None = None, *, left_s: float = inf) -> Chunk | None:
+        """The next chunk to run (from a queue), or None when nothing is ready or the study stops.
+
+        Nothing of a step whose tasks need longer than `left_s`: what cannot end is not started.
+        """
+        may_start = _always if left_s == inf else lambda state: self._need_s(state) <= left_s
+        state = None if self.stop_reason else self._backlog.first(now, queue, may_start)
         if state is None:
             return None
         return self._hand_out(state, state.requeue.popleft() if state.requeue else self._cut(state))
@@ -156,6 +169,7 @@ class Scheduler:
         if chunk is None:
             return False
         state = self._states[chunk.instance]
+        self._durations[state.instance.step].learn(result.spread, result.cut_off_s)
         self._settle(state, chunk, result.runs)
         for later in result.deferred:
             self._defer(state, chunk, later.chunk, now + later.delay_s)
@@ -274,6 +288,11 @@ class Scheduler:
         """The states of all tasks, as sorted runs: an Outcome, WAITING, READY, QUEUED or RUNNING."""
         return self._state(instance).tasks.runs()
 
+    def needs(self, queue: str | None = None) -> dict[str, float]:
+        """What could run now (from a queue): per step, the seconds that a task may take; 0 if that is not known."""
+        could = [s for s in self._states.values() if s.requeue or s.num[READY]]
+        return {s.instance.step: self._need_s(s) for s in could if queue in (None, s.instance.queue)}
+
     def story(self, instance: str, task: int) -> str:
         """What is known about one task, for messages about bugs."""
         state = self._states[instance]
@@ -290,6 +309,9 @@ class Scheduler:
             return self._states[instance]
         except KeyError:
             raise ExecutionError(f"the plan has no step instance '{instance}'") from None
+
+    def _need_s(self, state: InstanceState) -> float:
+        return self._durations[state.instance.step].need_s()
 
     def _cut(self, state: InstanceState) -> Chunk:
         """The next chunk from the ready tasks, in order; scattered tasks share a chunk with holes."""
@@ -317,7 +339,7 @@ class Scheduler:
         for a, b in pieces_of(chunk):
             state.move(a, b, RUNNING)
         self._num_leases += 1
-        leased = replace(chunk, lease=f"{self._name}{self._num_leases}")
+        leased = replace(chunk, lease=f"{self._name}{self._num_leases}", need_s=self._need_s(state))
         self._leases[leased.lease] = leased
         return leased
 
@@ -381,6 +403,10 @@ class Scheduler:
     def _check_failures(self, state: InstanceState, note: str) -> None:
         if reason := reason_to_stop(state, note):
             self.stop(reason)
+
+
+def _always(state: InstanceState) -> bool:
+    return True
 
 
 def _has_failures(chunk: Chunk, runs: Iterable[Run]) -> bool:

@@ -37,6 +37,9 @@ class Chunk:
     isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
     absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
     lease: str = field(default="", compare=False)  # "" while it waits; of one hand-out
+    need_s: float = field(
+        default=0.0, compare=False
+    )  # that a task of it may take, as far as known; 0: not known
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi:
@@ -69,5 +72,7 @@ class ChunkResult:
     runs: tuple[tuple[int, int, int], ...]  # (lo, hi, Outcome), sorted, without the deferred tasks
     deferred: tuple[Deferred, ...] = ()
     busy_s: float = 0.0  # wall seconds the chunk took in its worker
+    spread: tuple[tuple[int, int], ...] = ()  # how long its tasks took, as `durations` counts it
+    cut_off_s: float = 0.0  # the longest time that a task had run when it was interrupted
     stop: str = ""  # "", "hard_fail" (exit 102: the study stops) or "stop_workers" (exit 105: it goes on)
     note: str = ""  # one line for the user, e.g. the first failure's cause

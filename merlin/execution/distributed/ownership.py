@@ -28,7 +28,7 @@ from merlin.errors import (
     RedisUnreachableError,
     StudyGoneError,
 )
-from merlin.execution.conductor import Conductor, memories_of, next_attempt
+from merlin.execution.conductor import Conductor, durations_of, memories_of, next_attempt
 from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
@@ -134,6 +134,7 @@ class Ownership:
             taken={letter.lease: letter.worker for letter in letters if letter.kind == "taken"},
             dealt_with=[report for letter, report in reports if _number(letter.id) <= last],
             unread=[report for letter, report in reports if _number(letter.id) > last],
+            durations=durations_of(found, study.workspace.plan),
         )
         self.owner, void = take_over(
             study.workspace.plan,
