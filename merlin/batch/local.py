@@ -16,14 +16,17 @@ class Local(BatchScheduler):
     programs: ClassVar[tuple[str, ...]] = ()
     prefix: ClassVar[str] = ""
 
+    def __init__(self, launcher: str = "mpirun") -> None:
+        self.launcher = launcher  # with what it needs here, e.g. "mpirun --oversubscribe"; "": none works
+
     def launch_line(self, request: LaunchRequest) -> str:
+        """None is needed for a single process; without one that works, programs start as one process each."""
+        before = one_line(request.launch_pre, "launch_pre")
         procs = number_word(request.procs, "procs")
-        before, args = (
-            one_line(request.launch_pre, "launch_pre"),
-            one_line(request.launch_args, "launch_args"),
-        )
+        if procs == "1" or not self.launcher:
+            return before
         return joined_words(
-            before, f"mpirun -np {procs}" if procs != "1" else "", args if procs != "1" else ""
+            before, f"{self.launcher} -np {procs}", one_line(request.launch_args, "launch_args")
         )
 
     def workers_command(

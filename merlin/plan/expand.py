@@ -41,7 +41,7 @@ _BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
 _NO_COMBINATION = Combination({}, {})
 _NO_LAUNCHERS = Launchers()
 # what the batch block of the study says for every step that does not say it itself
-_BATCH_OF_STEPS = ("type", "bank", "queue", "reservation", "qos")
+_BATCH_OF_STEPS = ("type", "bank", "queue", "reservation", "qos", "flux_path")
 
 
 def make_plan(
@@ -251,10 +251,11 @@ class _Planner:
             text = "\n".join([*sources, text])
             try:
                 return fill_launchers(text, common.resources, self.launchers)
-            except Problem as problem:
-                message = f"step {needs.name!r}: {problem}"
+            except ValueError as error:
+                message = f"step {needs.name!r}: {error}"
+                hint = error.hint if isinstance(error, Problem) else ""
                 where = self._in_run(needs, "cmd")
-                raise SpecError([self.spec.finding(where, message, "launcher", problem.hint)]) from problem
+                raise SpecError([self.spec.finding(where, message, "launcher", hint)]) from error
 
         return replace(
             common,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from merlin.batch.contract import BatchScheduler, LaunchRequest
+from merlin.batch.local import Local
 from merlin.plan.plan import Scalar
 from merlin.spec.allocation import LAUNCHER, allocated
 
 _VLAUNCHER = "$(VLAUNCHER)"
+_BATCH = "batch."
 _MERLIN_PROCS = re.compile(r"^[^#\n]*\bMERLIN_PROCS=(\d+)", re.MULTILINE)
 _C_SHELL = re.compile(r"(?:^|[/\s])t?csh(?:\s|$)")
 
@@ -27,7 +29,7 @@ _VLAUNCHER_VARIABLES = (
 class Launchers:
     """What starts parallel programs where a study is planned."""
 
-    local: str = ""  # goes before ``-np N``, e.g. "mpirun --oversubscribe"; "": nothing works
+    local: Local = field(default_factory=lambda: Local(""))
     schedulers: Mapping[str, BatchScheduler] = field(default_factory=dict)  # that can be used, by batch.type
 
     def scheduler(self, resources: Mapping[str, Scalar]) -> BatchScheduler | None:
@@ -37,14 +39,13 @@ class Launchers:
     def line(self, request: LaunchRequest) -> str:
         """The words before a program: those of the step's scheduler, or of this machine if it is not here.
 
-        They are none for a single process, and where nothing works: a study that names a scheduler still runs on a
-        laptop, its programs then as one process each.
+        So a study that names a scheduler still runs on a laptop. What it says to the scheduler's launcher is left
+        out there. Raises ValueError.
         """
         scheduler = self.scheduler(request.resources)
-        if scheduler is not None:
-            return scheduler.launch_line(request)
-        is_parallel = request.procs not in ("1", "")
-        return f"{self.local} -np {request.procs}" if self.local and is_parallel else ""
+        if scheduler is None and request.resources.get("batch.type", self.local.name) != self.local.name:
+            request = replace(request, launch_pre="", launch_args="")
+        return (scheduler or self.local).launch_line(request)
 
 
 def has_launcher(text: str) -> bool:
@@ -69,7 +70,7 @@ def fill_launchers(text: str, resources: Mapping[str, Scalar], launchers: Launch
     """Replace both launcher tokens, e.g. with ``srun -n 8 -N 2`` or ``mpirun -np 8``.
 
     ``$(LAUNCHER)[2n, 8p]`` asks for its own numbers. $(VLAUNCHER) takes them from the script's variables, when the
-    script runs. Raises Problem.
+    script runs. Raises ValueError for values that no launcher takes.
     """
     if not has_launcher(text):
         return text
@@ -111,10 +112,12 @@ def _vlauncher(text: str, resources: Mapping[str, Scalar], launchers: Launchers)
 
 
 def _request(nodes: str, procs: str, resources: Mapping[str, Scalar]) -> LaunchRequest:
+    """With the batch settings of the step beside its resources, which have priority."""
+    batch = {key.removeprefix(_BATCH): value for key, value in resources.items() if key.startswith(_BATCH)}
     return LaunchRequest(
         nodes=nodes,
         procs=procs,
-        resources=resources,
-        launch_pre=str(resources.get("batch.launch_pre", "")),
-        launch_args=str(resources.get("batch.launch_args", "")),
+        resources={**batch, **resources},
+        launch_pre=str(batch.get("launch_pre", "")),
+        launch_args=str(batch.get("launch_args", "")),
     )

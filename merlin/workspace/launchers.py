@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from merlin.base.document.tokens import substitute
+from merlin.batch.local import Local
+from merlin.batch.registry import SCHEDULERS, find_allocation
 from merlin.errors import Diagnostic
 from merlin.plan.launch import Launchers, asked_processes, has_launcher
 from merlin.workspace.local_launcher import LOCAL_LAUNCHERS, LocalLauncher, local_launcher
+
+_OF_EVERY_MPI = ("mpiexec", "mpirun")  # not a sign that there is a scheduler
 
 if TYPE_CHECKING:
     from merlin.batch.contract import BatchScheduler
@@ -18,17 +25,28 @@ if TYPE_CHECKING:
 
 def launchers_here(spec: Spec) -> Launchers:
     """What starts the parallel programs of a spec; the launcher of this machine is tried out only if it is needed."""
-    return Launchers(_of_this_machine(spec).command, usable_schedulers())
+    return Launchers(Local(_of_this_machine(spec).command), usable_schedulers(os.environ))
 
 
-def usable_schedulers() -> dict[str, BatchScheduler]:
-    """Schedulers whose launch lines work here, by batch.type."""
-    return {}
+def usable_schedulers(environment: Mapping[str, str]) -> dict[str, BatchScheduler]:
+    """Schedulers that this process lives in, or that are installed here, by batch.type."""
+    allocation = find_allocation(environment)
+    return {
+        name: scheduler
+        for name, scheduler in SCHEDULERS.items()
+        if (allocation is not None and allocation.scheduler == name)
+        or any(
+            shutil.which(program, path=environment.get("PATH"))
+            for program in scheduler.programs
+            if program not in _OF_EVERY_MPI
+        )
+    }
 
 
 def possible_launchers() -> list[Launchers]:
     """All that a plan may have been made with, on whatever machine."""
-    return [Launchers(local) for local in LOCAL_LAUNCHERS]
+    schedulers = {name: known for name, known in SCHEDULERS.items() if name != Local.name}
+    return [Launchers(Local(form), known) for known in ({}, schedulers) for form in LOCAL_LAUNCHERS]
 
 
 def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
@@ -36,7 +54,7 @@ def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
     launcher = _of_this_machine(spec)
     if launcher.command:
         return []
-    here = Launchers("", usable_schedulers())
+    here = Launchers(schedulers=usable_schedulers(os.environ))
     found = []
     for index, step in enumerate(spec.document.study):
         asked = [
@@ -62,7 +80,7 @@ def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
 
 def _of_this_machine(spec: Spec) -> LocalLauncher:
     """None works where no step has use for one."""
-    usable = usable_schedulers()
+    usable = usable_schedulers(os.environ)
     types = {
         _batch_type(spec, step) for step in spec.document.study if any(map(has_launcher, _scripts(step)))
     }

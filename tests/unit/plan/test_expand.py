@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from merlin.batch.local import Local
 from merlin.errors import SpecError
 from merlin.plan.dependencies import topological_order
 from merlin.plan.expand import make_plan
@@ -41,7 +42,7 @@ def plan_of(tmp_path):
             created="2026-01-02T03:04:05+00:00",
             study_id="1",
             seed=0,
-            launchers=Launchers(launcher),
+            launchers=Launchers(Local(launcher)),
         )
 
     return make
@@ -329,7 +330,7 @@ def test_a_scheduler_that_only_a_parameter_names_must_exist(plan_of):
     ],
 )
 def test_launchers_without_a_scheduler(text, launcher, filled):
-    assert fill_launchers(text, {"procs": 8}, Launchers(launcher)) == filled
+    assert fill_launchers(text, {"procs": 8}, Launchers(Local(launcher))) == filled
 
 
 @pytest.mark.parametrize(

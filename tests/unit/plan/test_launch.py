@@ -1,0 +1,61 @@
+"""What $(LAUNCHER) and $(VLAUNCHER) become under a scheduler."""
+
+import pytest
+
+from merlin.batch.local import Local
+from merlin.batch.registry import scheduler_of
+from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
+
+LAUNCHERS = Launchers(Local("mpirun"), {"slurm": scheduler_of("slurm")})
+BY_VARIABLES = "srun -n ${MERLIN_PROCS} -N ${MERLIN_NODES} -c ${MERLIN_CORES}"
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("$(LAUNCHER) x", "srun -n 8 -N 2 -c 3 x"),
+        ("time $(LAUNCHER)[1n, 2p] x && $(LAUNCHER)[1p] y", "time srun -n 2 -N 1 -c 3 x && srun -n 1 -c 3 y"),
+        ("$(LAUNCHER)[2, 16] y", "srun -n 16 -N 2 -c 3 y"),
+        ("$(LAUNCHER)[$(X0)p] x", "srun -n $(X0) -c 3 x"),
+        (
+            "MERLIN_PROCS=3\n$(VLAUNCHER) x",
+            f"MERLIN_PROCS=3\n{BY_VARIABLES} x",
+        ),
+        (
+            "MERLIN_PROCS=1\n$(VLAUNCHER)",
+            "MERLIN_PROCS=1\nsrun -n ${MERLIN_PROCS} -N ${MERLIN_NODES} -c ${MERLIN_CORES}",
+        ),
+        (
+            "MERLIN_GPUS=2\n$(VLAUNCHER)",
+            f"MERLIN_GPUS=2\n{BY_VARIABLES} --gpus=${{MERLIN_GPUS}}",
+        ),
+    ],
+)
+def test_slurm_starts_the_programs(text, filled):
+    resources = {"procs": 8, "nodes": 2, "cores per task": 3, "batch.type": "slurm"}
+    assert fill_launchers(text, resources, LAUNCHERS) == filled
+
+
+def test_a_step_with_nodes_alone_has_a_process_on_each():
+    resources = {"nodes": 2, "batch.type": "slurm"}
+    assert fill_launchers("$(LAUNCHER) x", resources, LAUNCHERS) == "srun -n 2 -N 2 x"
+    assert fill_launchers("$(LAUNCHER) x", {"nodes": 2}, LAUNCHERS) == "mpirun -np 2 x"
+
+
+def test_a_scheduler_that_is_not_here_leaves_its_arguments_behind():
+    step = {"procs": 2, "batch.launch_pre": "time", "batch.launch_args": "--bind-to none"}
+    assert fill_launchers("$(LAUNCHER) x", {**step, "batch.type": "flux"}, LAUNCHERS) == "mpirun -np 2 x"
+    assert fill_launchers("$(LAUNCHER) x", step, LAUNCHERS) == "time mpirun -np 2 --bind-to none x"
+
+
+def test_a_declared_vlauncher_has_every_variable_that_its_line_reads():
+    resources = {"procs": 8, "gpus": 2, "batch.type": "slurm"}
+    text = fill_launchers(declare_vlauncher("$(VLAUNCHER) x", resources, "/bin/bash"), resources, LAUNCHERS)
+    for name in ("MERLIN_NODES=1", "MERLIN_PROCS=8", "MERLIN_CORES=1", "MERLIN_GPUS=2"):
+        assert f"{name}\n" in text
+        assert "${" + name.partition("=")[0] + "}" in text
+
+
+def test_a_line_break_in_what_the_user_gives_does_not_become_another_command():
+    resources = {"procs": 2, "slurm": "--mpi=pmix\nrm -rf x", "batch.type": "slurm"}
+    assert "\n" not in fill_launchers("$(LAUNCHER) x", resources, LAUNCHERS)
