@@ -10,87 +10,111 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from merlin.base.text import count
+from merlin.batch.contract import Allocation
+from merlin.batch.registry import find_allocation
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import launch
 from merlin.execution.distributed.launch import Launch, Queues, SpecWorker, WorkerSelection
+from merlin.execution.distributed.node_workers import CORES, NODE, PASSED_ON
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.start import LOGS_DIR, StartedWorker, start, wait_until_alive
 from merlin.spec.model import Document
 from merlin.views.servers import open_registry, require_reachable
 from merlin.views.workers import short_name, workers_here
 
-Line = tuple[SpecWorker, Launch]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedWorkers:
-    """The workers that a spec and a command line ask for."""
+    """The workers that a spec and a command line ask for, in the allocation that this process lives in, if any."""
 
     document: Document
     by_step: Queues
     steps: tuple[str, ...]
+    nodes: int | None
     worker_args: str
     level: str
+    allocation: Allocation | None
+    logs: Path
 
-    def lines(self, config: Config | None, alive: list[WorkerInfo]) -> tuple[WorkerSelection, list[Line]]:
-        """The lines to execute beside the workers of this host that are `alive`."""
+    def launches(self, config: Config | None, alive: list[WorkerInfo]) -> tuple[WorkerSelection, list[Launch]]:
+        """The commands to execute beside the workers of this host that are `alive`."""
         host = socket.gethostname()
         environment = {**os.environ, **{k: str(v) for k, v in self.document.env.variables.items()}}
         selection = launch.select_workers(
             self.document,
             self.by_step,
             host=host,
+            hosts=self.allocation.hosts if self.allocation else (),
             steps=self.steps,
+            nodes=self.nodes,
             served={launch.plain_queue(config, q): short_name(w) for w in alive for q in w.queues},
             environment=environment,
         )
         taken = {short_name(worker).removesuffix(f".{host}") for worker in alive}
-        allocated = launch.num_allocated_nodes(os.environ)
-        lines = []
+        named = []
         for worker in selection.start:
-            named = launch.with_free_name(worker, taken)
-            taken.add(named.name)
-            command = launch.worker_command(
-                config,
-                named,
-                extra_args=launch.split_args(self.worker_args, environment),
-                level=self.level,
-                num_cores=len(os.sched_getaffinity(0)) if worker.batch.type == "local" else None,
-            )
-            line = launch.launch_line(named, command, which=shutil.which, num_allocated=allocated)
-            lines.append((named, line))
-        return selection, lines
+            named.append(launch.with_free_name(worker, taken))
+            taken.add(named[-1].name)
+        command = partial(
+            self._command, config=config, extra_args=launch.split_args(self.worker_args, environment)
+        )
+        logs, allocation = self.logs, self.allocation
+        return selection, launch.launches(named, command, which=shutil.which, logs=logs, allocation=allocation)
+
+    def _command(
+        self, worker: SpecWorker, is_elsewhere: bool, *, config: Config | None, extra_args: tuple[str, ...]
+    ) -> list[str]:
+        """The command of one worker; what only its node knows is filled in there."""
+        make = partial(launch.worker_command, config, worker, extra_args=extra_args, level=self.level)
+        if is_elsewhere:
+            return make(num_cores=CORES, place=NODE)
+        return make(num_cores=len(os.sched_getaffinity(0)))
+
+
+def wanted_workers(
+    document: Document, by_step: Queues, scheduler: str = "", **given: Any
+) -> WantedWorkers:
+    """The workers that are wanted here; `scheduler` replaces the `batch.type` of the spec."""
+    if scheduler:
+        batch = document.batch.model_copy(update={"type": scheduler})
+        document = document.model_copy(update={"batch": batch})
+    return WantedWorkers(
+        document=document, by_step=by_step, allocation=find_allocation(os.environ),
+        logs=Path.cwd() / LOGS_DIR, **given,
+    )  # fmt: skip
 
 
 def print_lines(wanted: WantedWorkers, *, as_json: bool) -> None:
     """Print the command lines that would start the workers."""
-    selection, lines = wanted.lines(find_config(), [])
+    selection, found = wanted.launches(find_config(), [])
     if as_json:
-        workers = [_facts(*line) for line in lines]
+        workers = [_facts(entry) for entry in found]
         print_json({"workers": workers, "skipped": selection.skipped, "exit_code": 0})
         return
-    _say_skipped(selection, lines)
-    for _, line in lines:
-        print(shlex.join(line.argv))
+    _say_skipped(selection, found)
+    for entry in found:
+        print(shlex.join(entry.argv))
 
 
-def _facts(worker: SpecWorker, line: Launch) -> dict[str, Any]:
-    return {"name": worker.name, "queues": worker.queues, "command": line.argv}
+def _facts(entry: Launch) -> dict[str, Any]:
+    queues = tuple(dict.fromkeys(queue for worker in entry.workers for queue in worker.queues))
+    return {"name": entry.name, "queues": queues, "command": entry.argv}
 
 
-def _say_skipped(selection: WorkerSelection, lines: list[Line]) -> None:
+def _say_skipped(selection: WorkerSelection, found: list[Launch]) -> None:
     for skipped in selection.skipped:
         remark(f"worker {skipped.name} is not started: {skipped.reason}")
-    for _, line in lines:
-        if line.note:
-            remark(line.note)
+    for entry in found:
+        if entry.note:
+            remark(entry.note)
 
 
 def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_json: bool) -> int:
@@ -99,17 +123,17 @@ def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_
     for warning in require_reachable(config):
         remark(f"merlin: warning: {warning}")
     registry = open_registry(config)
-    selection, lines = wanted.lines(config, workers_here(registry))
+    job = wanted.allocation.job if wanted.allocation else ""
+    selection, found = wanted.launches(config, [w for w in workers_here(registry) if w.job == job])
     if not as_json:
-        _say_skipped(selection, lines)
+        _say_skipped(selection, found)
     # it leads a worker to our configuration and key wherever it starts
     environment = {**os.environ, **config.child_environment()}
-    logs = Path.cwd() / LOGS_DIR
     known = registry.workers()
     started: list[StartedWorker] = []
     stay = _pass_signals_on(started) if foreground else None
-    for line in lines:
-        started.append(start(*line, logs=logs, environment=environment, known=known))
+    for entry in found:
+        started.append(start(entry, logs=wanted.logs, environment=environment, known=known, job=job))
     in_time = wait_until_alive(started, registry.workers, timeout_s=timeout_s)
     code = 0 if in_time and not any(entry.died for entry in started) else 1
     if as_json:
@@ -122,7 +146,7 @@ def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_
 
 def _started_facts(entry: StartedWorker) -> dict[str, Any]:
     facts = {"log": entry.log, "pid": entry.process.pid, "alive": entry.alive, "died": entry.died}
-    return _facts(entry.worker, entry.launch) | facts
+    return _facts(entry.launch) | facts
 
 
 def _show(started: list[StartedWorker], config: Config, timeout_s: float) -> None:
@@ -138,10 +162,10 @@ def _show(started: list[StartedWorker], config: Config, timeout_s: float) -> Non
         print("nothing to start")
     for entry in started:
         if entry.died:
-            remark(f"worker {entry.worker.name} did not start: {entry.died}")
+            remark(f"worker {entry.launch.name} did not start: {entry.died}")
         elif not entry.is_settled:
             remark(
-                f"worker {entry.worker.name} (pid {entry.process.pid}) has not reported within {timeout_s:g} s; "
+                f"worker {entry.launch.name} (pid {entry.process.pid}) has not reported within {timeout_s:g} s; "
                 f"it goes on trying. Its log: {entry.log}"
             )
 
@@ -149,26 +173,26 @@ def _show(started: list[StartedWorker], config: Config, timeout_s: float) -> Non
 def _pass_signals_on(started: list[StartedWorker]) -> Callable[[int], int]:
     """From now on SIGTERM and Ctrl-C become the workers' SIGTERM, which lets them finish their chunks.
 
-    Returns what waits for the workers and makes an exit code of theirs and the one it is given.
+    SIGUSR1, the warning of a scheduler, is theirs, too. Returns what waits for the workers and makes an exit code of
+    theirs and the one it is given.
     """
-    is_ending = False
+    passed: list[signal.Signals] = []
 
-    def terminate() -> None:
+    def send(number: signal.Signals) -> None:
         for entry in started:
             with suppress(ProcessLookupError):
-                entry.process.send_signal(signal.SIGTERM)
+                entry.process.send_signal(number)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        nonlocal is_ending
-        is_ending = True
-        terminate()
+        passed.append(PASSED_ON[signal.Signals(number)])
+        send(passed[-1])
 
     def stay(code: int) -> int:
-        if is_ending:  # perhaps before all of them were there
-            terminate()
+        for number in dict.fromkeys(passed):  # perhaps they came before all of the workers were there
+            send(number)
         codes = [entry.process.wait() for entry in started]
         return code or int(any(codes))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in PASSED_ON:
         signal.signal(number, pass_on)
     return stay

@@ -11,6 +11,7 @@ import click
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     json_option,
+    number_option,
     parse_assignments,
     spec_or_workspace_argument,
     steps_option,
@@ -31,6 +32,8 @@ QUIET_LEVEL = "ERROR"
 @vars_option
 @click.option("--disable-logs", is_flag=True, help="Log errors only.")
 @click.option("--foreground", is_flag=True, help="Stay until the workers have ended, and end with them.")
+@number_option("--nodes", "N", "On so many nodes of the allocation, instead of the spec's number.")
+@click.option("--scheduler", default="", metavar="NAME", help="Instead of the spec's batch.type, e.g. slurm.")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
     help="How long to wait until the workers have reported.",
@@ -51,15 +54,15 @@ def run_workers(
 ) -> None:
     """Start the workers that the spec asks for on this machine, in the background.
 
-    They serve every study of yours with the same queues. Output goes to ./merlin_logs. Exits with 0 once all
-    have reported, with 1 if one has not.
+    Inside an allocation of the spec's scheduler they start on all of its nodes. They serve every study of yours
+    with the same queues. Output goes to ./merlin_logs. Exits with 0 once all have reported, with 1 if one has not.
     """
-    from merlin.cli.starting import WantedWorkers, print_lines, start_workers
+    from merlin.cli.starting import print_lines, start_workers, wanted_workers
     from merlin.views.workers import load_workers
 
     document, by_step = load_workers(spec_or_workspace, parse_assignments(assignments))
     level = QUIET_LEVEL if disable_logs else str(context.obj or "INFO")
-    wanted = WantedWorkers(document=document, by_step=by_step, level=level, **given)
+    wanted = wanted_workers(document, by_step, level=level, **given)
     if echo:
         print_lines(wanted, as_json=as_json)
     else:

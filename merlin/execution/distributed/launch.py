@@ -1,7 +1,7 @@
-"""Select the workers that a spec wants on this machine, and build the command lines that start them. Pure.
+"""Select the workers that a spec wants, and build the command lines that start them. Pure.
 
 An entry of `merlin.resources.workers` becomes one Celery worker here, or one per node through the launcher of
-`batch.type`.
+`batch.type`: one program on each node starts all that belong there (see `node_workers`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from merlin.batch.registry import scheduler_of
 from merlin.config.model import QUEUE_TAG
 from merlin.errors import UsageError
+from merlin.execution.distributed import node_workers
 
 if TYPE_CHECKING:
+    from merlin.batch.contract import Allocation, Scalar
     from merlin.config.model import Config
     from merlin.spec.model import Batch, Document, Worker
 
@@ -35,6 +39,7 @@ class SpecWorker:
     batch: Batch  # of the worker, else of the study
     args: tuple[str, ...] = ()  # for the Celery worker, as the spec has them
     nodes: int | None = None  # of the worker, else of its batch block
+    hosts: tuple[str, ...] = ()  # of the allocation, those that `machines` allows; (): all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +58,24 @@ class WorkerSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A command that starts `num_workers` Celery workers. `note` explains a decision to the user."""
+    """A command that starts workers: one of them here, or all of `workers` on each of some nodes.
+
+    `note` explains a decision to the user.
+    """
 
     argv: tuple[str, ...]
-    num_workers: int = 1
+    workers: tuple[SpecWorker, ...]
+    num_nodes: int = 1
     is_local: bool = True  # the process is the worker itself, not a launcher
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        return "+".join(worker.name for worker in self.workers)
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.workers) * self.num_nodes
 
 
 def queues_by_step(document: Document) -> Queues:
@@ -98,13 +115,15 @@ def select_workers(
     by_step: Queues,
     *,
     host: str,
+    hosts: Sequence[str] = (),
     steps: Collection[str] = (),
+    nodes: int | None = None,
     served: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> WorkerSelection:
-    """The workers to start on `host` so that `steps` (all, if none are given) are served.
+    """The workers to start on `host`, or on the `hosts` of an allocation, so that `steps` (or all) are served.
 
-    `served` maps queues to the live worker of this host that serves them: without `overlap` a queue has one worker
+    With `nodes` they start on so many, whatever the batch block says. `served` maps queues to the live worker of this host that serves them: without `overlap` a queue has one worker
     per host. `environment` has the values of $NAME in the workers' arguments.
 
     Raises UsageError if a step does not exist, or arguments have an open quote.
@@ -117,7 +136,7 @@ def select_workers(
     skipped: list[Skipped] = []
     for name, worker in resources.workers.items():
         queues = _queues(by_step, [s for s in _chosen(by_step, worker.steps) if s in wanted])
-        reason = _why_not(worker, host, queues)
+        reason = _why_not(worker, (host, *hosts), queues)
         if not reason and not resources.overlap:
             owners = dict.fromkeys(taken[q] for q in queues if q in taken)
             queues = tuple(q for q in queues if q not in taken)
@@ -126,24 +145,36 @@ def select_workers(
         if reason:
             skipped.append(Skipped(name=name, reason=reason))
             continue
-        start.append(_spec_worker(name, worker, queues, document.batch, environment or {}))
+        made = _spec_worker(name, worker, queues, document.batch, environment or {}, nodes)
+        start.append(replace(made, hosts=_allowed(worker, hosts) if worker.machines else ()))
         taken.update(dict.fromkeys(queues, name))
     return WorkerSelection(start=tuple(start), skipped=tuple(skipped))
 
 
-def _why_not(worker: Worker, host: str, queues: tuple[str, ...]) -> str:
-    if worker.machines and not any(machine in host for machine in worker.machines):
-        return f"it is for {', '.join(worker.machines)}, and this is {host}"
+def _allowed(worker: Worker, hosts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(host for host in hosts if any(machine in host for machine in worker.machines))
+
+
+def _why_not(worker: Worker, hosts: Sequence[str], queues: tuple[str, ...]) -> str:
+    if worker.machines and not _allowed(worker, hosts):
+        return f"it is for {', '.join(worker.machines)}, and this is {', '.join(dict.fromkeys(hosts))}"
     return "" if queues else f"it serves only {', '.join(worker.steps)}"
 
 
 def _spec_worker(
-    name: str, worker: Worker, queues: tuple[str, ...], batch: Batch, environment: Mapping[str, str]
+    name: str,
+    worker: Worker,
+    queues: tuple[str, ...],
+    batch: Batch,
+    environment: Mapping[str, str],
+    given_nodes: int | None,
 ) -> SpecWorker:
     used = worker.batch or batch
-    nodes = worker.nodes or used.nodes
+    nodes = worker.nodes or given_nodes or used.nodes
     if nodes is not None and not isinstance(nodes, int):
         raise UsageError(f"worker {name!r}: nodes must be a number, not {nodes!r}")
+    if nodes is not None and given_nodes is not None:
+        nodes = min(nodes, given_nodes)
     return SpecWorker(
         name=name, queues=queues, batch=used, nodes=nodes, args=split_args(worker.args, environment)
     )
@@ -171,11 +202,12 @@ def worker_command(
     *,
     extra_args: Sequence[str] = (),
     level: str = "INFO",
-    num_cores: int | None = None,
+    num_cores: int | str | None = None,
+    place: str = "%h",
 ) -> list[str]:
     """The command that starts one Celery worker. The arguments of the spec have priority over ours.
 
-    `num_cores` becomes the concurrency; with None the machine where the worker starts decides. `extra_args` follow the
+    `num_cores` becomes the concurrency; with None Celery decides. The name ends with `place`. `extra_args` follow the
     arguments of the spec, so they have priority. Without a config the queues have no namespace; such a command is only
     for display.
     """
@@ -183,7 +215,7 @@ def worker_command(
     queues = [config.queue_name(q) if config else QUEUE_TAG + q for q in worker.queues]
     line = [sys.executable, "-P", "-m", "celery", "-A", APP, "worker"]
     if not _has(theirs, "-n", "--hostname"):
-        line += ["-n", f"{worker.name}.%h"]
+        line += ["-n", f"{worker.name}.{place}"]
     line += ["-Q", ",".join(queues)]
     if not _has(theirs, "-P", "--pool"):
         line += ["--pool", "threads"]
@@ -202,67 +234,49 @@ def _has(args: Sequence[str], short: str, *long: str) -> bool:
     )
 
 
-def launch_line(
-    worker: SpecWorker,
-    command: Sequence[str],
+def launches(
+    workers: Sequence[SpecWorker],
+    command: Callable[[SpecWorker, bool], Sequence[str]],
     *,
     which: Callable[[str], str | None],
-    num_allocated: int | None = None,
-) -> Launch:
-    """Build the command to start: `command` itself, or once per node through the scheduler's launcher.
+    logs: Path,
+    allocation: Allocation | None = None,
+) -> list[Launch]:
+    """The commands to start: a worker's own, or one that starts all workers with the same launcher on each node.
 
-    `num_allocated` is the number of nodes of the current allocation; it is used if the spec has no number. If the
-    launcher is not installed, the worker starts on this machine.
+    `command` makes the command of one worker, which starts here or (True) on other nodes. Where a launcher is not installed, its workers start on this machine.
     """
-    batch = worker.batch
-    num_nodes = worker.nodes or num_allocated or 1
-    launcher = _launcher(worker, num_nodes)
-    note = ""
-    if launcher and which(launcher[0]) is None:
-        note = f"{launcher[0]} is not installed here: {worker.name} starts on this machine alone"
-        launcher = []
-    num_workers = num_nodes if launcher else 1
-    if launcher and batch.launch_args:
-        launcher += shlex.split(batch.launch_args)
-    argv = [*launcher, *command]
-    if launcher and batch.launch_pre:  # text of the user, for the user's shell
-        argv = [*shlex.split(batch.shell), "-c", f"{batch.launch_pre} {shlex.join(argv)}"]
-    return Launch(argv=tuple(argv), num_workers=num_workers, is_local=not launcher, note=note)
+    here: list[Launch] = []
+    shared: dict[tuple[str, ...], list[SpecWorker]] = {}
+    for worker in workers:
+        words = _launcher(worker)
+        if words and which(words[0]) is not None:
+            key = (worker.batch.shell, worker.batch.launch_pre or "", str(_num_nodes(worker, allocation)), *words)
+            shared.setdefault(key, []).append(worker)
+            continue
+        note = f"{words[0]} is not installed here: {worker.name} starts on this machine alone" if words else ""
+        here.append(Launch(argv=tuple(command(worker, False)), workers=(worker,), note=note))
+    for (shell, before, _, *launcher), group in shared.items():
+        argv = [*launcher, *node_workers.command({w.name: command(w, True) for w in group}, logs)]
+        if before:  # text of the user, for the user's shell
+            argv = [*shlex.split(shell), "-c", f"{before} {shlex.join(argv)}"]
+        num_nodes = _num_nodes(group[0], allocation)
+        here.append(Launch(argv=tuple(argv), workers=tuple(group), num_nodes=num_nodes, is_local=False))
+    return here
 
 
-def _launcher(worker: SpecWorker, num_nodes: int) -> list[str]:
+def _num_nodes(worker: SpecWorker, allocation: Allocation | None) -> int:
+    return worker.nodes or len(worker.hosts) or (allocation.num_nodes if allocation else 1)
+
+
+def _launcher(worker: SpecWorker) -> list[str]:
     """The launcher's words before the command; empty for a worker on this machine."""
-    batch, n = worker.batch, str(num_nodes)
-    if batch.type == "local":
-        return []
-    if batch.worker_launch:
-        return shlex.split(batch.worker_launch)
-    match batch.type:
-        case "slurm":
-            flags = (("-A", batch.bank), ("-p", batch.queue), ("-t", batch.walltime))
-            given = [word for flag, value in flags if value for word in (flag, str(value))]
-            return ["srun", "-N", n, "-n", n, *given]
-        case "flux" if batch.flux_exec_workers is not False:
-            # not `flux run`, which would occupy the cores that the workers' tasks need
-            if batch.flux_exec:
-                return shlex.split(batch.flux_exec)
-            flux = f"{batch.flux_path.rstrip('/')}/flux" if batch.flux_path else "flux"
-            ranks = ["-r", f"0-{worker.nodes - 1}"] if worker.nodes else []  # else everywhere
-            return [flux, "exec", *ranks]
-        case "lsf" if worker.nodes:  # a worker under jsrun cannot use jsrun itself, so only if asked for
-            return ["jsrun", "-a", "1", "-c", "ALL_CPUS", "-g", "ALL_GPUS", "--bind=none", "-n", n]
-        case "pbs":
-            return ["mpiexec", "-n", n]
-    return []
+    num_nodes = worker.nodes or len(worker.hosts) or None
+    scheduler = scheduler_of(worker.batch.type)
+    words = scheduler.workers_command(num_nodes, settings_of(worker.batch), worker.hosts)
+    return [*words, *shlex.split(worker.batch.launch_args or "")] if words else []
 
 
-def num_allocated_nodes(environment: Mapping[str, str]) -> int | None:
-    """The number of nodes of the current allocation; None outside of one."""
-    for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PBS_NUM_NODES"):
-        if environment.get(name, "").isdecimal():
-            return int(environment[name])
-    if hosts := set(environment.get("LSB_HOSTS", "").split()):
-        return max(1, len(hosts) - 1)  # one of them launches
-    if hosts_and_slots := environment.get("LSB_MCPU_HOSTS", "").split():
-        return max(1, len(hosts_and_slots) // 2 - 1)
-    return None
+def settings_of(batch: Batch) -> dict[str, Scalar]:
+    """The batch block by key, without what is not set."""
+    return {key: value for key, value in batch.model_dump().items() if isinstance(value, str | int | float)}

@@ -14,23 +14,24 @@ from merlin.errors import ExecutionError
 from merlin.execution.shell import read_tail
 
 if TYPE_CHECKING:
-    from merlin.execution.distributed.launch import Launch, SpecWorker
+    from merlin.execution.distributed.launch import Launch
     from merlin.execution.distributed.registry import WorkerInfo
 
 LOGS_DIR = "merlin_logs"  # in the current directory
 POLL_S = 0.1
+MAX_NAME = 100  # characters of a log's name
 
 
 @dataclass(slots=True, kw_only=True)
 class StartedWorker:
-    """A launched entry of the spec: its process (or its launcher's) and its workers that have registered so far."""
+    """A worker that was started, or some by a launcher: the process, and the workers that have registered so far."""
 
-    worker: SpecWorker
     launch: Launch
     process: subprocess.Popen[Any]
     log: Path
     log_start: int
     before: frozenset[tuple[str, int]] = frozenset()  # name and process id of other workers
+    job: str = ""  # that they are started in
     alive: list[WorkerInfo] = field(default_factory=list)
     died: str = ""  # how, with the end of the log; "" while it lives
 
@@ -40,18 +41,19 @@ class StartedWorker:
 
 
 def start(
-    worker: SpecWorker,
     launch: Launch,
     *,
     logs: Path,
     environment: Mapping[str, str],
     known: Sequence[WorkerInfo] = (),
+    job: str = "",
 ) -> StartedWorker:
-    """Start a worker in a session of its own, so that it outlives the terminal; its output goes to a log.
+    """Start workers in a session of their own, so that they outlive the terminal; their output goes to a log.
 
-    `known` are the workers that already run. Raises ExecutionError if the machine cannot start it.
+    `known` are the workers that already run, `job` is the allocation that we are in. Raises ExecutionError if the
+    machine cannot start them.
     """
-    path = logs / f"{worker.name}.log"
+    path = logs / f"{launch.name[:MAX_NAME]}.log"
     try:
         logs.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:
@@ -65,10 +67,10 @@ def start(
                 start_new_session=True,
             )
     except OSError as error:
-        raise ExecutionError(f"cannot start the worker {worker.name} ({launch.argv[0]}): {error}") from error
+        raise ExecutionError(f"cannot start the worker {launch.name} ({launch.argv[0]}): {error}") from error
     before = frozenset((w.name, w.pid) for w in known)
     return StartedWorker(
-        worker=worker, launch=launch, process=process, log=path, log_start=log_start, before=before
+        launch=launch, process=process, log=path, log_start=log_start, before=before, job=job
     )
 
 
@@ -98,11 +100,13 @@ def reports_of(entry: StartedWorker, reported: Sequence[WorkerInfo]) -> list[Wor
     if entry.launch.is_local:
         host = socket.gethostname()
         return [w for w in reported if w.pid == entry.process.pid and w.host == host]
+    starts = tuple(f"{worker.name}." for worker in entry.launch.workers)
     return [
         w
         for w in reported
-        if w.name.removeprefix("celery@").startswith(f"{entry.worker.name}.")
+        if w.name.removeprefix("celery@").startswith(starts)
         and (w.name, w.pid) not in entry.before
+        and (not entry.job or w.job == entry.job)
     ]
 
 

@@ -1,0 +1,220 @@
+"""Decides which worker jobs to submit and to end. Pure: a situation in, moves out, each with its reason.
+
+Work is counted in slot-seconds: what the tasks that are left will keep one slot of a worker busy for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from merlin.base.text import count, duration
+
+MAX_FRUITLESS = 3  # jobs in a row that ended before a worker of theirs reported
+MIN_WALLTIME_S = 600.0  # of a job at the tail of the work
+SPARE = 1.5  # of the walltime over the time that the work should take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """What the user allows; nodes and jobs in total, those that wait in the scheduler's queue included."""
+
+    max_nodes: int
+    min_nodes: int = 0
+    max_jobs: int | None = None
+    nodes_per_job: int = 1
+    walltime_s: float | None = None  # None: the scheduler's own limit
+    backlog_s: float = 120.0  # no new job for work that the present ones finish in this time
+    idle_s: float = 60.0  # a job whose workers had nothing to do for so long is ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is left to do for the queues that the jobs serve."""
+
+    is_open: bool  # a study needs them, or will
+    num_startable: int = 0  # tasks that could run now, or do
+    left_s: float | None = None  # slot-seconds; None: no task has ended yet, so nobody knows
+    longest_s: float = 0.0  # the longest task to expect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJob:
+    """A job of ours that waits or runs."""
+
+    id: str
+    num_nodes: int
+    is_running: bool
+    ends: float | None = None  # of its walltime, epoch seconds
+    lasts_s: float | None = None  # its walltime
+    idle_s: float = 0.0  # for how long none of its workers has had anything to do
+    is_told: bool = False  # to end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything that a decision depends on."""
+
+    now: float
+    work: Work
+    jobs: Sequence[WorkerJob] | None  # None: the scheduler does not answer
+    trouble: str = ""  # why it does not
+    slots_per_node: float | None = None  # of the workers that have reported
+    rate_per_node: float | None = None  # slot-seconds that a node gets done in a second
+    start_s: float = 60.0  # from a submission to the first task, as seen so far
+    num_fruitless: int = 0  # jobs in a row that ended before a worker of theirs reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    reason: str
+    num_nodes: int
+    walltime_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """End a job: a waiting one is cancelled, the workers of a running one are told to finish."""
+
+    reason: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """There is nothing more to do for the one who asks."""
+
+    reason: str
+    is_failure: bool = False
+
+
+Move = Submit | End | Wait | Finish
+
+
+def decide(now: Situation, caps: Caps) -> list[Move]:
+    """The moves to make now, at least one. Nothing is submitted beyond the caps, or without work that could start."""
+    if now.jobs is None:
+        return [Wait(reason=f"the scheduler does not answer, so nothing is decided: {now.trouble}")]
+    if not now.work.is_open:
+        return _close(now.jobs)
+    if now.num_fruitless >= MAX_FRUITLESS:
+        return _give_up(now)
+    known = now.work.left_s is not None and now.rate_per_node and now.slots_per_node
+    return list((_scale if known else _probe)(now, now.jobs, caps))
+
+
+def _close(jobs: Sequence[WorkerJob]) -> list[Move]:
+    if not jobs:
+        return [Finish(reason="the work is done, and no job is left")]
+    moves: list[Move] = [End(reason="the work is done", job=job.id) for job in jobs if not job.is_told]
+    return moves or [Wait(reason=f"the work is done; {count(len(jobs), 'job')} still to end")]
+
+
+def _give_up(now: Situation) -> list[Move]:
+    said = f"{count(now.num_fruitless, 'job')} in a row ended before a worker of theirs reported"
+    if now.jobs:
+        return [Wait(reason=f"{said}; no more are submitted")]
+    return [Finish(reason=f"{said}; merlin workers logs --job ID shows why", is_failure=True)]
+
+
+def _probe(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Move]:
+    """One allocation until the first tasks have told how long they take."""
+    have = sum(job.num_nodes for job in jobs)
+    if not now.work.num_startable and have >= caps.min_nodes:
+        yield Wait(reason="no task could start now")
+        return
+    wanted = max(1, caps.min_nodes)
+    made = list(_submissions(wanted - have, jobs, caps, caps.walltime_s, "nothing is known yet: a probe"))
+    yield from made or [Wait(reason="the first tasks have not ended yet")]
+
+
+def _scale(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Move]:
+    assert now.work.left_s is not None and now.rate_per_node and now.slots_per_node
+    staying = [job for job in jobs if not job.is_told and not _ends_soon(job, now)]
+    left_s = max(0.0, now.work.left_s - sum(_still_done(job, now) for job in jobs if job not in staying))
+    have = sum(job.num_nodes for job in staying)
+    wanted = _wanted_nodes(now, left_s, caps)
+    alone_s = left_s / (now.rate_per_node * have) if have else math.inf
+    if wanted > have:
+        took = f"{duration(left_s)} of work is left for one slot, {_in(alone_s, have)}"
+        walltime_s = _walltime(now, left_s, wanted, caps)
+        made = list(_submissions(wanted - have, jobs, caps, walltime_s, took))
+        yield from made or [Wait(reason=f"{took}; no more than {_allowed(caps)} at a time")]
+        return
+    surplus = list(_surplus(jobs, wanted, caps))
+    yield from surplus or [Wait(reason=f"{count(have, 'node')} enough: {_in(alone_s, have)}")]
+
+
+def _in(alone_s: float, have: int) -> str:
+    return f"{count(have, 'node')} would take {duration(alone_s)}" if have else "and no node is at it"
+
+
+def _allowed(caps: Caps) -> str:
+    jobs = f" in {count(caps.max_jobs, 'job')}" if caps.max_jobs is not None else ""
+    return count(caps.max_nodes, "node") + jobs
+
+
+def _wanted_nodes(now: Situation, left_s: float, caps: Caps) -> int:
+    """So many that the work is done within the backlog, and none that would find no task to run."""
+    assert now.rate_per_node and now.slots_per_node
+    if not now.work.num_startable:
+        return caps.min_nodes
+    for_time = math.ceil(left_s / (now.rate_per_node * caps.backlog_s))
+    for_tasks = math.ceil(now.work.num_startable / now.slots_per_node)
+    return max(caps.min_nodes, min(max(1, for_time), for_tasks, caps.max_nodes))
+
+
+def _ends_soon(job: WorkerJob, now: Situation) -> bool:
+    """Return whether a job that is submitted now would begin when this one ends."""
+    if not job.is_running or job.ends is None:
+        return False
+    lead_s = min(now.start_s, 0.25 * (job.lasts_s or math.inf))
+    return job.ends - now.now <= lead_s
+
+
+def _still_done(job: WorkerJob, now: Situation) -> float:
+    """The work that a job which ends soon will get done."""
+    assert now.rate_per_node
+    if job.is_told or job.ends is None:
+        return 0.0
+    return max(0.0, job.ends - now.now) * job.num_nodes * now.rate_per_node
+
+
+def _walltime(now: Situation, left_s: float, num_nodes: int, caps: Caps) -> float | None:
+    """Short at the tail of the work: a short job starts sooner, and costs less where it is charged as asked for."""
+    assert now.rate_per_node
+    if caps.walltime_s is None:
+        return None
+    needed_s = SPARE * (left_s / (now.rate_per_node * num_nodes) + 2 * now.work.longest_s) + now.start_s
+    return min(caps.walltime_s, max(MIN_WALLTIME_S, 60 * math.ceil(needed_s / 60)))
+
+
+def _submissions(
+    num_nodes: int, jobs: Sequence[WorkerJob], caps: Caps, walltime_s: float | None, reason: str
+) -> Iterator[Submit]:
+    """Jobs with so many nodes together, as far as the caps allow."""
+    room = min(num_nodes, caps.max_nodes - sum(job.num_nodes for job in jobs))
+    num_jobs = len(jobs)
+    while room > 0 and (caps.max_jobs is None or num_jobs < caps.max_jobs):
+        nodes = min(room, caps.nodes_per_job)
+        yield Submit(reason=reason, num_nodes=nodes, walltime_s=walltime_s)
+        room, num_jobs = room - nodes, num_jobs + 1
+
+
+def _surplus(jobs: Sequence[WorkerJob], wanted: int, caps: Caps) -> Iterator[End]:
+    """Waiting jobs that would come too late, and running ones that have nothing to do."""
+    have = sum(job.num_nodes for job in jobs if not job.is_told)
+    for job in sorted(jobs, key=lambda job: job.is_running):
+        is_idle = job.is_running and job.idle_s >= caps.idle_s
+        is_needed = have - job.num_nodes < max(wanted, caps.min_nodes)
+        if job.is_told or is_needed or (job.is_running and not is_idle):
+            continue
+        have -= job.num_nodes
+        why = f"its workers have had nothing to do for {duration(job.idle_s)}" if is_idle else "not needed any more"
+        yield End(reason=why, job=job.id)

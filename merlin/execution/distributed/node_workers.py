@@ -1,0 +1,84 @@
+"""Starts the workers of one node, and ends with them: the program that a scheduler's launcher starts once on each node.
+
+    python -P -m merlin.execution.distributed.node_workers '{"logs": "…", "workers": {"simw": ["python", …]}}'
+
+It imports little: an allocation is paid for from its first second, and the workers have to load enough themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from merlin.batch.registry import find_allocation
+
+NODE, CORES = "%node", "%cores"  # words of a worker's command that are known on its node alone
+PASSED_ON = {  # signal -> what the workers get
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGINT: signal.SIGTERM,
+    signal.SIGUSR1: signal.SIGUSR1,
+}
+
+
+def command(workers: Mapping[str, Sequence[str]], logs: Path) -> list[str]:
+    """The command that starts `workers` (name -> command) on the node where it is called."""
+    what = json.dumps({"logs": str(logs), "workers": workers}, separators=(",", ":"))
+    return [sys.executable, "-P", "-m", "merlin.execution.distributed.node_workers", what]
+
+
+def place(environment: Mapping[str, str]) -> str:
+    """What the names of the workers of this node end with: "1234.node7" in job 1234, else "node7".
+
+    Two allocations may share a node, and several nodes of a scheduler may be one host.
+    """
+    found = find_allocation(environment)
+    if found is None:
+        return socket.gethostname()
+    job = re.sub(r"\W", "", found.job.split(".")[0])
+    return f"{job}.{found.host or socket.gethostname()}"
+
+
+def filled_in(words: Sequence[str], where: str, num_cores: int) -> list[str]:
+    """The command of a worker with what is known here."""
+    return [word.replace(NODE, where) if NODE in word else word.replace(CORES, str(num_cores)) for word in words]
+
+
+def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
+    """Start the workers, pass signals on to them, and wait for their end; returns 1 if one of them failed, else 0."""
+    where, num_cores = place(os.environ), len(os.sched_getaffinity(0))
+    processes: list[subprocess.Popen[Any]] = []
+    pending: list[signal.Signals] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        pending.append(PASSED_ON[signal.Signals(number)])
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(pending[-1])
+
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
+    logs.mkdir(parents=True, exist_ok=True)
+    for name, words in workers.items():
+        with (logs / f"{name}.{where}.log").open("ab") as log:
+            process = subprocess.Popen(
+                filled_in(words, where, num_cores), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        processes.append(process)
+        for number in pending:  # they came before it was in the list
+            process.send_signal(number)
+    return int(any([process.wait() for process in processes]))
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    sys.exit(run(given["workers"], Path(given["logs"])))
