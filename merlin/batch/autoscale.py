@@ -130,7 +130,9 @@ def _probe(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Mo
         yield Wait(reason="no task could start now")
         return
     wanted = max(1, caps.min_nodes)
-    made = list(_submissions(wanted - have, jobs, caps, caps.walltime_s, "nothing is known yet: a probe"))
+    made: list[Move] = list(
+        _submissions(wanted - have, jobs, caps, caps.walltime_s, "nothing is known yet: a probe")
+    )
     yield from made or [Wait(reason="the first tasks have not ended yet")]
 
 
@@ -144,10 +146,10 @@ def _scale(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Mo
     if wanted > have:
         took = f"{duration(left_s)} of work is left for one slot, {_in(alone_s, have)}"
         walltime_s = _walltime(now, left_s, wanted, caps)
-        made = list(_submissions(wanted - have, jobs, caps, walltime_s, took))
+        made: list[Move] = list(_submissions(wanted - have, jobs, caps, walltime_s, took))
         yield from made or [Wait(reason=f"{took}; no more than {_allowed(caps)} at a time")]
         return
-    surplus = list(_surplus(jobs, wanted, caps))
+    surplus: list[Move] = list(_surplus(jobs, wanted, caps))
     yield from surplus or [Wait(reason=f"{count(have, 'node')} enough: {_in(alone_s, have)}")]
 
 
@@ -216,5 +218,9 @@ def _surplus(jobs: Sequence[WorkerJob], wanted: int, caps: Caps) -> Iterator[End
         if job.is_told or is_needed or (job.is_running and not is_idle):
             continue
         have -= job.num_nodes
-        why = f"its workers have had nothing to do for {duration(job.idle_s)}" if is_idle else "not needed any more"
+        why = (
+            f"its workers have had nothing to do for {duration(job.idle_s)}"
+            if is_idle
+            else "not needed any more"
+        )
         yield End(reason=why, job=job.id)

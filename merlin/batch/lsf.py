@@ -56,6 +56,7 @@ class Lsf(BatchScheduler):
     title: ClassVar[str] = "LSF"
     programs: ClassVar[tuple[str, ...]] = ("bsub", "bjobs", "bkill", "jsrun")
     prefix: ClassVar[str] = "#BSUB"
+    launcher_nests: ClassVar[bool] = False
     script_suffix: ClassVar[str] = ".lsf.sh"
     hidden_variables: ClassVar[tuple[str, ...]] = ("LSB_BJOBS_*", "LSB_SUBK_*", "BSUB_QUIET*")
     knows_none: ClassVar[str] = r"Job <\S+> is not found|Job has already finished|No matching job found"

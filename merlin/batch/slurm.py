@@ -75,8 +75,8 @@ class Slurm(BatchScheduler):
         given = (("-A", batch.get("bank")), ("-p", batch.get("queue")), ("-t", walltime))
         where = ["-w", ",".join(hosts)] if hosts else []
         flags = [word for flag, value in given if value for word in (flag, str(value))]
-        # --overlap: the steps that the worker's tasks start find their cores free
-        return ["srun", "-N", n, "-n", n, "--overlap", *flags, *where]
+        # --overlap: the steps that the worker's tasks start find their cores free; and it is not tied to one of them
+        return ["srun", "-N", n, "-n", n, "--overlap", "--cpu-bind=none", *flags, *where]
 
     def directives(self, request: JobRequest) -> list[str]:
         return [f"{self.prefix} {line}" for line in _directives(request)]

@@ -44,7 +44,9 @@ class WantedWorkers:
     allocation: Allocation | None
     logs: Path
 
-    def launches(self, config: Config | None, alive: list[WorkerInfo]) -> tuple[WorkerSelection, list[Launch]]:
+    def launches(
+        self, config: Config | None, alive: list[WorkerInfo]
+    ) -> tuple[WorkerSelection, list[Launch]]:
         """The commands to execute beside the workers of this host that are `alive`."""
         host = socket.gethostname()
         environment = {**os.environ, **{k: str(v) for k, v in self.document.env.variables.items()}}
@@ -67,7 +69,9 @@ class WantedWorkers:
             self._command, config=config, extra_args=launch.split_args(self.worker_args, environment)
         )
         logs, allocation = self.logs, self.allocation
-        return selection, launch.launches(named, command, which=shutil.which, logs=logs, allocation=allocation)
+        return selection, launch.launches(
+            named, command, which=shutil.which, logs=logs, allocation=allocation
+        )
 
     def _command(
         self, worker: SpecWorker, is_elsewhere: bool, *, config: Config | None, extra_args: tuple[str, ...]
@@ -79,9 +83,7 @@ class WantedWorkers:
         return make(num_cores=len(os.sched_getaffinity(0)))
 
 
-def wanted_workers(
-    document: Document, by_step: Queues, scheduler: str = "", **given: Any
-) -> WantedWorkers:
+def wanted_workers(document: Document, by_step: Queues, scheduler: str = "", **given: Any) -> WantedWorkers:
     """The workers that are wanted here; `scheduler` replaces the `batch.type` of the spec."""
     if scheduler:
         batch = document.batch.model_copy(update={"type": scheduler})

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 APP = "merlin"  # merlin/celery.py
 ALL_STEPS = "all"
+OF_ALLOCATIONS = ("bank", "queue", "walltime", "reservation", "qos")
 
 Queues = Mapping[str, tuple[str, ...]]  # step -> its queues, in the order of the study
 
@@ -123,8 +124,9 @@ def select_workers(
 ) -> WorkerSelection:
     """The workers to start on `host`, or on the `hosts` of an allocation, so that `steps` (or all) are served.
 
-    With `nodes` they start on so many, whatever the batch block says. `served` maps queues to the live worker of this host that serves them: without `overlap` a queue has one worker
-    per host. `environment` has the values of $NAME in the workers' arguments.
+    With `nodes` they start on so many, whatever the batch block says. `served` maps queues to the live worker of this
+    host that serves them: without `overlap` a queue has one worker per host. `environment` has the values of $NAME in
+    the workers' arguments.
 
     Raises UsageError if a step does not exist, or arguments have an open quote.
     """
@@ -244,17 +246,25 @@ def launches(
 ) -> list[Launch]:
     """The commands to start: a worker's own, or one that starts all workers with the same launcher on each node.
 
-    `command` makes the command of one worker, which starts here or (True) on other nodes. Where a launcher is not installed, its workers start on this machine.
+    `command` makes the command of one worker, which starts here or (True) on other nodes. Where a launcher is not
+    installed, its workers start on this machine.
     """
     here: list[Launch] = []
     shared: dict[tuple[str, ...], list[SpecWorker]] = {}
     for worker in workers:
-        words = _launcher(worker)
+        words = _launcher(worker, allocation)
         if words and which(words[0]) is not None:
-            key = (worker.batch.shell, worker.batch.launch_pre or "", str(_num_nodes(worker, allocation)), *words)
+            key = (
+                worker.batch.shell,
+                worker.batch.launch_pre or "",
+                str(_num_nodes(worker, allocation)),
+                *words,
+            )
             shared.setdefault(key, []).append(worker)
             continue
-        note = f"{words[0]} is not installed here: {worker.name} starts on this machine alone" if words else ""
+        note = (
+            f"{words[0]} is not installed here: {worker.name} starts on this machine alone" if words else ""
+        )
         here.append(Launch(argv=tuple(command(worker, False)), workers=(worker,), note=note))
     for (shell, before, _, *launcher), group in shared.items():
         argv = [*launcher, *node_workers.command({w.name: command(w, True) for w in group}, logs)]
@@ -269,14 +279,19 @@ def _num_nodes(worker: SpecWorker, allocation: Allocation | None) -> int:
     return worker.nodes or len(worker.hosts) or (allocation.num_nodes if allocation else 1)
 
 
-def _launcher(worker: SpecWorker) -> list[str]:
+def _launcher(worker: SpecWorker, allocation: Allocation | None) -> list[str]:
     """The launcher's words before the command; empty for a worker on this machine."""
+    scheduler, batch = scheduler_of(worker.batch.type), worker.batch
+    settings: dict[str, Scalar] = {
+        key: value for key, value in batch.model_dump().items() if isinstance(value, str | int | float)
+    }
     num_nodes = worker.nodes or len(worker.hosts) or None
-    scheduler = scheduler_of(worker.batch.type)
-    words = scheduler.workers_command(num_nodes, settings_of(worker.batch), worker.hosts)
-    return [*words, *shlex.split(worker.batch.launch_args or "")] if words else []
-
-
-def settings_of(batch: Batch) -> dict[str, Scalar]:
-    """The batch block by key, without what is not set."""
-    return {key: value for key, value in batch.model_dump().items() if isinstance(value, str | int | float)}
+    if allocation is not None and allocation.scheduler == scheduler.name:
+        for key in OF_ALLOCATIONS:
+            settings.pop(key, None)  # it has them already
+        if (
+            scheduler.launcher_nests
+        ):  # else the workers' own programs need it more, unless the user says how many
+            num_nodes = num_nodes or allocation.num_nodes
+    words = scheduler.workers_command(num_nodes, settings, worker.hosts)
+    return [*words, *shlex.split(batch.launch_args or "")] if words else []

@@ -50,7 +50,9 @@ def place(environment: Mapping[str, str]) -> str:
 
 def filled_in(words: Sequence[str], where: str, num_cores: int) -> list[str]:
     """The command of a worker with what is known here."""
-    return [word.replace(NODE, where) if NODE in word else word.replace(CORES, str(num_cores)) for word in words]
+    return [
+        word.replace(NODE, where) if NODE in word else word.replace(CORES, str(num_cores)) for word in words
+    ]
 
 
 def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
@@ -76,7 +78,8 @@ def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
         processes.append(process)
         for number in pending:  # they came before it was in the list
             process.send_signal(number)
-    return int(any([process.wait() for process in processes]))
+    codes = [process.wait() for process in processes]
+    return int(any(codes))
 
 
 if __name__ == "__main__":

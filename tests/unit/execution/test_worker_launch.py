@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from merlin.batch.contract import Allocation
 from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import UsageError
@@ -14,8 +17,7 @@ from merlin.execution.distributed.launch import (
     Launch,
     SpecWorker,
     WorkerSelection,
-    launch_line,
-    num_allocated_nodes,
+    launches,
     plain_queue,
     queues_by_step,
     queues_of,
@@ -205,63 +207,92 @@ def test_all_names_of_a_queue_mean_the_same(config, name):
 # ------------------------------------------------------------------ schedulers
 
 
-def launch(worker: SpecWorker, *, installed: bool = True, num_allocated: int | None = None) -> Launch:
+def launch(
+    *workers: SpecWorker, installed: bool = True, allocation: Allocation | None = None
+) -> list[Launch]:
     which = (lambda name: f"/usr/bin/{name}") if installed else (lambda name: None)
-    return launch_line(worker, ["celery", "worker"], which=which, num_allocated=num_allocated)
+
+    def command(worker: SpecWorker, is_elsewhere: bool) -> list[str]:
+        return ["celery", worker.name, "there" if is_elsewhere else "here"]
+
+    return launches(list(workers), command, which=which, logs=Path("/logs"), allocation=allocation)
+
+
+def launcher(found: Launch) -> str:
+    """The words before the program of a node."""
+    argv = list(found.argv)
+    return words(argv[: argv.index(sys.executable)])
+
+
+ALLOCATION = Allocation(scheduler="slurm", job="7", num_nodes=2, hosts=("n1", "n2"))
 
 
 @pytest.mark.parametrize(
-    ("batch", "expected", "num_workers"),
+    ("batch", "allocation", "expected", "num_nodes"),
     [
-        ({"type": "local", "nodes": 3}, "celery worker", 1),
         (
-            {"type": "slurm", "nodes": 3, "bank": "b", "queue": "q", "walltime": "1:00:00"},
-            "srun -N 3 -n 3 -A b -p q -t 1:00:00 celery worker",
+            {"nodes": 3, "bank": "b", "queue": "q", "walltime": "1:00:00"},
+            None,
+            "srun -N 3 -n 3 --overlap --cpu-bind=none -A b -p q -t 01:00:00",
             3,
         ),
-        ({"type": "slurm", "launch_args": "--mpi none"}, "srun -N 2 -n 2 --mpi none celery worker", 2),
-        ({"type": "slurm", "nodes": 1, "worker_launch": "mine -x 'a b'"}, "mine -x a b celery worker", 1),
-        ({"type": "flux"}, "flux exec celery worker", 2),
-        ({"type": "flux", "nodes": 4}, "flux exec -r 0-3 celery worker", 4),
         (
-            {"type": "flux", "flux_path": "/opt/bin/", "nodes": 1},
-            "/opt/bin/flux exec -r 0-0 celery worker",
-            1,
+            {"bank": "b", "queue": "q", "walltime": "1:00:00"},
+            ALLOCATION,
+            "srun -N 2 -n 2 --overlap --cpu-bind=none",
+            2,
         ),
-        ({"type": "flux", "flux_exec": "flux exec -v"}, "flux exec -v celery worker", 2),
-        ({"type": "flux", "flux_exec_workers": False}, "celery worker", 1),
-        ({"type": "lsf"}, "celery worker", 1),
-        ({"type": "lsf", "nodes": 2}, "jsrun -a 1 -c ALL_CPUS -g ALL_GPUS --bind=none -n 2 celery worker", 2),
-        ({"type": "pbs", "nodes": 5}, "mpiexec -n 5 celery worker", 5),
+        ({"nodes": 1, "launch_args": "--mpi none"}, ALLOCATION,
+         "srun -N 1 -n 1 --overlap --cpu-bind=none --mpi none", 1),
     ],
-)
-def test_schedulers_start_one_worker_per_node(batch, expected, num_workers):
-    found = launch(spec_worker(**batch), num_allocated=2)
-    assert words(found.argv) == expected
-    assert found.num_workers == num_workers
-    assert found.is_local == (expected == "celery worker")
+)  # fmt: skip
+def test_a_launcher_starts_one_program_on_each_node_of_the_allocation(batch, allocation, expected, num_nodes):
+    (found,) = launch(spec_worker(type="slurm", **batch), allocation=allocation)
+    assert launcher(found) == expected
+    assert (found.num_nodes, found.num_workers, found.is_local) == (num_nodes, num_nodes, False)
+
+
+def test_the_program_of_a_node_starts_all_workers_with_the_same_launcher():
+    a, b = spec_worker(type="slurm"), replace(spec_worker(type="slurm"), name="postw")
+    c = replace(spec_worker(type="slurm", nodes=1), name="one")
+    both, one = launch(a, b, c, allocation=ALLOCATION)
+    assert (both.name, both.num_workers, one.name, one.num_workers) == ("simw+postw", 4, "one", 1)
+    told = json.loads(both.argv[-1])
+    assert told == {
+        "logs": "/logs",
+        "workers": {"simw": ["celery", "simw", "there"], "postw": ["celery", "postw", "there"]},
+    }
+
+
+def test_local_workers_start_here_even_in_an_allocation():
+    (found,) = launch(spec_worker(type="local", nodes=3), allocation=ALLOCATION)
+    assert (found.argv, found.num_workers, found.is_local) == (("celery", "simw", "here"), 1, True)
 
 
 def test_text_before_the_launcher_is_for_the_users_shell():
-    found = launch(spec_worker(type="slurm", nodes=1, launch_pre="module load x;", shell="/bin/bash -l"))
-    assert found.argv == ("/bin/bash", "-l", "-c", "module load x; srun -N 1 -n 1 celery worker")
+    (found,) = launch(spec_worker(type="slurm", nodes=1, launch_pre="module load x;", shell="/bin/bash -l"))
+    assert found.argv[:3] == ("/bin/bash", "-l", "-c")
+    assert found.argv[3].startswith("module load x; srun -N 1 -n 1 ")
 
 
 def test_where_the_launcher_is_missing_the_worker_starts_here_and_says_so():
-    found = launch(spec_worker(type="slurm", nodes=9), installed=False)
-    assert found.argv == ("celery", "worker")
+    (found,) = launch(spec_worker(type="slurm", nodes=9), installed=False)
+    assert found.argv == ("celery", "simw", "here")
     assert found.num_workers == 1
     assert "srun is not installed here" in found.note
 
 
-@pytest.mark.parametrize(
-    ("environment", "num"),
-    [
-        ({}, None),
-        ({"SLURM_JOB_NUM_NODES": "4"}, 4),
-        ({"LSB_HOSTS": "batch node1 node1 node2"}, 2),
-        ({"LSB_MCPU_HOSTS": "batch 1 node1 4 node2 4 node3 4"}, 3),
-    ],
-)
-def test_the_size_of_an_allocation_is_read_from_the_environment(environment, num):
-    assert num_allocated_nodes(environment) == num
+def test_machines_choose_among_the_nodes_of_an_allocation(tmp_path):
+    selection = select(
+        tmp_path, "{a: {machines: [n2, n3]}}", batch="type: slurm", hosts=["n1", "n2"], host="n1"
+    )
+    (worker,) = selection.start
+    assert worker.hosts == ("n2",)
+    (found,) = launch(worker, allocation=ALLOCATION)
+    assert launcher(found) == "srun -N 1 -n 1 --overlap --cpu-bind=none -w n2"
+
+
+def test_a_number_of_nodes_on_the_command_line_replaces_the_batch_blocks_and_limits_a_workers(tmp_path):
+    workers = "{a: {steps: [sim], nodes: 1}, b: {steps: [post], nodes: 9}, c: {steps: [end]}}"
+    selection = select(tmp_path, workers, batch="type: slurm, nodes: 5", nodes=3)
+    assert {worker.name: worker.nodes for worker in selection.start} == {"a": 1, "b": 3, "c": 3}
