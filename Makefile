@@ -19,7 +19,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make soak    more storms of kills than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make docs    the documentation as a site, in site/"
-	@echo "make bench   every number of docs/benchmarks.md"
+	@echo "make bench   every number of docs/benchmarks.md; some of them: make bench ROWS=\"plan status\""
 	@echo "make demo    an ensemble of fusion simulations, its shards, and a surrogate with its report, in ./demo_output"
 
 setup: $(STAMP)
@@ -74,8 +74,10 @@ soak: setup servers
 	MERLIN_SOAK_LONG=1 $(BIN)/python -m pytest --timeout 1800 tests/unit/plan/test_owner.py tests/contract/test_damaged_redis.py tests/compat $(STORMS)
 	MERLIN_SOAK_FAULTS=$(FAULTS) MERLIN_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/system/faults/test_soak.py
 
+ROWS ?=
+bench: export PYTHONPATH := $(CURDIR)/tests/bench:$(CURDIR)/tests/support:$(CURDIR)/specs/icf
 bench: setup servers
-	$(BIN)/python tests/bench/run.py
+	$(BIN)/python tests/bench/run.py $(ROWS)
 
 # more samples, more training: make demo DEMO_VARS="N_SAMPLES=20000 EPOCHS=100"
 DEMO_VARS ?=

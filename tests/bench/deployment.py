@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
 from measure import MERLIN
 from peer import PEER, peer_environment
 from servers import PASSWORD, RedisServer, redis_server

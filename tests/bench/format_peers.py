@@ -143,7 +143,6 @@ def _webdataset(folder: Path, num: int, data: dict[str, Array]) -> Batches:
 
 def _mds(folder: Path, num: int, data: dict[str, Array]) -> Batches:
     """MosaicML's streaming, through its data set and torch's loader in this process."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
     from mds_reader import Finder
 
     sys.meta_path.insert(0, Finder())  # for the clouds' packages, which local files never touch

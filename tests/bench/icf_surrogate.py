@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from measure import MERLIN, fresh, only_workspace, run
 from report import Row

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
 
 PICTURE = HERE.parents[1] / "docs" / "images" / "many-workers.svg"
 TASK_S = 0.2

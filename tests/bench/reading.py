@@ -1,6 +1,6 @@
 """Globally shuffled batches of 128 from warm shards, one process, against a bare memmap and other formats.
 
-python tests/bench/reading.py [--num 20000] [--rounds 5] [plain | zstd | blosc2 | gzip …]
+PYTHONPATH=tests/bench python tests/bench/reading.py [--num 20000] [--rounds 5] [plain | zstd | blosc2 | gzip …]
 
 Each sample has 5 inputs, 15 scalars and a 64 x 64 x 4 float32 image. The functions return rates by name, one for each
 round; the rounds are interleaved, so that ratios of neighbours hold when the machine's speed drifts.
@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from format_peers import PEERS, peers
 from measure import MERLIN, SPECS, fresh, only_workspace, ratio, run
 from report import Row

@@ -1,6 +1,6 @@
 """`make bench`: every row of docs/benchmarks.md, or those named on the command line.
 
-python tests/bench/run.py [--rounds 3] [--quick] [ROW …]
+make bench ROWS="plan status --rounds 3 --quick"
 
 Each row is measured in a process of its own, because a command's peak memory is never told as less than that of the
 process that started it. It is written as soon as it is measured, so that a run cut off keeps what it has.
@@ -14,8 +14,6 @@ import multiprocessing
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import report
 

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from measure import fresh, median, ratio
 from report import Row
 
