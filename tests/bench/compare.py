@@ -1,6 +1,6 @@
 """The rows on workers and Redis with two versions of the project, in turn: A B A B.
 
-PYTHONPATH=tests/bench:tests/support python tests/bench/compare.py --before DIR [--after DIR] [--rounds 3] [--quick] [ROW …]
+PYTHONPATH=tests/bench:tests/support python tests/bench/compare.py --before DIR [--after DIR] [--rounds 3] [ROW …]
 
 DIR holds the package `merlin`. Both are measured by the same code, this folder's, each run in a process of its own.
 Every figure is the less the better; the ratio, before over after, is the median of the ratios of neighbours.
