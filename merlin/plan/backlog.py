@@ -5,9 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from merlin.plan.fit import Need, Room
 from merlin.plan.pieces import pieces_of
 from merlin.plan.task_states import QUEUED, READY, InstanceState
 from merlin.plan.tasks import Chunk
+from merlin.plan.waiting_needs import WaitingNeeds
+
+_Heap = list[tuple[tuple[int, int, int], str]]
 
 
 class Backlog:
@@ -15,7 +19,8 @@ class Backlog:
 
     def __init__(self, states: Mapping[str, InstanceState]) -> None:
         self._states = states
-        self._active: dict[str, list[tuple[tuple[int, int, int], str]]] = {}  # by queue, heaps
+        self._active: dict[str, dict[Need, _Heap]] = {}  # by queue
+        self._waiting = WaitingNeeds()
         self._deferred: list[tuple[float, int, Chunk]] = []  # a heap
         self._num_deferred = 0  # ever; breaks ties
 
@@ -23,7 +28,7 @@ class Backlog:
         """Something of this step instance may be ready now."""
         if not state.is_active and (state.num[READY] or state.requeue):
             state.is_active = True
-            heap = self._active.setdefault(state.instance.queue, [])
+            heap = self._active.setdefault(state.instance.queue, {}).setdefault(state.need, [])
             heapq.heappush(heap, (state.rank, state.instance.id))
 
     def put(self, chunk: Chunk) -> None:
@@ -45,18 +50,34 @@ class Backlog:
         return state
 
     def first(
-        self, now: float, queue: str | None, may_start: Callable[[InstanceState], bool]
+        self,
+        now: float,
+        queue: str | None,
+        may_start: Callable[[InstanceState], bool],
+        room: Room | None = None,
     ) -> InstanceState | None:
         """The step instance whose turn it is (in one queue), which has a chunk to run again or ready tasks.
 
-        Those that may not start keep their places.
+        Those that may not start keep their places. With `room`, it fits there, and is to be started.
         """
         while self._deferred and self._deferred[0][0] <= now:
             self.put(heapq.heappop(self._deferred)[2])
-        heaps = list(self._active.values()) if queue is None else [self._active.get(queue, [])]
+        queues = self._active.values() if queue is None else [self._active.get(queue, {})]
+        heaps = [heap for by_need in queues for heap in by_need.values()]
+        ready = [state for heap in heaps if (state := self._top(heap, may_start)) is not None]
+        if room is not None:
+            allowed = self._waiting.allowed(queue, {state.need for state in ready}, room, now)
+            ready = [state for state in ready if state.need in allowed]
+        first = min(ready, key=_rank, default=None)
+        if room is not None and first is not None:
+            self._waiting.started(queue, first.need)
+        return first
+
+    def _top(self, heap: _Heap, may_start: Callable[[InstanceState], bool]) -> InstanceState | None:
+        """The first step instance of a heap that may start. Those that have nothing left lose their places."""
         passed_over = []
         found: InstanceState | None = None
-        while heap := min((h for h in heaps if h), default=None):
+        while heap:
             state = self._states[heap[0][1]]
             has_work = bool(state.requeue or state.num[READY])
             if has_work and may_start(state):
@@ -65,8 +86,8 @@ class Backlog:
             entry = heapq.heappop(heap)
             state.is_active = has_work
             if has_work:
-                passed_over.append((heap, entry))
-        for heap, entry in passed_over:
+                passed_over.append(entry)
+        for entry in passed_over:
             heapq.heappush(heap, entry)
         return found
 
@@ -89,3 +110,7 @@ class Backlog:
         for id in instances:
             self._states[id].requeue.clear()
         return dropped
+
+
+def _rank(state: InstanceState) -> tuple[int, int, int]:
+    return state.rank

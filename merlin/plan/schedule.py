@@ -18,6 +18,7 @@ from merlin.plan.chunking import LEAST_S
 from merlin.plan.consequences import Consequences, DecidedOutcome
 from merlin.plan.durations import Durations, Spread
 from merlin.plan.failure_limits import cause_of_loss, reason_to_stop
+from merlin.plan.fit import Room
 from merlin.plan.pieces import Range, Run, chunk_of, clip, halves, num_tasks, part_of, pieces_of
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.readiness import absent_rows
@@ -152,13 +153,16 @@ class Scheduler:
 
     # ---------------------------------------------------------------- events
 
-    def take(self, now: float, queue: str | None = None, *, left_s: float = inf) -> Chunk | None:
+    def take(
+        self, now: float, queue: str | None = None, *, left_s: float = inf, room: Room | None = None
+    ) -> Chunk | None:
         """The next chunk to run (from a queue), or None when nothing is ready or the study stops.
 
-        Nothing of a step whose tasks need longer than `left_s`: what cannot end is not started.
+        Nothing of a step whose tasks need longer than `left_s`: what cannot end is not started. With `room`, only one
+        that fits there: the caller gives it what its step needs before it asks again.
         """
         may_start = _always if left_s == inf else lambda state: self._need_s(state) <= left_s
-        state = None if self.stop_reason else self._backlog.first(now, queue, may_start)
+        state = None if self.stop_reason else self._backlog.first(now, queue, may_start, room)
         if state is None:
             return None
         return self._hand_out(state, state.requeue.popleft() if state.requeue else self._cut(state))

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from merlin.errors import ExecutionError
 from merlin.plan.chunking import ChunkSizer
+from merlin.plan.fit import Need, need_of
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Chunk, Outcome
@@ -76,6 +77,7 @@ class InstanceState:
     """One step instance while the study runs."""
 
     instance: StepInstance
+    need: Need  # of each of its tasks
     rank: tuple[int, int, int]  # the smallest runs first
     sizer: ChunkSizer
     tasks: RunMap
@@ -145,6 +147,7 @@ def build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, Instan
         tasks = _tasks_of(instance, outcomes.get(instance.id))
         states[instance.id] = state = InstanceState(
             instance=instance,
+            need=need_of(instance),
             rank=(-int(gathers), -depth[instance.id], index),
             sizer=ChunkSizer(instance),
             tasks=tasks,
