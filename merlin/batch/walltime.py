@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 
-_SPAN = re.compile(r"(\d+(?:\.\d*)?)\s*(s|m|min|h|d)?")
+_SPAN = re.compile(r"(\d+(?:\.\d*)?)\s*(s|m|min|h|d)?", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_CLOCK = re.compile(r"(?:(?P<days>\d+)[-:])?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d*)?)")
-_SHORT_CLOCK = re.compile(r"(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d*)?)")
-_DAYS_HOURS = re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?")
+_CLOCK = re.compile(
+    r"(?:(?P<days>\d+)[-:])?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d*)?)", re.ASCII
+)
+_SHORT_CLOCK = re.compile(r"(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d*)?)", re.ASCII)
+_DAYS_HOURS = re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?", re.ASCII)
 _WITHOUT_LIMIT = {"inf", "infinite", "infinity", "unlimited"}
 _FIELD_S = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 _MOST_S = 10 * 365 * 86400.0  # more than any scheduler grants, and no overflow anywhere

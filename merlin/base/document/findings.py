@@ -84,3 +84,14 @@ def allowed(word: str, known: Iterable[str], what: str = "allowed here") -> str:
     suggestion = did_you_mean(word, names)
     listing = f"{what}: {', '.join(names[:40])}" if names else ""
     return " ".join(part for part in (suggestion, listing) if part)
+
+
+def is_one_edit_away(word: str, known: str) -> bool:
+    """Do they differ in one letter: another one, one more, or one less?"""
+    if abs(len(word) - len(known)) > 1 or word == known:
+        return False
+    same = next(
+        (i for i, (a, b) in enumerate(zip(word, known, strict=False)) if a != b), min(len(word), len(known))
+    )
+    a, b = word[same:], known[same:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Collection
 
 from merlin.base.document.findings import Findings, allowed, did_you_mean
 from merlin.base.document.scalars import shown
 from merlin.base.document.tree import Entry
+from merlin.batch.walltime import walltime_seconds
 from merlin.spec.checks.steps import StepGraph
-
-# minutes or seconds, [[D-]HH:]MM:SS, D-HH:MM, a number with a unit, or none at all: what one scheduler or another takes
-_WALLTIME = re.compile(
-    r"(\d+-)?\d+(\.\d+)?(:\d+(\.\d+)?){0,3}\s*(s|m|min|h|d)?|inf|infinite|unlimited", re.IGNORECASE
-)
 
 
 def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> None:
     """The study's name, the steps that workers name, and keys that look like slips."""
     from merlin.spec.model import Batch, Description  # see load.check_spec
+    from merlin.spec.run_block import Run, StepBatch
 
     name = tree.get("description", "name")
     if "/" in name.text:
@@ -35,8 +32,15 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
         _check_description(described.get("description"), findings)
     for block in (tree.get("batch"), *(s.get("run") for s in study), *(w.get("batch") for w in workers)):
         _check_walltime(block.get("walltime"), findings)
-    _check_free_keys("description", tree, tuple(Description.model_fields), findings)
-    _check_free_keys("batch", tree, tuple(Batch.model_fields), findings)
+    _check_free_keys("description", tree.get("description"), Description.model_fields, findings)
+    _check_free_keys("batch", tree.get("batch"), Batch.model_fields, findings)
+    for worker_name, worker in tree.get("merlin", "resources", "workers").mapping.items():
+        _check_free_keys(
+            f"batch of worker {worker_name!r}", worker.get("batch"), Batch.model_fields, findings
+        )
+    for step in study:
+        whose = f"batch of step {step.get('name').text!r}"
+        _check_free_keys(whose, step.get("run", "batch"), StepBatch.model_fields, findings, Run.model_fields)
 
 
 def _check_description(entry: Entry, findings: Findings) -> None:
@@ -49,16 +53,27 @@ def _check_description(entry: Entry, findings: Findings) -> None:
 
 def _check_walltime(entry: Entry, findings: Findings) -> None:
     text = entry.text.strip()
-    if text and "$" not in text and not _WALLTIME.fullmatch(text):
+    if not text or "$" in text:
+        return
+    try:
+        walltime_seconds(text)
+    except ValueError:
         message = f"walltime {shown(text)} is not a time"
         findings.error(entry.place, message, text=entry.text, hint='write "HH:MM:SS"', code="value")
 
 
-def _check_free_keys(block: str, tree: Entry, known: tuple[str, ...], findings: Findings) -> None:
-    """Keys of one's own are legal here; one that looks like a slip for a key that is not given gets a warning."""
-    given = tree.get(block).mapping
-    absent = [key for key in known if key not in given]
-    for key, item in given.items():
-        if key not in known and (hint := did_you_mean(key, absent)):
-            message = f"key {key!r} in {block} has no meaning here"
+def _check_free_keys(
+    name: str, block: Entry, known: Collection[str], findings: Findings, above: Collection[str] = ()
+) -> None:
+    """Keys of one's own are legal here; one that looks like a slip for a key that is not given gets a warning.
+
+    So does one of the block `above`, where it would have a meaning.
+    """
+    absent = [key for key in known if key not in block.mapping]
+    for key, item in block.mapping.items():
+        if key in known:
+            continue
+        hint = "write it one level higher, under run" if key in above else did_you_mean(key, absent)
+        if hint:
+            message = f"key {key!r} in {name} has no meaning here"
             findings.warning(item.key_place, message, text=key, hint=hint, code="unknown-key")

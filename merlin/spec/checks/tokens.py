@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from merlin.base.document.findings import Findings, Place, SourceText, did_you_mean
+from merlin.base.document.findings import Findings, Place, SourceText, did_you_mean, is_one_edit_away
 from merlin.base.document.tokens import Token, find_tokens, is_shell_substitution
 from merlin.base.document.tree import SCRIPT_KEYS, Entry, Path, token_place
 from merlin.spec.checks.steps import StepGraph
@@ -18,6 +18,13 @@ from merlin.spec.quoting import Quoting, Use, is_shell, uses
 from merlin.spec.variables import OUTPUT_PATH, RESERVED, SAMPLE_TOKENS, mentioned_values, value_variable
 
 _WORD = re.compile(r"\w+")
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
+_OF_AWK = frozenset(
+    {"NF", "NR", "FNR", "ARGC", "ARGIND", "RSTART", "RLENGTH"}
+)  # numbers: $(NF) is the last field
+_AWK = re.compile(r"(?<![\w.-])[gmn]?awk\s[^\n;|&]*'[^']*$")
+MAX_PROGRAM = 4000  # characters of a program of awk that are looked at
+MAX_NAMES = 4  # in a hint
 _VARIABLES = (("env", "variables"), ("env", "labels"))
 
 
@@ -130,13 +137,18 @@ class _Checker:
             self._warn(place, message, f"\\$({name})", f"for the text itself write {_as_text(use)}")
         elif not use.runs:
             if use.quoting != "comment" and not use.escaped:
-                self._left_alone(name, place)
+                self._left_alone(name, place, in_awk=use.quoting == "single" and self._is_in_awk(use, path))
         elif not ((_is_script(path) or is_variable) and self._is_shells(use.token, place)):
             self.undefined(name, place, use if _is_script(path) else None)
 
-    def _left_alone(self, name: str, place: Place, unused: str = "") -> None:
-        """Text, unless it looks like a slip."""
+    def _left_alone(self, name: str, place: Place, unused: str = "", *, in_awk: bool = False) -> None:
+        """Text, unless it looks like a slip. For awk an unknown $(XX) is the whole line, and nobody is told."""
         hint = self._suggest(name, cutoff=0.8)
+        if not hint and _CAPITALS.fullmatch(name) and name not in _OF_AWK and not shutil.which(name):
+            near = [known for known in self._capitals if is_one_edit_away(name, known)]
+            shown = near or (self._capitals if in_awk else [])
+            hint = " or ".join(f"$({known})" for known in shown[:MAX_NAMES])
+            hint = hint and f"did you mean {hint}?"
         if unused and not is_shell_substitution(name):
             message = f"$({name}) is not defined, and nothing uses {unused}"
         elif hint or name.endswith(".workspace"):
@@ -144,6 +156,18 @@ class _Checker:
         else:
             return
         self._warn(place, message, f"$({name})", hint)
+
+    def _is_in_awk(self, use: Use, path: Path) -> bool:
+        """Is the token in the program of an awk command?"""
+        text = self.tree.get(*path).text[: use.token.start]
+        return _AWK.search(text[-MAX_PROGRAM:]) is not None
+
+    @cached_property
+    def _capitals(self) -> list[str]:
+        """What the author of the spec has named in capitals; columns first, for they are what programs get."""
+        names = self.names
+        variables = [name for block in _VARIABLES for name in self.tree.get(*block).mapping]
+        return [name for name in (*names.columns, *names.parameters, *variables) if _CAPITALS.fullmatch(name)]
 
     def _warn(self, place: Place, message: str, text: str, hint: str) -> None:
         self.findings.warning(place, message, text=text, hint=hint, code="token")

@@ -131,6 +131,51 @@ def test_every_scheduler_of_upstream_is_allowed(tmp_path: Path, kind: str) -> No
     assert check(tmp_path, text) == []
 
 
+@pytest.mark.parametrize("time", ["10 minutes", "1:2:3:4:5", "-5", "0", "nan", "0x10", "1e400", "٣"])
+def test_what_is_no_walltime_is_an_error(tmp_path: Path, time: str) -> None:
+    found = check(tmp_path, run(f"cmd: x\nwalltime: {time}", f"batch: {{walltime: {time}}}\n"))
+    assert [(d.severity, d.line, d.code) for d in found] == [("error", 6, "value"), ("error", 7, "value")]
+
+
+@pytest.mark.parametrize(
+    ("body", "rest", "where", "hint"),
+    [
+        ("cmd: x", "batch: {wallltime: 60}\n", "in batch has", "did you mean 'walltime'?"),
+        ("cmd: x\nbatch: {typ: slurm}", "", "in batch of step 'one'", "did you mean 'type'?"),
+        (
+            "cmd: x\nbatch: {walltime: 60}",
+            "",
+            "in batch of step 'one'",
+            "write it one level higher, under run",
+        ),
+        (
+            "cmd: x",
+            "merlin: {resources: {workers: {w: {batch: {bnk: b}}}}}\n",
+            "in batch of worker 'w'",
+            "did you mean 'bank'?",
+        ),
+    ],
+)
+def test_a_slip_in_a_batch_block_is_a_warning(
+    tmp_path: Path, body: str, rest: str, where: str, hint: str
+) -> None:
+    found = only(check(tmp_path, run(body, rest)))
+    assert (found.severity, found.code, found.hint) == ("warning", "unknown-key", hint)
+    assert where in found.message
+    assert found.line >= 5
+
+
+@pytest.mark.parametrize(
+    ("body", "rest"),
+    [
+        ("cmd: x\nbatch: {my_key: 1}", "batch: {my_own: 1}\n"),
+        ("cmd: x", "merlin: {resources: {workers: {w: {batch: {my_own: 1}}}}}\n"),
+    ],
+)
+def test_keys_of_ones_own_in_a_batch_block_are_legal(tmp_path: Path, body: str, rest: str) -> None:
+    assert check(tmp_path, run(body, rest)) == []
+
+
 @pytest.mark.parametrize("time", ["60", "'00:10'", "10:00:00", "1-12:00:00", "1-12", "30m", "inf", "$(T)"])
 def test_a_walltime_may_be_what_any_scheduler_takes(tmp_path: Path, time: str) -> None:
     text = run(f"cmd: x\nwalltime: {time}", f"env: {{variables: {{T: 60}}}}\nbatch: {{walltime: {time}}}\n")
@@ -311,6 +356,41 @@ def test_text_that_looks_like_a_slip_is_a_warning(tmp_path: Path) -> None:
     text = run("cmd: echo '$(N_SAMPLE)'", "env: {variables: {N_SAMPLES: 1}}\n")
     found = only(check(tmp_path, text))
     assert (found.severity, found.hint) == ("warning", "did you mean $(N_SAMPLES)?")
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("""awk 'BEGIN {print $(XX) * 2}'""", "did you mean $(X)?"),
+        ("""awk -F ',' '{\nif ($(P2) > 1) print $(NF)}' f""", "did you mean $(P)?"),
+        ("""gawk 'BEGIN {print $(LENGTH)}'""", "did you mean $(X) or $(P) or $(N_CORES)?"),
+        ("""python3 -c 'print($(XX))'""", "did you mean $(X)?"),
+    ],
+)
+def test_a_short_name_that_a_program_would_swallow_is_a_warning(
+    tmp_path: Path, command: str, hint: str
+) -> None:
+    rest = """
+        env: {variables: {N_CORES: 1, small: 2}}
+        global.parameters: {P: {values: [1], label: P.%%}}
+        merlin: {samples: {file: a.npy, column_labels: [X]}}
+        """
+    found = only(check(tmp_path, run("cmd: |\n" + textwrap.indent(command, "  "), rest)))
+    assert (found.severity, found.code, found.hint) == ("warning", "token", hint)
+    assert found.line >= 6
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sed -i 's/^CXX = $(MPICXX)/CXX = $(SERCXX)/' ./Makefile; awk '{print $(NF), $(NR)}' f",
+        "cat > Makefile <<'EOF'\n  all: $(OBJECTS)\nEOF",
+        "awk '{print $1}' f; echo 'Use $(CFLAGS)'",
+    ],
+)
+def test_what_other_programs_call_so_is_no_slip(tmp_path: Path, command: str) -> None:
+    rest = "env: {variables: {N_CORES: 1}}\nmerlin: {samples: {file: a.npy, column_labels: [X]}}\n"
+    assert check(tmp_path, run("cmd: |\n" + textwrap.indent(command, "  "), rest)) == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from merlin.base.document.findings import is_one_edit_away
 from merlin.base.document.tokens import find_tokens, is_shell_substitution, substitute, uses
 from merlin.spec.variables import resolve_variables
 
@@ -73,3 +74,11 @@ def test_resolution_ends_and_leaves_tokens_only_where_there_is_a_circle(graph: d
     for cycle in resolved.cycles:
         assert cycle[0] == cycle[-1]
         assert all(step in graph[name] for name, step in pairwise(cycle))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "near"),
+    [("XX", "X", True), ("X1", "X0", True), ("AB", "ABC", True), ("X", "X", False), ("AB", "BA", False)],
+)
+def test_words_that_differ_in_one_letter(a: str, b: str, near: bool) -> None:
+    assert is_one_edit_away(a, b) is is_one_edit_away(b, a) is near
