@@ -95,7 +95,7 @@ class Job:
     name: str = ""
     state: JobState = JobState.UNKNOWN
     num_nodes: int | None = None
-    hosts: Sequence[str] = ()
+    hosts: tuple[str, ...] = ()
     submitted: float | None = None
     started: float | None = None
     ends: float | None = None  # when its walltime is over
@@ -110,7 +110,7 @@ class Allocation:
     scheduler: str
     job: str
     num_nodes: int = 1
-    hosts: Sequence[str] = ()  # () if the environment does not say
+    hosts: tuple[str, ...] = ()  # () if the environment does not say
     host: str = ""  # of this process, as the scheduler calls it
     cores: int | None = None  # of this host, for this job
     ends: float | None = None  # epoch seconds; None: ask the scheduler

@@ -61,6 +61,9 @@ class SchedulerClient:
         self._known: dict[str, Job] = {}  # what was answered last, also about jobs that are forgotten since
         self._asked_at: float | None = None
         self._trouble: SchedulerUnreachableError | None = None  # of the last question
+        self._all: tuple[float, list[Job]] | None = (
+            None  # the jobs of this user, and when they were asked for
+        )
         self._in_doubt: set[str] = set()  # names that may have been submitted
 
     def submit(self, name: str, script: str, *, is_again: bool = False) -> str:
@@ -100,13 +103,17 @@ class SchedulerClient:
         self._known.setdefault(job, Job(id=job, name=name, state=JobState.PENDING))
         return job
 
-    def find(self, name: str) -> Job | None:
-        """The job of this user with this name, asked now; of several, one that is not over.
+    def find(self, name: str, *, is_fresh: bool = True) -> Job | None:
+        """The job of this user with this name; of several, one that is not over.
+
+        It is asked now or, without `is_fresh`, perhaps a short while ago.
 
         Raises SchedulerUnreachableError.
         """
         with self._lock:
-            found = [job for job in self._list(()) if job.name == name]
+            if is_fresh or self._all is None or self._clock() - self._all[0] >= self._interval_s:
+                self._all = self._clock(), self._list(())
+            found = [job for job in self._all[1] if job.name == name]
         return min(found, key=lambda job: job.state.is_over) if found else None
 
     def jobs(self, ids: Collection[str]) -> dict[str, Job]:

@@ -70,6 +70,8 @@ class Slurm(BatchScheduler):
     def workers_command(
         self, num_nodes: int | None, batch: Mapping[str, Scalar], hosts: Sequence[str] = ()
     ) -> list[str]:
+        if own := batch.get("worker_launch"):
+            return shlex.split(str(own))
         n = str(num_nodes or 1)
         walltime = walltime_word(batch.get("walltime", ""), as_clock) if batch.get("walltime") else ""
         given = (("-A", batch.get("bank")), ("-p", batch.get("queue")), ("-t", walltime))

@@ -8,22 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from merlin.batch.ranks import find_rank
 from merlin.errors import TrainingError
-
-# launcher: variables of rank, size, local rank, local size, and of what distinguishes one job from another
-_LAUNCHERS: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
-    "flux run": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "", ("FLUX_JOB_ID",)),
-    "jsrun": (
-        "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
-        ("LSB_JOBID", "JSM_NAMESPACE"),
-    ),
-    "mpirun": (
-        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE",),
-    ),
-    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("PMI_KVSNAME", "PMI_ID")),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +34,10 @@ class World:
     @staticmethod
     def of_launcher(env: Mapping[str, str]) -> World | None:
         """The world of srun, flux run, jsrun or mpirun; None if none of them started more than one process."""
-        for rank, size, local_rank, local_size, job in _LAUNCHERS.values():
-            if rank in env and int(env.get(size) or 1) > 1:
-                num = int(env[size])
-                known = env.get(local_size, "")
-                return World(
-                    int(env[rank]),
-                    num,
-                    int(env.get(local_rank) or 0),
-                    int(known) if known else _slurm_local_size(env, num),
-                    "-".join(env.get(name, "") for name in job) or "job",
-                )
-        return None
-
-
-def _slurm_local_size(env: Mapping[str, str], size: int) -> int:
-    """Processes on this machine, from "4(x2),3" by the node's number; all of them if no variable says it."""
-    counts: list[int] = []
-    for part in env.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        num, _, times = part.partition("(x")
-        if num.isdigit():
-            counts += [int(num)] * (int(times.rstrip(")")) if times else 1)
-    node = int(env.get("SLURM_NODEID", "0"))
-    return counts[node] if node < len(counts) else size
+        found = find_rank(env)
+        if found is None:
+            return None
+        return World(found.rank, found.size, found.local_rank, found.local_size, found.job)
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:

@@ -1,0 +1,157 @@
+"""What we have submitted: one file per job in the workspace, written whole, for every process that asks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from merlin.base.files import write_text
+from merlin.base.records import as_kind, parsed, to_plain
+from merlin.batch.contract import BatchScheduler, Job, JobRequest
+from merlin.batch.jobs import SchedulerClient
+from merlin.batch.script import job_script
+from merlin.errors import SchedulerRefusedError, WorkspaceError
+
+JOBS_DIR = "jobs"  # in merlin_info
+SUBMITTED_S = 600.0  # a job that the scheduler does not list by then was not submitted
+_FORMAT, _VERSION = "merlin-job", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job of ours. It is written before the job is submitted, so that no job can be forgotten."""
+
+    name: str
+    scheduler: str
+    created: float  # epoch seconds
+    purpose: str = ""  # "workers", or the step whose tasks it runs
+    reason: str = ""  # why it was submitted
+    num_nodes: int = 1
+    walltime_s: float | None = None
+    script: str = ""
+    output: str = ""
+    id: str = ""  # "": it is not known yet whether it was submitted
+    refused: str = ""  # why the scheduler did not take it; it is no job then
+    cancelled: str = ""  # why we have ended it
+    seen: Job | None = None  # what the scheduler said about it last
+    seen_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True while it may wait or run, as far as the record knows."""
+        return not self.refused and (self.seen is None or not self.seen.state.is_over)
+
+
+class JobRecords:
+    """The records of one workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder  # merlin_info/jobs
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def write(self, record: JobRecord) -> None:
+        """Write a record, or replace it. Raises WorkspaceError."""
+        text = json.dumps({"format": _FORMAT, "version": _VERSION, **to_plain(record)}, indent=1)
+        try:
+            write_text(self.path(record.name), text + "\n")
+        except OSError as error:
+            raise WorkspaceError(f"cannot write {self.path(record.name)}: {error.strerror}") from error
+
+    def read(self, name: str) -> JobRecord:
+        """The record of a job. Raises WorkspaceError."""
+        return _read(self.path(name))
+
+    def all(self) -> list[JobRecord]:
+        """Every record, the oldest first. Raises WorkspaceError for one that cannot be read."""
+        records = [_read(path) for path in sorted(self.folder.glob("*.json"))]
+        return sorted(records, key=lambda record: (record.created, record.name))
+
+    def submit(
+        self, client: SchedulerClient, record: JobRecord, request: JobRequest, body: str, shell: str
+    ) -> JobRecord:
+        """Write the script and the record, submit the job, and write down its id; returns the new record.
+
+        Repeat it with the same record if the scheduler gave no answer: the job is submitted once.
+
+        Raises:
+            ValueError: the script cannot hold what the request says.
+            SchedulerRefusedError: it is not taken; the record says so, too.
+            SchedulerUnreachableError: no answer.
+            WorkspaceError: the disk does not take the record; nothing was submitted, or the record has no id.
+        """
+        if request.name != record.name:
+            raise ValueError(f"the job {request.name} has the record of {record.name}")
+        is_again = self.path(record.name).exists()
+        record = self._write_script(client.scheduler, record, request, body, shell)
+        try:
+            job = client.submit(record.name, record.script, is_again=is_again)
+        except SchedulerRefusedError as error:
+            self.write(replace(record, refused=str(error)))
+            raise
+        record = replace(record, id=job)
+        self.write(record)
+        return record
+
+    def _write_script(
+        self, scheduler: BatchScheduler, record: JobRecord, request: JobRequest, body: str, shell: str
+    ) -> JobRecord:
+        path = self.folder / f"{record.name}.sh"
+        text = job_script(scheduler, request, body, shell=shell)
+        try:
+            write_text(path, text, mode=0o700)
+        except OSError as error:
+            raise WorkspaceError(f"cannot write {path}: {error.strerror}") from error
+        record = replace(
+            record,
+            script=str(path),
+            output=request.output,
+            num_nodes=request.nodes,
+            walltime_s=request.walltime_s,
+        )
+        self.write(record)
+        return record
+
+    def refreshed(self, client: SchedulerClient, now: float) -> list[JobRecord]:
+        """Every record with what its scheduler says now, in one question for all; changes are written down.
+
+        A record without an id gets that of the job with its name; if there is none for a while, it was not submitted.
+
+        Raises SchedulerUnreachableError and WorkspaceError.
+        """
+        records = self.all()
+        ours = [r for r in records if r.is_open and r.scheduler == client.scheduler.name]
+        named = [_with_id(client, record, now) for record in ours]
+        states = client.jobs([record.id for record in named if record.id])
+        changed: dict[str, JobRecord] = {}
+        for before, record in zip(ours, named, strict=True):
+            seen = states.get(record.id)
+            if seen != before.seen or record != before:
+                changed[record.name] = replace(record, seen=seen, seen_at=now)
+                self.write(changed[record.name])
+        return [changed.get(record.name, record) for record in records]
+
+
+def _with_id(client: SchedulerClient, record: JobRecord, now: float) -> JobRecord:
+    if record.id:
+        return record
+    if job := client.find(record.name, is_fresh=False):
+        return replace(record, id=job.id)
+    if now - record.created > SUBMITTED_S:
+        return replace(record, refused="its submission was cut short")
+    return record
+
+
+def _read(path: Path) -> JobRecord:
+    try:
+        data: dict[str, Any] = parsed(path.read_bytes())
+        if data.pop("format") != _FORMAT or data.pop("version") != _VERSION:
+            raise ValueError("it is of another version")
+        return as_kind(data, JobRecord)
+    except OSError as error:
+        raise WorkspaceError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise WorkspaceError(f"{path} is no record of a job: {error}; move it away") from error
