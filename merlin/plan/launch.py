@@ -12,7 +12,6 @@ from merlin.plan.plan import Scalar
 from merlin.spec.allocation import LAUNCHER, allocated
 
 _VLAUNCHER = "$(VLAUNCHER)"
-_BATCH = "batch."
 _MERLIN_PROCS = re.compile(r"^[^#\n]*\bMERLIN_PROCS=(\d+)", re.MULTILINE)
 _C_SHELL = re.compile(r"(?:^|[/\s])t?csh(?:\s|$)")
 
@@ -112,12 +111,10 @@ def _vlauncher(text: str, resources: Mapping[str, Scalar], launchers: Launchers)
 
 
 def _request(nodes: str, procs: str, resources: Mapping[str, Scalar]) -> LaunchRequest:
-    """With the batch settings of the step beside its resources, which have priority."""
-    batch = {key.removeprefix(_BATCH): value for key, value in resources.items() if key.startswith(_BATCH)}
     return LaunchRequest(
         nodes=nodes,
         procs=procs,
-        resources={**batch, **resources},
-        launch_pre=str(batch.get("launch_pre", "")),
-        launch_args=str(batch.get("launch_args", "")),
+        resources=resources,
+        launch_pre=str(resources.get("batch.launch_pre", "")),
+        launch_args=str(resources.get("batch.launch_args", "")),
     )

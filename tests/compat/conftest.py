@@ -49,14 +49,20 @@ def _fetch_wheel(cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def upstream_examples() -> Path:
+def upstream_wheel() -> Path:
+    """Upstream's package, as it is in its wheel."""
+    return _fetch_wheel(PROJECT / ".cache")
+
+
+@pytest.fixture(scope="session")
+def upstream_examples(upstream_wheel: Path) -> Path:
     """`dev_workflows` and `workflows` of upstream's wheel."""
     for module in NEEDED_MODULES:
         try:
             __import__(module)
         except ImportError:
             _unavailable(f"the example scripts need {module}: pip install -e '.[compat]'")
-    return _fetch_wheel(PROJECT / ".cache") / "merlin" / "examples"
+    return upstream_wheel / "merlin" / "examples"
 
 
 @pytest.fixture(scope="session")
