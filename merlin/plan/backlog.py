@@ -20,6 +20,7 @@ class Backlog:
     def __init__(self, states: Mapping[str, InstanceState]) -> None:
         self._states = states
         self._active: dict[str, dict[Need, _Heap]] = {}  # by queue
+        self._for_jobs: dict[str, _Heap] = {}  # by step: what is submitted and does not run in workers
         self._waiting = WaitingNeeds()
         self._deferred: list[tuple[float, int, Chunk]] = []  # a heap
         self._num_deferred = 0  # ever; breaks ties
@@ -28,7 +29,10 @@ class Backlog:
         """Something of this step instance may be ready now."""
         if not state.is_active and (state.num[READY] or state.requeue):
             state.is_active = True
-            heap = self._active.setdefault(state.instance.queue, {}).setdefault(state.need, [])
+            if state.jobs is None:
+                heap = self._active.setdefault(state.instance.queue, {}).setdefault(state.need, [])
+            else:
+                heap = self._for_jobs.setdefault(state.instance.step, [])
             heapq.heappush(heap, (state.rank, state.instance.id))
 
     def put(self, chunk: Chunk) -> None:
@@ -60,8 +64,7 @@ class Backlog:
 
         Those that may not start keep their places. With `room`, it fits there, and is to be started.
         """
-        while self._deferred and self._deferred[0][0] <= now:
-            self.put(heapq.heappop(self._deferred)[2])
+        self._put_what_is_due(now)
         queues = self._active.values() if queue is None else [self._active.get(queue, {})]
         heaps = [heap for by_need in queues for heap in by_need.values()]
         ready = [state for heap in heaps if (state := self._top(heap, may_start)) is not None]
@@ -72,6 +75,15 @@ class Backlog:
         if room is not None and first is not None:
             self._waiting.started(queue, first.need)
         return first
+
+    def first_for_job(self, now: float, step: str) -> InstanceState | None:
+        """The same, of a step whose chunks become batch jobs."""
+        self._put_what_is_due(now)
+        return self._top(self._for_jobs.get(step, []), lambda state: True)
+
+    def _put_what_is_due(self, now: float) -> None:
+        while self._deferred and self._deferred[0][0] <= now:
+            self.put(heapq.heappop(self._deferred)[2])
 
     def _top(self, heap: _Heap, may_start: Callable[[InstanceState], bool]) -> InstanceState | None:
         """The first step instance of a heap that may start. Those that have nothing left lose their places."""

@@ -18,9 +18,10 @@ class ChunkSizer:
     the first small ones, which also pay for imports and shell starts.
     """
 
-    __slots__ = ("_busy_s", "_num_tasks", "_per_task_s", "limit", "size")
+    __slots__ = ("_busy_s", "_is_fixed", "_num_tasks", "_per_task_s", "limit", "size")
 
-    def __init__(self, instance: StepInstance) -> None:
+    def __init__(self, instance: StepInstance, fixed: int | None = None) -> None:
+        """With `fixed`, all chunks have that many tasks."""
         self._busy_s = 0.0
         self._num_tasks = 0.0
         self._per_task_s = 0.0  # unknown
@@ -28,11 +29,14 @@ class ChunkSizer:
             StepKind.CMD: (1, MAX_CMD_TASKS),
             StepKind.FUNCTION: (64, MAX_FUNCTION_TASKS),
         }.get(instance.kind, (1, 1))
+        self._is_fixed = fixed is not None
+        if fixed is not None:
+            first = self.limit = fixed
         self.size = first
 
     def learn(self, num_tasks: int, busy_s: float, target_s: float) -> None:
         """Take in a chunk that has ended; the next ones are to take `target_s`."""
-        if num_tasks <= 0:
+        if num_tasks <= 0 or self._is_fixed:
             return
         self._busy_s = self._busy_s * DECAY + busy_s
         self._num_tasks = self._num_tasks * DECAY + num_tasks
@@ -43,6 +47,8 @@ class ChunkSizer:
 
     def next_size(self, num_left: int, num_workers: int, least_s: float = LEAST_S) -> int:
         """Tasks of the next chunk when `num_left` have not been handed out: guided at the tail."""
+        if self._is_fixed:
+            return self.size
         share = -(-num_left // (2 * num_workers))
         least = int(least_s / self._per_task_s) if self._per_task_s else 1
         least = min(

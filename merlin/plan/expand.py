@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Literal
 from merlin.base.document.findings import allowed
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
-from merlin.errors import Diagnostic, SpecError
+from merlin.errors import Diagnostic, ExecutionError, SpecError
 from merlin.plan.aggregates import plan_aggregate
 from merlin.plan.cleanup import wait_before_cleanup
 from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_names
 from merlin.plan.growing import Extends, continued, settled_steps
+from merlin.plan.job_policy import job_policy, job_request
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.layout import SampleLayout
 from merlin.plan.parameters import Combination, path_safe
@@ -207,11 +208,21 @@ class _Planner:
             resources=self._resources(needs, fill),
             edges=edges,
         )
+        self._require_job(needs, common)
         if run.aggregate is not None:
             return self._aggregate(needs, combo, common, run.aggregate, fill)
         if run.function is not None:
             return replace(common, kind=StepKind.FUNCTION, function=fill(run.function))
         return self._shell_step(needs, common, fill)
+
+    def _require_job(self, needs: StepNeeds, instance: StepInstance) -> None:
+        """Raise SpecError for a step to submit whose numbers, with its parameters filled in, make no job."""
+        try:
+            if job_policy(instance) is not None:
+                job_request(instance, name="", output="")
+        except ExecutionError as error:
+            finding = self.spec.finding(self._in_run(needs, "batch"), str(error), "value", "")
+            raise SpecError([finding]) from error
 
     def _on_failure(self, run: Run) -> Literal["skip", "continue"]:
         """The step's own key, else that of the block merlin, which is not for aggregates: a data set needs all its

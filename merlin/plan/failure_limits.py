@@ -42,3 +42,10 @@ def cause_of_loss(instance: StepInstance, deaths: int, signal: str, infrastructu
     return (
         f"its worker was lost {times}{because}" if infrastructure else f"killed its worker {times}{because}"
     )
+
+
+def cause_of_overrun(times: int, walltime: str) -> str:
+    """Why a task has failed that the end of its job's walltime cut off so often."""
+    often = "once" if times == 1 else f"{times} times"
+    limit = f" of {walltime}" if walltime else ""
+    return f"the walltime{limit} of its job was over {often} while it ran; give the step a longer walltime"

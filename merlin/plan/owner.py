@@ -52,6 +52,8 @@ class ChunkReport:
     is_infrastructure: bool = False  # and its tasks are not to blame
     is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
     trouble: str = ""  # of the machine or the plan: nothing more may start
+    cut_off: tuple[int, ...] = ()  # without a result: the tasks that ran when the walltime of its job was over
+    walltime: str = ""  # then: of that job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,18 +126,8 @@ class Owner:
 
         False if the report is not about anything that is handed out.
         """
-        scheduler, chunk = self.scheduler, report.chunk
-        self.taken(chunk.lease)
-        if report.trouble:
-            scheduler.stop(report.trouble, now=True)
-        if report.result is not None:
-            return scheduler.finished(report.result, now)
-        done = _together(chunk, done, report.done)
-        if report.trouble or report.is_interrupted:
-            return scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
-        if report.died:
-            return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
-        return scheduler.give_back(chunk)
+        self.taken(report.chunk.lease)
+        return settle_report(self.scheduler, report, done, now)
 
     def expired(self, lease: str, done: Iterable[Run]) -> Chunk | None:
         """Its holder has not reported for too long; returns the chunk, None if it is not handed out."""
@@ -260,6 +252,23 @@ class Owner:
 
     def _line_of(self, chunk: Chunk) -> _Line:
         return self._offered.setdefault(self._queues[chunk.instance], _Line())
+
+
+def settle_report(scheduler: Scheduler, report: ChunkReport, done: Iterable[Run], now: float) -> bool:
+    """Tell the scheduler what has become of a chunk; see `Owner.reported`."""
+    chunk = report.chunk
+    if report.trouble:
+        scheduler.stop(report.trouble, now=True)
+    if report.result is not None:
+        return scheduler.finished(report.result, now)
+    done = _together(chunk, done, report.done)
+    if report.cut_off:
+        return scheduler.overran(chunk, done, report.cut_off, report.walltime)
+    if report.trouble or report.is_interrupted:
+        return scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
+    if report.died:
+        return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
+    return scheduler.give_back(chunk)
 
 
 def take_over(

@@ -17,7 +17,7 @@ from merlin.plan.backlog import Backlog
 from merlin.plan.chunking import LEAST_S
 from merlin.plan.consequences import Consequences, DecidedOutcome
 from merlin.plan.durations import Durations, Spread
-from merlin.plan.failure_limits import cause_of_loss, reason_to_stop
+from merlin.plan.failure_limits import cause_of_loss, cause_of_overrun, reason_to_stop
 from merlin.plan.fit import Room
 from merlin.plan.pieces import Range, Run, chunk_of, clip, halves, num_tasks, part_of, pieces_of
 from merlin.plan.plan import Plan, StepKind
@@ -167,6 +167,13 @@ class Scheduler:
             return None
         return self._hand_out(state, state.requeue.popleft() if state.requeue else self._cut(state))
 
+    def take_for_job(self, now: float, step: str) -> Chunk | None:
+        """The next chunk of a step whose chunks become batch jobs (see `job_policy`); `take` never returns those."""
+        state = None if self.stop_reason else self._backlog.first_for_job(now, step)
+        if state is None:
+            return None
+        return self._hand_out(state, state.requeue.popleft() if state.requeue else self._cut(state))
+
     def finished(self, result: ChunkResult, now: float) -> bool:
         """A worker has ended a chunk; tasks it does not report are run again. False: the lease is not held."""
         chunk = self._release(result.chunk)
@@ -217,6 +224,27 @@ class Scheduler:
                 continue
             for half in halves(rest):
                 self._backlog.put(replace(half, attempt=held.attempt + 1))
+        self._consequences.propagate()
+        return True
+
+    def overran(self, chunk: Chunk, done: Iterable[Run], running: Collection[int], walltime: str) -> bool:
+        """The walltime of the chunk's job was over; `done` is what it left in the ledger, `running` what it cut off.
+
+        The rest runs again in one chunk. A task that was cut off `crash_limit` times has failed. False: the lease is
+        not held.
+        """
+        held = self._release(chunk)
+        if held is None:
+            return False
+        state, done = self._states[held.instance], list(done)
+        self._settle(state, held, done)
+        if _has_failures(chunk, done):
+            self._check_failures(state, "")
+        for task in sorted(running):
+            if state.tasks[task] == RUNNING and held.lo <= task < held.hi:
+                self._cut_off(state, task, replace(held, lease=chunk.lease), walltime)
+        for rest in self._unsettled(state, held):
+            self._backlog.put(replace(rest, attempt=held.attempt + 1))
         self._consequences.propagate()
         return True
 
@@ -398,6 +426,15 @@ class Scheduler:
             return
         self._consequences.decide(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
         self._check_failures(state, cause)
+
+    def _cut_off(self, state: InstanceState, task: int, chunk: Chunk, walltime: str) -> None:
+        death = Death(instance=chunk.instance, task=task, infrastructure=False, lease=chunk.lease)
+        self._memories.append(death)
+        times = self._count_death(death)
+        if times >= state.instance.crash_limit:
+            cause = cause_of_overrun(times, walltime)
+            self._consequences.decide(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
+            self._check_failures(state, cause)
 
     def _count_death(self, death: Death) -> int:
         leases = self._deaths.setdefault((death.instance, death.task, death.infrastructure), set())

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from merlin.errors import ExecutionError
 from merlin.plan.chunking import ChunkSizer
 from merlin.plan.fit import Need, need_of
+from merlin.plan.job_policy import JobPolicy, job_policy
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Chunk, Outcome
@@ -82,6 +83,7 @@ class InstanceState:
     sizer: ChunkSizer
     tasks: RunMap
     num: dict[int, int]  # tasks per state
+    jobs: JobPolicy | None = None  # its chunks become batch jobs; None: workers run them
     cursor: int = 0  # no task below it is ready
     requeue: deque[Chunk] = field(default_factory=deque)
     is_active: bool = False  # it has an entry in the scheduler's heap
@@ -145,11 +147,13 @@ def build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, Instan
         depth[instance.id] = 1 + max((depth[e.source] for e in instance.edges), default=-1)
         gathers = instance.kind in (StepKind.AGGREGATE, StepKind.MANIFEST)
         tasks = _tasks_of(instance, outcomes.get(instance.id))
+        jobs = job_policy(instance)
         states[instance.id] = state = InstanceState(
             instance=instance,
             need=need_of(instance),
             rank=(-int(gathers), -depth[instance.id], index),
-            sizer=ChunkSizer(instance),
+            sizer=ChunkSizer(instance, None if jobs is None else jobs.tasks_per_job),
+            jobs=jobs,
             tasks=tasks,
             num=dict.fromkeys(STATE_NAMES, 0) | tasks.counts(),
             cursor=instance.num_tasks,

@@ -54,7 +54,14 @@ BatchType = Annotated[
 
 
 class StepBatch(OpenBlock):
+    """Whether the step is submitted as jobs of its own; what it leaves out is taken from the study's block."""
+
     type: BatchType | None = optional("Scheduler of this step.")
+    bank: Text | None = optional("Account to charge.")
+    queue: Text | None = optional("Partition or queue.")
+    submit: ResourceFlag | None = optional("Run the step in batch jobs of its own.")
+    tasks_per_job: ResourcePositive | None = optional("Tasks of one such job, one after the other; default 1.")
+    max_jobs: ResourcePositive | None = optional("Such jobs at a time; default 100.")
 
 
 class Exclusive(Block):

@@ -139,6 +139,9 @@ def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
         if isinstance(entry.content, str) and not entry.content.strip():
             findings.error(entry.key_place, f"{kind} of step {name!r} is empty", text=kind, code="empty")
         _check_allocations(entry, name, findings)
+    if "aggregate" in given and run.get("batch", "submit").text.lower() in ("true", "yes", "on"):
+        message = f"batch.submit is for steps with cmd or function, and step {name!r} has aggregate"
+        findings.error(run.get("batch", "submit").key_place, message, text="submit", code="step-kind")
     if given and "cmd" not in given:
         _check_keys_of_cmd(name, given[0], run, study_shell, findings)
 

@@ -1,0 +1,99 @@
+"""How the chunks of a step become batch jobs of their own: its keys `batch.submit` and what goes with them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from merlin.base.document.scalars import Problem, to_bool, to_int, to_seconds
+from merlin.batch.contract import JobRequest
+from merlin.errors import ExecutionError
+from merlin.plan.plan import Scalar, StepInstance, StepKind
+
+LOCAL = "local"  # the batch type without a scheduler
+MAX_JOBS = 100  # of one step at a time
+_NO_LIMIT = ("inf", "infinite", "unlimited")  # of walltimes
+WARNING_S = 30.0  # before the walltime ends: a job ends its task and writes down what it has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPolicy:
+    """How one step's chunks are submitted."""
+
+    scheduler: str  # batch.type
+    tasks_per_job: int = 1
+    max_jobs: int = MAX_JOBS  # of the step at a time, waiting or running
+
+
+def job_policy(instance: StepInstance) -> JobPolicy | None:
+    """None if the step runs in workers. Raises ExecutionError for values that are no numbers."""
+    keys = instance.resources
+    scheduler = str(keys.get("batch.type", LOCAL))
+    if not keys.get("batch.submit") or instance.kind not in (StepKind.CMD, StepKind.FUNCTION):
+        return None
+    with_values = _Values(instance)
+    if scheduler == LOCAL or not with_values.flag("batch.submit"):
+        return None
+    return JobPolicy(
+        scheduler=scheduler,
+        tasks_per_job=with_values.number("batch.tasks_per_job") or 1,
+        max_jobs=with_values.number("batch.max_jobs") or MAX_JOBS,
+    )
+
+
+def job_request(instance: StepInstance, *, name: str, output: str) -> JobRequest:
+    """The batch job of one chunk: its tasks run one after the other, and each has all of it."""
+    values = _Values(instance)
+    nodes, procs = values.number("nodes") or 1, values.number("procs")
+    return JobRequest(
+        name=name,
+        nodes=nodes,
+        procs=procs,
+        cores_per_task=values.number("cores per task"),
+        gpus=_gpus_per_node(values, nodes, procs or nodes),
+        walltime_s=values.seconds("walltime"),
+        bank=values.text("batch.bank"),
+        queue=values.text("batch.queue"),
+        reservation=values.text("reservation") or values.text("batch.reservation"),
+        qos=values.text("qos") or values.text("batch.qos"),
+        is_exclusive=values.flag("exclusive") or values.flag("exclusive.allocation"),
+        output=output,
+        error=output,
+        warning_s=WARNING_S,
+    )
+
+
+def _gpus_per_node(values: _Values, nodes: int, procs: int) -> int | None:
+    total = values.number("gpus") or (values.number("gpus per task") or 0) * procs
+    return math.ceil(total / nodes) if total else None
+
+
+class _Values:
+    """The resources of a step instance, with the types that they must have."""
+
+    def __init__(self, instance: StepInstance) -> None:
+        self._step, self._values = instance.id, instance.resources
+
+    def text(self, key: str) -> str:
+        return str(self._values.get(key, "")).strip()
+
+    def number(self, key: str) -> int | None:
+        value = self._values.get(key)
+        return None if value in (None, "") else int(self._read(key, lambda: to_int(value, 0)))
+
+    def seconds(self, key: str) -> float | None:
+        value = self._values.get(key)
+        if value in (None, "") or str(value).strip().lower() in _NO_LIMIT:
+            return None
+        return float(self._read(key, lambda: to_seconds(value)))
+
+    def flag(self, key: str) -> bool:
+        value = self._values.get(key)
+        return False if value in (None, "") else bool(self._read(key, lambda: to_bool(value)))
+
+    def _read(self, key: str, read: Callable[[], Scalar]) -> Scalar:
+        try:
+            return read()
+        except Problem as problem:
+            raise ExecutionError(f"step {self._step!r}, {key}: {problem}") from problem
