@@ -1,0 +1,261 @@
+"""The program in a batch job: ``python -m merlin.execution.job_chunk --workspace W --plan D --job LEASE``.
+
+It runs one chunk in a worker process, which writes its own segment of the ledger, and then reports what has become of
+the chunk, in a file (see `job_folder`). SIGUSR1 means that the walltime is nearly over, SIGTERM that the job is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from merlin.errors import ExecutionError, LeaseLostError, LedgerError, MerlinError
+from merlin.execution.job_folder import JobFolder, StepJob
+from merlin.execution.pool import WorkerProcess
+from merlin.execution.recorded import recorded_outcomes
+from merlin.execution.wire import Message, received
+from merlin.ledger.writer import prefix_of
+from merlin.plan.owner import ChunkReport
+from merlin.plan.pieces import Run, merged, num_tasks, part_of, pieces_of
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.workspace.directory import Workspace, open_same
+
+log = logging.getLogger("merlin.job")
+
+WORKER_PREFIX = "step-job."  # of the workers' names in the ledger
+LOOK_S = 10.0  # between two looks whether the job was given up, while a task runs
+STOP_S = 10.0  # for a task to end after a signal; then it is killed
+ENDING_S = 5.0  # for the process to end after it has reported an error
+TROUBLE_S = 60.0  # so long may the folder be unreadable
+WALLTIME_SHARE = 0.8  # SIGTERM after this share of the walltime means that it is over
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the chunk; the exit code is 0 if the outcome of the job is known to those who submitted it."""
+    parser = argparse.ArgumentParser(prog="merlin.execution.job_chunk")
+    parser.add_argument("--workspace", required=True)
+    parser.add_argument("--plan", required=True, help="digest of the plan")
+    parser.add_argument("--job", required=True, help="lease of the chunk")
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    signals = _Signals()
+    try:
+        workspace = open_same(args.workspace, args.plan)
+        folder = JobFolder(workspace, args.job)
+        job = folder.read()
+        _JobRun(workspace, folder, job, signals).run()
+    except LeaseLostError as error:
+        log.warning("%s", error)
+    except MerlinError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+class _Signals:
+    """Remembers the first signal that ends the job; `fd` becomes readable then."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._inner, self._outer = socket.socketpair()
+        for end in (self._inner, self._outer):
+            end.setblocking(False)
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU):
+            signal.signal(number, self._handle)
+        signal.set_wakeup_fd(self._inner.fileno(), warn_on_full_buffer=False)
+
+    def _handle(self, number: int, frame: object) -> None:
+        self.number = self.number or number
+
+    @property
+    def fd(self) -> int:
+        return self._outer.fileno()
+
+    def drain(self) -> None:
+        try:
+            self._outer.recv(1024)
+        except BlockingIOError:
+            pass
+
+
+class _JobRun:
+    """One start of the job."""
+
+    def __init__(self, workspace: Workspace, folder: JobFolder, job: StepJob, signals: _Signals) -> None:
+        self._workspace, self._folder, self._job, self._signals = workspace, folder, job, signals
+        self._name = WORKER_PREFIX + job.lease
+        self._began = time.time()
+        self._error = ""  # of the machine, as the process reported it
+        self._is_void = False
+
+    def run(self) -> None:
+        """Run what is left of the chunk, and report. Raises LeaseLostError if the chunk was given to somebody else."""
+        self._claim = self._folder.claim()
+        job = self._job
+        log.info("job %s runs tasks [%d, %d) of %s", job.id or job.name, job.chunk.lo, job.chunk.hi, job.chunk.instance)
+        before = self._recorded() if self._claim > 1 else ()  # the scheduler has started it again
+        left = _without(job.chunk, before)
+        report = self._report_of(left, before) if left else self._ended(before, ChunkResult(chunk=job.chunk, runs=()))
+        if self._is_void or not self._may_commit():
+            raise LeaseLostError("the chunk was given to somebody else")
+        self._folder.write_report(report)
+
+    def _recorded(self, prefix: str = "") -> tuple[Run, ...]:
+        job = self._job
+        try:
+            return recorded_outcomes(
+                self._workspace, job.chunk, session=job.session, worker=self._name, prefix=prefix
+            )
+        except LedgerError as error:  # the submitting side reads the ledger, too
+            log.warning("%s", error)
+            return ()
+
+    # ------------------------------------------------------------------ the process
+
+    def _report_of(self, left: Chunk, before: tuple[Run, ...]) -> ChunkReport:
+        process = WorkerProcess(
+            self._workspace,
+            self._name,
+            session=self._job.session,
+            num_threads=len(os.sched_getaffinity(0)),
+            is_fenced=True,
+        )
+        try:
+            process.run(left)
+            result = self._serve(process)
+            if result is not None:
+                return self._ended(before, result)
+            return self._lost(process, before)
+        finally:
+            process.kill()
+            process.process.wait()
+            process.close()
+
+    def _serve(self, process: WorkerProcess) -> ChunkResult | None:
+        """Wait for the result; None if the process ends, or is killed, without one."""
+        kill_at: float | None = None
+        looked = time.monotonic()
+        while True:
+            has_ended = self._wait(process, LOOK_S if kill_at is None else max(0.0, kill_at - time.monotonic()))
+            if self._signals.number and not process.is_leaving:
+                log.warning("%s: the job ends", signal.Signals(self._signals.number).name)
+                process.leave(now=True)
+                kill_at = time.monotonic() + STOP_S
+            for message in process.channel.receive():
+                if message["op"] == "result":
+                    return received(message.get("result"), ChunkResult)
+                self._on_message(process, message)
+            if time.monotonic() - looked >= LOOK_S:
+                looked = time.monotonic()
+                self._is_void = self._is_void or not self._may_commit()
+            if has_ended or self._is_void:
+                return None
+            if kill_at is None and (self._error or process.crash or process.channel.is_closed):
+                kill_at = time.monotonic() + ENDING_S
+            if kill_at is not None and time.monotonic() >= kill_at:
+                return None
+
+    def _wait(self, process: WorkerProcess, limit_s: float) -> bool:
+        """Wait for a message, a signal, or the end of the process; returns whether it has ended."""
+        poll = select.poll()
+        poll.register(process.pidfd, select.POLLIN)
+        poll.register(self._signals.fd, select.POLLIN)
+        if not process.channel.is_closed:
+            poll.register(process.channel.fileno(), select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(limit_s * 1000)}
+        self._signals.drain()
+        return process.pidfd in ready
+
+    def _on_message(self, process: WorkerProcess, message: Message) -> None:
+        match message["op"]:
+            case "ready":
+                process.is_ready = True
+            case "commit":
+                self._is_void = self._is_void or not self._may_commit()
+                process.channel.send({"op": "void" if self._is_void else "go"})
+            case "error":
+                self._error = message["message"]
+            case "crash":
+                process.crash = message["message"]
+
+    def _may_commit(self) -> bool:
+        return _patiently(lambda: self._folder.may_commit(self._claim))
+
+    # ------------------------------------------------------------------ reports
+
+    def _ended(self, before: tuple[Run, ...], result: ChunkResult) -> ChunkReport:
+        job = self._job
+        runs = tuple(sorted((*before, *result.runs)))
+        cut_off = [task for a, b, value in result.runs if value == Outcome.INTERRUPTED for task in range(a, b)]
+        if not self._signals.number:
+            whole = replace(result, chunk=job.chunk, runs=runs)
+            return ChunkReport(chunk=job.chunk, worker=self._name, result=whole)
+        return self._interrupted(runs, tuple(cut_off))
+
+    def _lost(self, process: WorkerProcess, before: tuple[Run, ...]) -> ChunkReport:
+        """The report on a process that has ended without a result."""
+        process.kill()  # the rest of its session, if it has ended by itself
+        how = process.describe_exit()
+        done = (*before, *self._recorded(prefix_of(socket.gethostname(), process.process.pid)))
+        done = tuple(sorted(set(done)))
+        if self._signals.number:
+            return self._interrupted(done, ())
+        return ChunkReport(
+            chunk=self._job.chunk,
+            worker=self._name,
+            done=done,
+            died=process.crash or how,
+            is_infrastructure=not process.is_ready,
+            trouble=self._error,
+        )
+
+    def _interrupted(self, done: tuple[Run, ...], cut_off: tuple[int, ...]) -> ChunkReport:
+        """The report after a signal. If the walltime is over, a task must be to blame, or it would go on forever."""
+        job = self._job
+        report = ChunkReport(chunk=job.chunk, worker=self._name, done=done, is_interrupted=True)
+        if not self._is_out_of_time():
+            return report
+        blamed = cut_off or _first_left(job.chunk, done)
+        return replace(report, cut_off=blamed, walltime=job.walltime)
+
+    def _is_out_of_time(self) -> bool:
+        if self._signals.number in (signal.SIGUSR1, signal.SIGXCPU):
+            return True
+        limit = self._job.walltime_s
+        return limit is not None and time.time() - self._began >= WALLTIME_SHARE * limit
+
+
+def _without(chunk: Chunk, done: tuple[Run, ...]) -> Chunk | None:
+    """What of a chunk has not ended; None if all has."""
+    ended = {task for a, b, value in done if value != Outcome.INTERRUPTED for task in range(a, b)}
+    left = [task for task in chunk.task_ids() if task not in ended]
+    return part_of(chunk, merged((task, task + 1) for task in left)) if left else None
+
+
+def _first_left(chunk: Chunk, done: tuple[Run, ...]) -> tuple[int, ...]:
+    left = _without(chunk, done)
+    return () if left is None else (left.lo,)
+
+
+def _patiently(ask: Callable[[], bool]) -> bool:
+    """Ask a file system that may be away for a while. Raises ExecutionError."""
+    deadline = time.monotonic() + TROUBLE_S
+    while True:
+        try:
+            return ask()
+        except ExecutionError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

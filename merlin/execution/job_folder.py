@@ -1,0 +1,219 @@
+"""What a batch job and those who submitted it tell each other: files in the workspace, so a job needs no network.
+
+::
+
+    merlin_info/step_jobs/
+        <lease>/record.json    by the submitting side: the chunk, the run, and the job's id once it has one
+        <lease>/job.sh         the job script; job.out: what it printed
+        <lease>/claim.N        by the job: its N-th start. A scheduler may start a job again
+        <lease>/void           by the submitting side: nothing more of this job may be committed
+        reports/<lease>.json   by the job: what has become of the chunk
+        ended/<lease>/         folders of jobs that did not report, for people
+
+A job looks for `void` and for a later claim before each commit. Both are names in one directory, and a directory is
+looked up again when it is listed, also on NFS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.base.files import write_text
+from merlin.base.records import as_kind, parsed, to_plain
+from merlin.batch.contract import JobState
+from merlin.errors import ExecutionError, LeaseLostError
+from merlin.plan.owner import ChunkReport
+from merlin.plan.tasks import Chunk
+from merlin.workspace.directory import Workspace
+
+JOBS_DIR = "step_jobs"  # in merlin_info
+_REPORTS, _ENDED = "reports", "ended"
+_RECORD, _VOID, _CLAIM = "record.json", "void", "claim."
+_LEASE = re.compile(r"[0-9A-Za-z]+\.[0-9]+")
+MAX_OUTPUT_CHARS = 2000
+MAX_FILE_BYTES = 16 << 20  # of a record or a report; a larger one is damaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepJob:
+    """A chunk that is, or is about to be, a batch job."""
+
+    chunk: Chunk
+    session: str  # the run of the study that it was submitted in
+    scheduler: str
+    name: str  # of the job; nobody else's is called so
+    id: str = ""  # "" until the scheduler has accepted it
+    walltime: str = ""  # as the spec says it
+    walltime_s: float | None = None
+    state: JobState = JobState.PENDING
+    reason: str = ""  # why it waits, in the scheduler's words
+    submitted: float = 0.0  # epoch seconds
+
+    @property
+    def lease(self) -> str:
+        return self.chunk.lease
+
+
+class JobFolder:
+    """The files of one job."""
+
+    def __init__(self, workspace: Workspace, lease: str) -> None:
+        """Raises ExecutionError for a name that no lease has."""
+        if not _LEASE.fullmatch(lease):
+            raise ExecutionError(f"{lease!r} is no name of a lease")
+        self._all = workspace.info / JOBS_DIR
+        self.lease = lease
+        self.path = self._all / lease
+        self.script, self.output = self.path / "job.sh", self.path / "job.out"
+        self._report = self._all / _REPORTS / f"{lease}.json"
+
+    # ------------------------------------------------------------------ both
+
+    def read(self) -> StepJob:
+        """Raises ExecutionError if there is no record, or a damaged one."""
+        path = self.path / _RECORD
+        try:
+            job = as_kind(parsed(_content(path)), StepJob)
+        except (OSError, ValueError) as error:
+            raise ExecutionError(f"cannot read {path}: {error}") from error
+        if job.lease != self.lease:
+            raise ExecutionError(f"{path} is the record of another job")
+        return job
+
+    def num_claims(self) -> int:
+        """How often the job has started; 0 also when its folder is gone."""
+        return max(_claims(_names(self.path)), default=0)
+
+    # ---------------------------------------------------------- submitting side
+
+    def write(self, job: StepJob, script: str | None = None) -> None:
+        """Raises ExecutionError if it cannot be written."""
+        try:
+            if script is not None:
+                (self._all / _REPORTS).mkdir(parents=True, exist_ok=True)
+                write_text(self.script, script, durable_name=False)
+            write_text(self.path / _RECORD, json.dumps(to_plain(job)))
+        except OSError as error:
+            raise ExecutionError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    def void(self) -> None:
+        """From now on the job commits nothing, and does not start if it has not."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / _VOID).touch()
+        except OSError as error:
+            raise ExecutionError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    @property
+    def is_void(self) -> bool:
+        return _VOID in _names(self.path)
+
+    def report(self) -> ChunkReport | None:
+        """What the job says has become of its chunk; None while it says nothing. Raises ExecutionError."""
+        try:
+            return as_kind(parsed(_content(self._report)), ChunkReport)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ExecutionError(f"cannot read {self._report}: {error}") from error
+
+    def output_tail(self) -> str:
+        """The end of what the job has printed."""
+        try:
+            return _content(self.output).decode("utf-8", "replace")[-MAX_OUTPUT_CHARS:].strip()
+        except OSError:
+            return ""
+
+    def remove(self, *, keep: bool) -> None:
+        """The job is over, and its chunk settled. With `keep` its files go to `ended`, for people."""
+        with suppress(OSError):
+            (self.path / _RECORD).unlink(missing_ok=True)  # so nobody adopts what is left
+        with suppress(OSError):
+            self._report.unlink(missing_ok=True)
+        if keep:
+            with suppress(OSError):
+                (self._all / _ENDED).mkdir(exist_ok=True)
+                self.path.rename(self._all / _ENDED / self.lease)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    # ------------------------------------------------------------------ the job
+
+    def claim(self) -> int:
+        """Note a start of the job; returns its number. Raises LeaseLostError if it may not start."""
+        while True:
+            names = _names(self.path)
+            if _VOID in names or _RECORD not in names:
+                raise LeaseLostError("the chunk was given to somebody else")
+            number = max(_claims(names), default=0) + 1
+            try:
+                os.close(os.open(self.path / f"{_CLAIM}{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise ExecutionError(f"cannot write to {self.path}: {error.strerror}") from error
+            return number
+
+    def may_commit(self, claim: int) -> bool:
+        """Return whether the job still has its chunk, and no later start of it has."""
+        names = _names(self.path)
+        return _VOID not in names and max(_claims(names), default=0) == claim
+
+    def write_report(self, report: ChunkReport) -> None:
+        """Raises ExecutionError if it cannot be written."""
+        try:
+            write_text(self._report, json.dumps(to_plain(report)))
+        except OSError as error:
+            raise ExecutionError(f"cannot write {self._report}: {error.strerror}") from error
+
+
+def all_jobs(workspace: Workspace) -> list[StepJob]:
+    """The jobs of a study that are not settled, without those that were given up.
+
+    A damaged record says nothing, so nothing of its job may be committed any more.
+    """
+    found = []
+    for name in sorted(_names(workspace.info / JOBS_DIR)):
+        if not _LEASE.fullmatch(name):
+            continue
+        folder = JobFolder(workspace, name)
+        if folder.is_void:
+            continue
+        try:
+            found.append(folder.read())
+        except ExecutionError:
+            folder.void()
+    return found
+
+
+def reported(workspace: Workspace) -> set[str]:
+    """The leases of jobs that have reported."""
+    names = _names(workspace.info / JOBS_DIR / _REPORTS)
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
+
+
+def _claims(names: set[str]) -> list[int]:
+    numbers = (name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM))
+    return [int(number) for number in numbers if number.isdecimal()]
+
+
+def _names(path: Path) -> set[str]:
+    try:
+        return set(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    except OSError as error:
+        raise ExecutionError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+            raise ValueError("it is too large")
+        return file.read()
