@@ -1,13 +1,15 @@
 """The program in a batch job: ``python -m merlin.execution.job_chunk --workspace W --plan D --job LEASE``.
 
 It runs one chunk in a worker process, which writes its own segment of the ledger, and then reports what has become of
-the chunk, in a file (see `job_folder`). SIGUSR1 means that the walltime is nearly over, SIGTERM that the job is ended.
+the chunk, in a file (see `job_folder`). Shortly before its walltime ends, or when it gets a signal, it ends its task and
+reports what has ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import select
 import signal
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from merlin.batch.registry import find_allocation
 from merlin.errors import ExecutionError, LeaseLostError, LedgerError, MerlinError
 from merlin.execution.job_folder import JobFolder, StepJob
 from merlin.execution.pool import WorkerProcess
@@ -35,7 +38,7 @@ LOOK_S = 10.0  # between two looks whether the job was given up, while a task ru
 STOP_S = 10.0  # for a task to end after a signal; then it is killed
 ENDING_S = 5.0  # for the process to end after it has reported an error
 TROUBLE_S = 60.0  # so long may the folder be unreadable
-WALLTIME_SHARE = 0.8  # SIGTERM after this share of the walltime means that it is over
+LAST_S = 20.0  # of the walltime, for the end: no task runs then; or a tenth of a short walltime
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,6 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+_OUT_OF_TIME = frozenset({signal.SIGUSR1, signal.SIGXCPU})  # how schedulers say that the walltime is over
+
+
 class _Signals:
     """Remembers the first signal that ends the job; `fd` becomes readable then."""
 
@@ -68,7 +74,7 @@ class _Signals:
         self._inner, self._outer = socket.socketpair()
         for end in (self._inner, self._outer):
             end.setblocking(False)
-        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU):
+        for number in _OUT_OF_TIME | {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
             signal.signal(number, self._handle)
         signal.set_wakeup_fd(self._inner.fileno(), warn_on_full_buffer=False)
 
@@ -92,7 +98,8 @@ class _JobRun:
     def __init__(self, workspace: Workspace, folder: JobFolder, job: StepJob, signals: _Signals) -> None:
         self._workspace, self._folder, self._job, self._signals = workspace, folder, job, signals
         self._name = WORKER_PREFIX + job.lease
-        self._began = time.time()
+        self._last_at = _last_moment(job)
+        self._must_end = False  # by a signal, or because the walltime is over
         self._error = ""  # of the machine, as the process reported it
         self._is_void = False
 
@@ -144,9 +151,10 @@ class _JobRun:
         kill_at: float | None = None
         looked = time.monotonic()
         while True:
-            has_ended = self._wait(process, LOOK_S if kill_at is None else max(0.0, kill_at - time.monotonic()))
-            if self._signals.number and not process.is_leaving:
-                log.warning("%s: the job ends", signal.Signals(self._signals.number).name)
+            has_ended = self._wait(process, LOOK_S if kill_at is None else kill_at - time.monotonic())
+            self._must_end = self._must_end or bool(self._signals.number) or self._is_out_of_time()
+            if self._must_end and not process.is_leaving:
+                log.warning("the job ends: %s", self._why_it_ends())
                 process.leave(now=True)
                 kill_at = time.monotonic() + STOP_S
             for message in process.channel.receive():
@@ -170,7 +178,8 @@ class _JobRun:
         poll.register(self._signals.fd, select.POLLIN)
         if not process.channel.is_closed:
             poll.register(process.channel.fileno(), select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(limit_s * 1000)}
+        limit_s = min(limit_s, math.inf if self._must_end else self._last_at - time.time())
+        ready = {fd for fd, _ in poll.poll(1000 * max(0.0, limit_s))}
         self._signals.drain()
         return process.pidfd in ready
 
@@ -195,7 +204,7 @@ class _JobRun:
         job = self._job
         runs = tuple(sorted((*before, *result.runs)))
         cut_off = [task for a, b, value in result.runs if value == Outcome.INTERRUPTED for task in range(a, b)]
-        if not self._signals.number:
+        if not self._must_end:
             whole = replace(result, chunk=job.chunk, runs=runs)
             return ChunkReport(chunk=job.chunk, worker=self._name, result=whole)
         return self._interrupted(runs, tuple(cut_off))
@@ -206,7 +215,7 @@ class _JobRun:
         how = process.describe_exit()
         done = (*before, *self._recorded(prefix_of(socket.gethostname(), process.process.pid)))
         done = tuple(sorted(set(done)))
-        if self._signals.number:
+        if self._must_end:
             return self._interrupted(done, ())
         return ChunkReport(
             chunk=self._job.chunk,
@@ -227,10 +236,20 @@ class _JobRun:
         return replace(report, cut_off=blamed, walltime=job.walltime)
 
     def _is_out_of_time(self) -> bool:
-        if self._signals.number in (signal.SIGUSR1, signal.SIGXCPU):
-            return True
-        limit = self._job.walltime_s
-        return limit is not None and time.time() - self._began >= WALLTIME_SHARE * limit
+        return self._signals.number in _OUT_OF_TIME or time.time() >= self._last_at
+
+    def _why_it_ends(self) -> str:
+        return "its walltime is over" if self._is_out_of_time() else signal.Signals(self._signals.number).name
+
+
+def _last_moment(job: StepJob) -> float:
+    """When tasks must have ended, so that what they did can be reported; infinite without a walltime."""
+    allocation = find_allocation(os.environ)
+    walltime_s = math.inf if job.walltime_s is None else job.walltime_s
+    ends = time.time() + walltime_s
+    if allocation is not None and allocation.ends is not None:
+        ends = allocation.ends
+    return ends - min(LAST_S, walltime_s / 10)
 
 
 def _without(chunk: Chunk, done: tuple[Run, ...]) -> Chunk | None:

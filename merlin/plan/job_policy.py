@@ -6,15 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from merlin.base.document.scalars import Problem, to_bool, to_int, to_seconds
+from merlin.base.document.scalars import Problem, to_bool, to_int
 from merlin.batch.contract import JobRequest
+from merlin.batch.walltime import walltime_seconds
 from merlin.errors import ExecutionError
 from merlin.plan.plan import Scalar, StepInstance, StepKind
 
 LOCAL = "local"  # the batch type without a scheduler
 MAX_JOBS = 100  # of one step at a time
-_NO_LIMIT = ("inf", "infinite", "unlimited")  # of walltimes
-WARNING_S = 30.0  # before the walltime ends: a job ends its task and writes down what it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +23,7 @@ class JobPolicy:
     scheduler: str  # batch.type
     tasks_per_job: int = 1
     max_jobs: int = MAX_JOBS  # of the step at a time, waiting or running
+    walltime_s: float | None = None
 
 
 def job_policy(instance: StepInstance) -> JobPolicy | None:
@@ -32,13 +32,14 @@ def job_policy(instance: StepInstance) -> JobPolicy | None:
     scheduler = str(keys.get("batch.type", LOCAL))
     if not keys.get("batch.submit") or instance.kind not in (StepKind.CMD, StepKind.FUNCTION):
         return None
-    with_values = _Values(instance)
-    if scheduler == LOCAL or not with_values.flag("batch.submit"):
+    values = _Values(instance)
+    if scheduler == LOCAL or not values.flag("batch.submit"):
         return None
     return JobPolicy(
         scheduler=scheduler,
-        tasks_per_job=with_values.number("batch.tasks_per_job") or 1,
-        max_jobs=with_values.number("batch.max_jobs") or MAX_JOBS,
+        tasks_per_job=values.number("batch.tasks_per_job") or 1,
+        max_jobs=values.number("batch.max_jobs") or MAX_JOBS,
+        walltime_s=values.seconds("walltime"),
     )
 
 
@@ -60,7 +61,6 @@ def job_request(instance: StepInstance, *, name: str, output: str) -> JobRequest
         is_exclusive=values.flag("exclusive") or values.flag("exclusive.allocation"),
         output=output,
         error=output,
-        warning_s=WARNING_S,
     )
 
 
@@ -84,9 +84,10 @@ class _Values:
 
     def seconds(self, key: str) -> float | None:
         value = self._values.get(key)
-        if value in (None, "") or str(value).strip().lower() in _NO_LIMIT:
-            return None
-        return float(self._read(key, lambda: to_seconds(value)))
+        try:
+            return None if value in (None, "") else walltime_seconds(str(value))
+        except ValueError as error:
+            raise ExecutionError(f"step {self._step!r}, {key}: {error}") from error
 
     def flag(self, key: str) -> bool:
         value = self._values.get(key)

@@ -1,0 +1,112 @@
+"""The commands of batch schedulers for the jobs of one study: run one after the other in a thread, because they may be
+slow; their results are looked for, and not waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from merlin.batch.contract import BatchScheduler, Job
+from merlin.errors import MerlinError
+from merlin.execution.job_folder import StepJob
+
+T = TypeVar("T")
+SLOW_S = 5.0  # a command that takes longer is told of
+
+
+class Client(Protocol):
+    """The jobs of one batch scheduler; `merlin.batch.jobs.SchedulerClient` is one."""
+
+    @property
+    def scheduler(self) -> BatchScheduler: ...
+
+    def submit(self, name: str, script: str, *, is_again: bool = False) -> str: ...
+
+    def find(self, name: str) -> Job | None: ...
+
+    def jobs(self, ids: Collection[str]) -> dict[str, Job]: ...
+
+    def cancel(self, ids: Sequence[str]) -> None: ...
+
+
+class Errands:
+    """One study's errands to batch schedulers. One thread calls this."""
+
+    def __init__(self, make_client: Callable[[str], Client]) -> None:
+        self._make_client = make_client
+        self._clients: dict[str, Client] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        self._cancellations: list[Future[None]] = []
+        self._running: list[tuple[float, Future[object]]] = []  # since when (monotonic)
+
+    def scheduler(self, name: str) -> BatchScheduler:
+        """The scheduler that a spec calls `name`. Raises UsageError."""
+        return self._client(name).scheduler
+
+    def submit(self, job: StepJob, script: str, *, is_again: bool) -> Future[str]:
+        """Submit a script; the result is the job's id. With `is_again`, it may have been submitted before."""
+        client = self._client(job.scheduler)
+        return self._run(lambda: client.submit(job.name, script, is_again=is_again))
+
+    def ask(self, jobs: Iterable[StepJob]) -> Future[dict[str, Job]]:
+        """Ask for jobs that have an id; the result is by lease."""
+        by_scheduler: dict[str, dict[str, str]] = {}
+        for job in jobs:
+            by_scheduler.setdefault(job.scheduler, {})[job.id] = job.lease
+        asked = [(self._client(name), leases) for name, leases in by_scheduler.items()]
+
+        def answers() -> dict[str, Job]:
+            found = ((leases, client.jobs(list(leases))) for client, leases in asked)
+            return {leases[id]: job for leases, jobs in found for id, job in jobs.items()}
+
+        return self._run(answers)
+
+    def cancel(self, jobs: Iterable[StepJob]) -> None:
+        """End jobs; those without an id are looked for by their names."""
+        by_scheduler: dict[str, list[StepJob]] = {}
+        for job in jobs:
+            by_scheduler.setdefault(job.scheduler, []).append(job)
+        for name, several in by_scheduler.items():
+            client = self._client(name)
+            self._cancellations.append(self._run(lambda c=client, s=several: cancel_jobs(c, s)))  # type: ignore[misc]
+
+    def troubles(self) -> list[str]:
+        """Cancellations that have failed, and commands that take long, since the last call."""
+        out = []
+        for future in [f for f in self._cancellations if f.done()]:
+            self._cancellations.remove(future)
+            if isinstance(error := future.exception(), MerlinError):
+                out.append(f"cannot cancel a job: {error}")
+            elif error is not None:
+                raise error
+        slow = [pair for pair in self._running if time.monotonic() - pair[0] >= SLOW_S]
+        self._running = [pair for pair in self._running if pair not in slow and not pair[1].done()]
+        if any(not future.done() for _, future in slow):
+            out.append(f"a command of the batch scheduler has not ended for {SLOW_S:.0f} s; waiting for it")
+        return out
+
+    def close(self) -> None:
+        """Wait for what is on the way; every command has a time limit."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+    def _client(self, name: str) -> Client:
+        if name not in self._clients:
+            self._clients[name] = self._make_client(name)
+        return self._clients[name]
+
+    def _run(self, errand: Callable[[], T]) -> Future[T]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="batch")
+        future = self._thread.submit(errand)
+        self._running.append((time.monotonic(), future))  # type: ignore[arg-type]
+        return future
+
+
+def cancel_jobs(client: Client, jobs: Iterable[StepJob]) -> None:
+    """End these jobs; those without an id are looked for by their names."""
+    found = [job.id or getattr(client.find(job.name), "id", "") for job in jobs]
+    if ids := [id for id in found if id]:
+        client.cancel(ids)

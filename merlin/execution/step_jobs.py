@@ -1,0 +1,341 @@
+"""Chunks of submitted steps as batch jobs: takes them from the scheduler of the study, and reports how they ended.
+
+The scheduler of the study decides what runs; this only carries it out. Every job has a folder (see `job_folder`), so
+whoever goes on with the study finds the jobs that still run. How a chunk ended is read from the job's own report, or
+from the ledger when a job ended without one; the batch scheduler is only asked whether jobs live.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from merlin.batch.contract import Job, JobState
+from merlin.batch.jobs import SchedulerClient
+from merlin.batch.registry import scheduler_of
+from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
+from merlin.execution.job_errands import Client, Errands
+from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, reported
+from merlin.execution.job_script import job_script
+from merlin.plan.job_policy import JobPolicy, job_policy
+from merlin.plan.owner import ChunkReport
+from merlin.plan.parameters import path_safe
+from merlin.plan.pieces import Run, clip, pieces_of
+from merlin.plan.schedule import Scheduler
+from merlin.plan.task_states import ENDED
+from merlin.plan.tasks import Chunk
+from merlin.workspace.directory import Workspace
+
+LOOK_S = 1.0  # between two looks for reports
+ASK_S = 10.0  # between two questions to a batch scheduler, for all jobs of the study
+SUBMIT_S = 0.25  # between two submissions
+SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a row, and then the last one
+MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
+REPORT_S = 10.0  # for a report to become visible after its job has ended
+MAX_FALSE_STARTS = 3  # jobs in a row that end before our program begins: the study stops
+END_S = 5.0  # for jobs to report after they were cancelled with the study
+
+
+def scheduler_client(name: str) -> Client:
+    """The client of the scheduler that a spec calls `name`. Raises UsageError."""
+    return SchedulerClient(scheduler_of(name))
+
+
+@dataclass(slots=True)
+class _Live:
+    """A job whose chunk is not settled."""
+
+    job: StepJob
+    folder: JobFolder
+    may_be_submitted: bool = False  # although it has no id: by an earlier owner, or by a command that failed
+    ended: Job | None = None  # what the batch scheduler said when it was over
+    ended_at: float = 0.0
+
+
+class StepJobs:
+    """The batch jobs of one study. One thread calls this."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        session: str,
+        *,
+        recorded: Callable[[Chunk], Iterable[Run]],
+        make_client: Callable[[str], Client] = scheduler_client,
+        guard: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`recorded`: the outcomes of a chunk that the ledger has. `guard` raises if nothing may be submitted."""
+        self._workspace, self._session, self._recorded = workspace, session, recorded
+        self._guard, self._errands = guard, Errands(make_client)
+        self._policies = policies(workspace)
+        self._live: dict[str, _Live] = {}  # by lease
+        self._settled: list[tuple[JobFolder, bool]] = []  # by the last `step`, and whether to keep the files
+        self._notes: list[str] = []
+        self._submission: tuple[_Live, Future[str]] | None = None
+        self._question: Future[dict[str, Job]] | None = None
+        self._submit_at = self._ask_at = self._look_at = 0.0
+        self._num_refusals = self._num_false_starts = 0
+        self._refusal = ""  # why the last submission failed
+        self._is_trouble_noted = False
+        self._end_at: float | None = None  # of a study that stops at once
+        self._has_stopped = False  # jobs that had not begun were given up
+
+    def adopt(self) -> list[StepJob]:
+        """Go on with the jobs of an earlier run or owner. The scheduler must adopt their chunks before `step`."""
+        found = all_jobs(self._workspace)
+        for job in found:
+            folder = JobFolder(self._workspace, job.lease)
+            self._live[job.lease] = _Live(job, folder, may_be_submitted=True)
+        return found
+
+    def leases(self) -> set[str]:
+        """Of the chunks that are jobs."""
+        return set(self._live)
+
+    def notes(self) -> list[str]:
+        """Lines for people, since the last call."""
+        out, self._notes = [*self._notes, *self._errands.troubles()], []
+        return out
+
+    def next_wakeup(self, now: float) -> float | None:
+        """When `step` has something to do, even if nothing else happens."""
+        if self._submission is not None or self._question is not None:
+            return now + LOOK_S / 10
+        return max(self._look_at, now) if self._live or self._settled else None
+
+    def close(self) -> None:
+        """Wait for the commands that are on the way. Jobs that live go on."""
+        self._clean_up()
+        self._errands.close()
+
+    # -------------------------------------------------------------------- rounds
+
+    def step(self, scheduler: Scheduler, now: float) -> list[ChunkReport]:
+        """Do what is due; returns what has become of chunks. Tell the scheduler and the ledger before the next call."""
+        self._clean_up()
+        if not self._policies and not self._live:
+            return []
+        self._handle_submission(now)
+        self._handle_answer(now)
+        for live in [live for lease, live in self._live.items() if scheduler.held(lease) is None]:
+            self._give_up(live)  # it was cancelled, or could not be adopted
+        reports = self._reports(now)
+        if scheduler.stop_reason:
+            reports += self._stop(now, at_once=scheduler.stop_now)
+        else:
+            reports += self._submit(scheduler, now)
+        self._ask(now)
+        return reports
+
+    def _clean_up(self) -> None:
+        for folder, keep in self._settled:
+            folder.remove(keep=keep)
+        self._settled = []
+
+    def _settle(self, live: _Live, *, keep: bool) -> None:
+        del self._live[live.job.lease]
+        self._settled.append((live.folder, keep))
+
+    # ---------------------------------------------------------------- submitting
+
+    def _submit(self, scheduler: Scheduler, now: float) -> list[ChunkReport]:
+        if self._submission is not None or now < self._submit_at:
+            return []
+        waiting = (live for live in self._live.values() if not live.job.id and live.ended is None)
+        live = next(waiting, None) or self._take(scheduler, now)
+        if live is None:
+            return []
+        if self._num_refusals >= MAX_REFUSALS and not any(other.job.id for other in self._live.values()):
+            self._settle(live, keep=True)
+            return [self._interrupted(live, trouble=f"no job can be submitted: {self._refusal}")]
+        self._guard()
+        future = self._errands.submit(live.job, str(live.folder.script), is_again=live.may_be_submitted)
+        self._submission = live, future
+        return []
+
+    def _take(self, scheduler: Scheduler, now: float) -> _Live | None:
+        """The next chunk that may become a job, with its files."""
+        for step, policy in self._policies.items():
+            chunks = (live.job.chunk for live in self._live.values())
+            if sum(self._workspace.instance(c.instance).step == step for c in chunks) >= policy.max_jobs:
+                continue
+            if (chunk := scheduler.take_for_job(now, step)) is not None:
+                return self._new_job(chunk, policy)
+        return None
+
+    def _new_job(self, chunk: Chunk, policy: JobPolicy) -> _Live:
+        instance = self._workspace.instance(chunk.instance)
+        walltime_s = None if (own := job_policy(instance)) is None else own.walltime_s
+        folder = JobFolder(self._workspace, chunk.lease)
+        job = StepJob(
+            chunk=chunk,
+            session=self._session,
+            scheduler=policy.scheduler,
+            name=f"{path_safe(instance.step)[:40]}-{secrets.token_hex(4)}",
+            walltime=str(instance.resources.get("walltime", "")),
+            walltime_s=walltime_s,
+            submitted=time.time(),
+        )
+        self._live[chunk.lease] = live = _Live(job, folder)
+        folder.write(job, self._script(job, folder))
+        return live
+
+    def _script(self, job: StepJob, folder: JobFolder) -> str:
+        return job_script(self._workspace, job, folder, self._errands.scheduler(job.scheduler), os.environ)
+
+    def _handle_submission(self, now: float) -> None:
+        if self._submission is None or not self._submission[1].done():
+            return
+        (live, future), self._submission = self._submission, None
+        try:
+            id = future.result()
+        except MerlinError as error:
+            live.may_be_submitted = True
+            self._num_refusals += isinstance(error, SchedulerRefusedError)
+            again = SUBMIT_AGAIN_S[min(self._num_refusals, len(SUBMIT_AGAIN_S) - 1)]
+            self._submit_at, self._refusal = now + again, str(error)
+            self._note_trouble(f"cannot submit a job, and goes on trying: {error}")
+            return
+        self._num_refusals, self._submit_at, self._is_trouble_noted = 0, now + SUBMIT_S, False
+        live.job = replace(live.job, id=id)
+        if live.job.lease in self._live:
+            live.folder.write(live.job)
+        else:  # it was given up meanwhile
+            self._errands.cancel([live.job])
+
+    def _note_trouble(self, text: str) -> None:
+        """Once, until something works again."""
+        if not self._is_trouble_noted:
+            self._notes.append(text)
+        self._is_trouble_noted = True
+
+    # ------------------------------------------------------------------ asking
+
+    def _ask(self, now: float) -> None:
+        """Ask one question for all jobs."""
+        live = [live.job for live in self._live.values() if live.job.id and live.ended is None]
+        if live and self._question is None and now >= self._ask_at:
+            self._ask_at = now + ASK_S
+            self._question = self._errands.ask(live)
+
+    def _handle_answer(self, now: float) -> None:
+        if self._question is None or not self._question.done():
+            return
+        question, self._question = self._question, None
+        try:
+            found = question.result()
+        except MerlinError as error:  # nothing follows from it
+            self._note_trouble(f"cannot ask for the jobs, and goes on trying: {error}")
+            return
+        self._is_trouble_noted = False
+        for lease, job in found.items():
+            live = self._live.get(lease)
+            if live is None or live.job.id != job.id:
+                continue
+            changed = replace(live.job, state=job.state, reason=job.reason)
+            if changed != live.job:
+                live.job = changed
+                live.folder.write(changed)
+            if job.state.is_over and live.ended is None:
+                live.ended, live.ended_at = job, now
+
+    # -------------------------------------------------------------------- ends
+
+    def _reports(self, now: float) -> list[ChunkReport]:
+        if now < self._look_at or not self._live:
+            return []
+        self._look_at = now + LOOK_S
+        done = reported(self._workspace)
+        out = []
+        for live in list(self._live.values()):
+            report = self._own_report(live) if live.job.lease in done else None
+            if report is None and live.ended is not None and now - live.ended_at >= REPORT_S:
+                report = self._report_without(live, live.ended)
+            if report is not None:
+                out.append(report)
+        return out
+
+    def _own_report(self, live: _Live) -> ChunkReport | None:
+        """What the job says; None if that is damaged, and then the ledger counts."""
+        try:
+            report = live.folder.report()
+        except ExecutionError as error:
+            self._note_trouble(str(error))
+            return None
+        if report is None or report.chunk != live.job.chunk or report.chunk.lease != live.job.lease:
+            return None
+        self._num_false_starts = 0
+        self._settle(live, keep=report.result is None)
+        if live.job.session != self._session and report.result is not None:
+            return self._interrupted(live)  # what this run has reset since counts more: the ledger knows
+        return report
+
+    def _report_without(self, live: _Live, ended: Job) -> ChunkReport:
+        """The report on a job that ended without its own."""
+        chunk, has_begun = live.job.chunk, live.folder.num_claims() > 0
+        how = f"{ended.state}{f': {ended.reason}' if ended.reason else ''}"
+        self._notes.append(f"job {live.job.id} of {_described(chunk)} ended without a report ({how})")
+        said = live.folder.output_tail()
+        self._give_up(live)  # it may live on where the batch scheduler does not see it
+        report = self._interrupted(live)
+        if not has_begun and ended.state not in (JobState.LOST, JobState.UNKNOWN):
+            self._num_false_starts += 1
+            if self._num_false_starts < MAX_FALSE_STARTS:
+                return report
+            what = f"{self._num_false_starts} jobs in a row ended before they began ({how})"
+            last = f"the last one was {live.job.id} of {_described(chunk)}" + (f"; it said:\n{said}" if said else "")
+            return replace(report, trouble=f"{what}; {last}")
+        self._num_false_starts = 0
+        done = [run for run in clip(self._recorded(chunk), pieces_of(chunk)) if run[2] in ENDED]
+        if ended.state is JobState.TIMEOUT:
+            return replace(report, cut_off=_first_left(chunk, done), walltime=live.job.walltime)
+        if done or not has_begun:  # it made progress, or the tasks have nothing to do with it
+            return report
+        return replace(report, is_interrupted=False, died=f"its job ended: {how}", is_infrastructure=True)
+
+    def _interrupted(self, live: _Live, trouble: str = "") -> ChunkReport:
+        """What has ended of it counts, and the rest runs again."""
+        worker = f"job {live.job.id or live.job.name}"
+        return ChunkReport(chunk=live.job.chunk, worker=worker, is_interrupted=True, trouble=trouble)
+
+    def _give_up(self, live: _Live) -> None:
+        """End the job; it commits nothing from now on."""
+        live.folder.void()
+        if live.job.id or live.may_be_submitted:
+            self._errands.cancel([live.job])
+        self._settle(live, keep=live.folder.num_claims() > 0 or bool(live.folder.output_tail()))
+
+    # ---------------------------------------------------------------- stopping
+
+    def _stop(self, now: float, *, at_once: bool) -> list[ChunkReport]:
+        """Nothing more begins; with `at_once` jobs that run are cancelled, and have a moment to report."""
+        if at_once and self._end_at is None:
+            self._end_at = now + END_S
+            self._errands.cancel([live.job for live in self._live.values()])
+        is_late = self._end_at is not None and now >= self._end_at
+        if self._has_stopped and not is_late:
+            return []
+        self._has_stopped = True
+        given_up = [live for live in self._live.values() if is_late or not live.folder.num_claims()]
+        for live in given_up:
+            self._give_up(live)
+        return [self._interrupted(live) for live in given_up]
+
+
+def policies(workspace: Workspace) -> dict[str, JobPolicy]:
+    """Of the steps that are submitted, by step; parameters may give its instances numbers of their own."""
+    found = ((instance.step, job_policy(instance)) for instance in workspace.plan.instances)
+    return {step: policy for step, policy in found if policy is not None}
+
+
+def _first_left(chunk: Chunk, done: Iterable[Run]) -> tuple[int, ...]:
+    ended = {task for a, b, _ in done for task in range(a, b)}
+    return tuple(task for task in chunk.task_ids() if task not in ended)[:1]
+
+
+def _described(chunk: Chunk) -> str:
+    return f"tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}"
