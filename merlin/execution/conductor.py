@@ -5,6 +5,7 @@ The executors, which own processes or messages, call this module. It starts no p
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -140,7 +141,9 @@ class Conductor:
             plan = restrict(plan, options.only)
         if options.max_failures is not None:
             plan = _with_max_failures(plan, options.max_failures)
-        self.scheduler = Scheduler(plan, found.outcomes, num_workers=num_workers)
+        self.scheduler = Scheduler(
+            plan, found.outcomes, num_workers=num_workers, name=f"{secrets.token_hex(4)}."
+        )
         self.scheduler.know_durations(durations_of(found, plan))
         self.flush()
 

@@ -17,7 +17,10 @@ from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.pool import WorkerProcess
+from merlin.execution.step_jobs import StepJobs, require_schedulers
 from merlin.execution.wire import Message, received
+from merlin.plan.job_policy import job_policy
+from merlin.plan.owner import settle_report
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
 from merlin.workspace.directory import Workspace, lock
@@ -98,11 +101,12 @@ class _Run:
         self._workspace, self._options, self._observer = workspace, options, observer
         self._conductor, self._interrupts, self._began = conductor, interrupts, began
         cores = len(os.sched_getaffinity(0))
-        num_tasks = sum(instance.num_tasks for instance in workspace.plan.instances)
+        num_tasks = sum(i.num_tasks for i in workspace.plan.instances if job_policy(i) is None)
         wanted = options.workers or cores
         self._num_workers = max(1, min(wanted, num_tasks))
         self._num_threads = max(1, cores // wanted)
         self._has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
+        self._jobs = StepJobs(workspace, conductor.session, recorded=conductor.done)
         self._workers: list[WorkerProcess] = []
         self._num_started = 0
         self._num_failed_starts = 0
@@ -122,6 +126,8 @@ class _Run:
             self._start_worker()  # they load while the ledger is read
         self._conductor.open(self._options, self._num_workers)
         self._scheduler = self._conductor.scheduler
+        require_schedulers(self._scheduler)
+        self._jobs.adopt_all(self._scheduler)
         self._conductor.event(
             "run_started", workers=self._num_workers, pid=os.getpid(), host=socket.gethostname()
         )
@@ -137,6 +143,7 @@ class _Run:
     def _step(self) -> None:
         """Hand out chunks, wait, and handle what has arrived."""
         self._handle_interrupts()
+        self._look_after_jobs()
         self._hand_out()
         for key, _ in self._selector.select(self._timeout()):
             if key.data is None:
@@ -158,7 +165,8 @@ class _Run:
 
     def _timeout(self) -> float | None:
         now = time.monotonic()
-        times = [t for t in (self._scheduler.next_wakeup(), self._kill_at) if t is not None]
+        wakeups = (self._scheduler.next_wakeup(), self._kill_at, self._jobs.next_wakeup(now))
+        times = [t for t in wakeups if t is not None]
         if self._is_changed:
             times.append(self._next_progress)
         return max(0.0, min(times) - now) if times else None
@@ -187,8 +195,20 @@ class _Run:
     def _require_progress(self) -> None:
         """Raise ExecutionError if the study neither runs nor ends. That is a bug, and would wait forever."""
         scheduler = self._scheduler
-        if not (scheduler.num_running or self._is_over() or scheduler.next_wakeup() is not None):
+        wakeups = (scheduler.next_wakeup(), self._jobs.next_wakeup(time.monotonic()))
+        if not (scheduler.num_running or self._is_over() or any(wakeup is not None for wakeup in wakeups)):
             raise ExecutionError(f"nothing can run, and tasks are missing: {scheduler.counts()}")
+
+    def _look_after_jobs(self) -> None:
+        """Submit chunks of the steps that have jobs of their own, and handle how such jobs ended."""
+        for report in self._jobs.step(self._scheduler, time.monotonic()):
+            self._is_changed = True
+            done = () if report.result is not None else self._conductor.done(report.chunk)
+            settle_report(self._scheduler, report, done, time.monotonic())
+            self._conductor.flush()
+        for note in self._jobs.notes():
+            self._observer.note(note)
+        self._announce_stop()
 
     def _start_worker(self) -> WorkerProcess:
         name = f"w{self._num_started}"
@@ -308,6 +328,7 @@ class _Run:
                 worker.leave(now=True)
 
     def _kill_all(self) -> None:
+        self._jobs.hurry(time.monotonic())
         self._kill_at = None if not self._workers else time.monotonic() + self._options.grace_s
         for worker in self._workers:
             worker.kill()
@@ -345,4 +366,5 @@ class _Run:
             worker.kill()
             worker.process.wait()
             worker.close()
+        self._jobs.close()
         self._selector.close()

@@ -1,8 +1,8 @@
 """The program in a batch job: ``python -m merlin.execution.job_chunk --workspace W --plan D --job LEASE``.
 
 It runs one chunk in a worker process, which writes its own segment of the ledger, and then reports what has become of
-the chunk, in a file (see `job_folder`). Shortly before its walltime ends, or when it gets a signal, it ends its task and
-reports what has ended.
+the chunk, in a file (see `job_folder`). Shortly before its walltime ends, or when it gets a signal, it ends its task
+and reports what has ended.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from dataclasses import replace
 
 from merlin.batch.registry import find_allocation
 from merlin.errors import ExecutionError, LeaseLostError, LedgerError, MerlinError
-from merlin.execution.job_folder import JobFolder, StepJob
+from merlin.execution.job_folder import WORKER_PREFIX, JobFolder, StepJob
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import recorded_outcomes
 from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
 from merlin.plan.owner import ChunkReport
-from merlin.plan.pieces import Run, merged, num_tasks, part_of, pieces_of
+from merlin.plan.pieces import Run, merged, part_of
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace, open_same
 
 log = logging.getLogger("merlin.job")
 
-WORKER_PREFIX = "step-job."  # of the workers' names in the ledger
 LOOK_S = 10.0  # between two looks whether the job was given up, while a task runs
 STOP_S = 10.0  # for a task to end after a signal; then it is killed
 ENDING_S = 5.0  # for the process to end after it has reported an error
@@ -107,10 +106,20 @@ class _JobRun:
         """Run what is left of the chunk, and report. Raises LeaseLostError if the chunk was given to somebody else."""
         self._claim = self._folder.claim()
         job = self._job
-        log.info("job %s runs tasks [%d, %d) of %s", job.id or job.name, job.chunk.lo, job.chunk.hi, job.chunk.instance)
+        log.info(
+            "job %s runs tasks [%d, %d) of %s",
+            job.id or job.name,
+            job.chunk.lo,
+            job.chunk.hi,
+            job.chunk.instance,
+        )
         before = self._recorded() if self._claim > 1 else ()  # the scheduler has started it again
         left = _without(job.chunk, before)
-        report = self._report_of(left, before) if left else self._ended(before, ChunkResult(chunk=job.chunk, runs=()))
+        report = (
+            self._report_of(left, before)
+            if left
+            else self._ended(before, ChunkResult(chunk=job.chunk, runs=()))
+        )
         if self._is_void or not self._may_commit():
             raise LeaseLostError("the chunk was given to somebody else")
         self._folder.write_report(report)
@@ -203,7 +212,9 @@ class _JobRun:
     def _ended(self, before: tuple[Run, ...], result: ChunkResult) -> ChunkReport:
         job = self._job
         runs = tuple(sorted((*before, *result.runs)))
-        cut_off = [task for a, b, value in result.runs if value == Outcome.INTERRUPTED for task in range(a, b)]
+        cut_off = [
+            task for a, b, value in result.runs if value == Outcome.INTERRUPTED for task in range(a, b)
+        ]
         if not self._must_end:
             whole = replace(result, chunk=job.chunk, runs=runs)
             return ChunkReport(chunk=job.chunk, worker=self._name, result=whole)

@@ -33,6 +33,7 @@ from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
 JOBS_DIR = "step_jobs"  # in merlin_info
+WORKER_PREFIX = "step-job."  # of the names of jobs in the ledger
 _REPORTS, _ENDED = "reports", "ended"
 _RECORD, _VOID, _CLAIM = "record.json", "void", "claim."
 _LEASE = re.compile(r"[0-9A-Za-z]+\.[0-9]+")
@@ -153,7 +154,9 @@ class JobFolder:
                 raise LeaseLostError("the chunk was given to somebody else")
             number = max(_claims(names), default=0) + 1
             try:
-                os.close(os.open(self.path / f"{_CLAIM}{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+                os.close(
+                    os.open(self.path / f"{_CLAIM}{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                )
             except FileExistsError:
                 continue
             except OSError as error:
@@ -205,7 +208,7 @@ def _claims(names: set[str]) -> list[int]:
 
 def _names(path: Path) -> set[str]:
     try:
-        return set(os.listdir(path))
+        return {entry.name for entry in path.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return set()
     except OSError as error:

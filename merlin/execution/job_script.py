@@ -11,7 +11,11 @@ from merlin.execution.job_folder import JobFolder, StepJob
 from merlin.plan.job_policy import job_request
 from merlin.workspace.directory import Workspace
 
-_PASSED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")  # not every scheduler gives a job the environment of its submitter
+_PASSED_ON = (
+    "PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+)  # not every scheduler gives a job the environment of its submitter
 
 
 def job_script(
@@ -23,7 +27,9 @@ def job_script(
 ) -> str:
     """Directives, and the program that runs the chunk; it takes the place of the shell, and gets its signals."""
     request = job_request(workspace.instance(job.chunk.instance), name=job.name, output=str(folder.output))
-    exports = [f"export {name}={shlex.quote(environment[name])}" for name in _PASSED_ON if environment.get(name)]
+    exports = [
+        f"export {name}={shlex.quote(environment[name])}" for name in _PASSED_ON if environment.get(name)
+    ]
     program = [sys.executable, "-P", "-m", "merlin.execution.job_chunk"]
     program += ["--workspace", str(workspace.path), "--plan", workspace.digest, "--job", job.lease]
     lines = ["#!/bin/sh", *scheduler.directives(request), "", *exports, f"exec {shlex.join(program)}"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from merlin.base.processes import Process, all_sessions, works_in
 from merlin.execution.conductor import CONTROLLER
+from merlin.execution.job_folder import WORKER_PREFIX
 from merlin.execution.sessions import kill_session
 from merlin.ledger.format import Writer
 from merlin.ledger.segments import segments
@@ -28,6 +29,8 @@ def kill_orphans(workspace: Workspace) -> list[int]:
     killed: list[int] = []
     for writer in writers:
         if writer.host != host or writer.worker == CONTROLLER or writer.pid in killed:
+            continue
+        if writer.worker.startswith(WORKER_PREFIX):  # a batch job: the run goes on with it
             continue
         if _is_ours(writer, alive.get(writer.pid, []), workspace.path):
             kill_session(writer.pid)

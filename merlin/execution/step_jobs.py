@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cache
 
 from merlin.batch.contract import Job, JobState
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import scheduler_of
-from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
+from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError, UsageError
 from merlin.execution.job_errands import Client, Errands
 from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, reported
 from merlin.execution.job_script import job_script
@@ -37,6 +39,7 @@ SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a
 MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
 REPORT_S = 10.0  # for a report to become visible after its job has ended
 MAX_FALSE_STARTS = 3  # jobs in a row that end before our program begins: the study stops
+ANSWER_S = 10.0  # for the first question
 END_S = 5.0  # for jobs to report after they were cancelled with the study
 
 
@@ -78,10 +81,12 @@ class StepJobs:
         self._submission: tuple[_Live, Future[str]] | None = None
         self._question: Future[dict[str, Job]] | None = None
         self._submit_at = self._ask_at = self._look_at = 0.0
+        self._is_paced = False  # nothing was submitted, because it is too early
         self._num_refusals = self._num_false_starts = 0
         self._refusal = ""  # why the last submission failed
         self._is_trouble_noted = False
         self._end_at: float | None = None  # of a study that stops at once
+        self._has_cancelled = False
         self._has_stopped = False  # jobs that had not begun were given up
 
     def adopt(self) -> list[StepJob]:
@@ -91,6 +96,17 @@ class StepJobs:
             folder = JobFolder(self._workspace, job.lease)
             self._live[job.lease] = _Live(job, folder, may_be_submitted=True)
         return found
+
+    def adopt_all(self, scheduler: Scheduler) -> None:
+        """The same, and let the scheduler adopt their chunks; `step` gives up those that it cannot."""
+        known = {instance.id for instance in scheduler.plan.instances}
+        for job in self.adopt():
+            if job.chunk.instance in known and scheduler.adopt(job.chunk):
+                self._notes.append(f"goes on with job {job.id or job.name} for {_described(job.chunk)}")
+
+    def hurry(self, now: float) -> None:
+        """Wait no longer for the jobs of a study that stops."""
+        self._end_at = now
 
     def leases(self) -> set[str]:
         """Of the chunks that are jobs."""
@@ -103,9 +119,12 @@ class StepJobs:
 
     def next_wakeup(self, now: float) -> float | None:
         """When `step` has something to do, even if nothing else happens."""
+        times = [self._submit_at] if self._is_paced else []
         if self._submission is not None or self._question is not None:
-            return now + LOOK_S / 10
-        return max(self._look_at, now) if self._live or self._settled else None
+            times.append(now + LOOK_S / 10)
+        if self._live or self._settled:
+            times.append(self._look_at)
+        return max(min(times), now) if times else None
 
     def close(self) -> None:
         """Wait for the commands that are on the way. Jobs that live go on."""
@@ -143,7 +162,8 @@ class StepJobs:
     # ---------------------------------------------------------------- submitting
 
     def _submit(self, scheduler: Scheduler, now: float) -> list[ChunkReport]:
-        if self._submission is not None or now < self._submit_at:
+        self._is_paced = now < self._submit_at
+        if self._submission is not None or self._is_paced:
             return []
         waiting = (live for live in self._live.values() if not live.job.id and live.ended is None)
         live = next(waiting, None) or self._take(scheduler, now)
@@ -287,7 +307,9 @@ class StepJobs:
             if self._num_false_starts < MAX_FALSE_STARTS:
                 return report
             what = f"{self._num_false_starts} jobs in a row ended before they began ({how})"
-            last = f"the last one was {live.job.id} of {_described(chunk)}" + (f"; it said:\n{said}" if said else "")
+            last = f"the last one was {live.job.id} of {_described(chunk)}" + (
+                f"; it said:\n{said}" if said else ""
+            )
             return replace(report, trouble=f"{what}; {last}")
         self._num_false_starts = 0
         done = [run for run in clip(self._recorded(chunk), pieces_of(chunk)) if run[2] in ENDED]
@@ -313,8 +335,8 @@ class StepJobs:
 
     def _stop(self, now: float, *, at_once: bool) -> list[ChunkReport]:
         """Nothing more begins; with `at_once` jobs that run are cancelled, and have a moment to report."""
-        if at_once and self._end_at is None:
-            self._end_at = now + END_S
+        if at_once and not self._has_cancelled:
+            self._has_cancelled, self._end_at = True, self._end_at or now + END_S
             self._errands.cancel([live.job for live in self._live.values()])
         is_late = self._end_at is not None and now >= self._end_at
         if self._has_stopped and not is_late:
@@ -324,6 +346,30 @@ class StepJobs:
         for live in given_up:
             self._give_up(live)
         return [self._interrupted(live) for live in given_up]
+
+
+def require_schedulers(scheduler: Scheduler) -> None:
+    """Raise UsageError, or ExecutionError within seconds, if what is left of the study has jobs for a batch scheduler
+    that cannot be used here."""
+    counts = scheduler.counts()
+    for instance in scheduler.plan.instances:
+        policy = job_policy(instance)
+        if policy is not None and counts[instance.id].missing:
+            require_scheduler(policy.scheduler, instance.step)
+
+
+@cache
+def require_scheduler(name: str, step: str) -> None:
+    """The same, for one step."""
+    batch = scheduler_of(name)
+    absent = [program for program in batch.programs[:1] if shutil.which(program) is None]
+    if absent:
+        raise UsageError(
+            f"step {step!r} has batch.submit and is for {batch.title}, but there is no {absent[0]} on the PATH; "
+            "start it where that is, or run it without jobs of its own: write type: local in its block batch, or "
+            "set the variable with --vars that the type is taken from"
+        )
+    SchedulerClient(batch, limit_s=ANSWER_S).find("")
 
 
 def policies(workspace: Workspace) -> dict[str, JobPolicy]:

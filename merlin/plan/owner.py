@@ -52,7 +52,9 @@ class ChunkReport:
     is_infrastructure: bool = False  # and its tasks are not to blame
     is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
     trouble: str = ""  # of the machine or the plan: nothing more may start
-    cut_off: tuple[int, ...] = ()  # without a result: the tasks that ran when the walltime of its job was over
+    cut_off: tuple[
+        int, ...
+    ] = ()  # without a result: the tasks that ran when the walltime of its job was over
     walltime: str = ""  # then: of that job
 
 

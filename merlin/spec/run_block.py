@@ -60,7 +60,9 @@ class StepBatch(OpenBlock):
     bank: Text | None = optional("Account to charge.")
     queue: Text | None = optional("Partition or queue.")
     submit: ResourceFlag | None = optional("Run the step in batch jobs of its own.")
-    tasks_per_job: ResourcePositive | None = optional("Tasks of one such job, one after the other; default 1.")
+    tasks_per_job: ResourcePositive | None = optional(
+        "Tasks of one such job, one after the other; default 1."
+    )
     max_jobs: ResourcePositive | None = optional("Such jobs at a time; default 100.")
 
 

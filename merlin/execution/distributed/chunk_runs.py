@@ -16,12 +16,11 @@ from merlin.execution.distributed.messages import seal_report
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.worker_pool import REAP_S, ChunkRun, WorkerPool, dismiss, reap
 from merlin.execution.pool import WorkerProcess
+from merlin.execution.recorded import recorded_outcomes
 from merlin.execution.wire import Message, received
-from merlin.ledger.replay import Replay
 from merlin.ledger.writer import prefix_of
 from merlin.plan.owner import ChunkReport
-from merlin.plan.pieces import clip, pieces_of
-from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
+from merlin.plan.tasks import Chunk, ChunkResult
 
 log = logging.getLogger("merlin.worker")
 
@@ -247,17 +246,14 @@ class ChunkRuns:
 
 def _recorded_outcomes(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
     """The outcomes that an ended process wrote into the ledger. On this machine they are visible at once."""
-    workspace, chunk = run.study.workspace, run.chunk
-    prefix = prefix_of(socket.gethostname(), run.process.process.pid)
+    name, prefix = run.process.name, prefix_of(socket.gethostname(), run.process.process.pid)
     try:
-        found = Replay(workspace.ledger_dir, workspace.plan, prefix=prefix)
-        ours = [e for e in found.entries(chunk.instance) if e.writer.session == run.session]
-        ours = [e for e in ours if e.writer.worker == run.process.name]
-        done = [piece for _, runs in found.runs_of(ours) for piece in clip(runs, pieces_of(chunk))]
+        return recorded_outcomes(
+            run.study.workspace, run.chunk, session=run.session, worker=name, prefix=prefix
+        )
     except LedgerError as error:  # the study's owner reads the ledger, too
         log.warning("%s", error)
         return ()
-    return tuple(piece for piece in done if piece[2] != NO_OUTCOME)
 
 
 def _describe(chunk: Chunk) -> str:
