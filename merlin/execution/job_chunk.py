@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from merlin.batch.registry import find_allocation
@@ -154,6 +155,9 @@ class _JobRun:
             process.kill()
             process.process.wait()
             process.close()
+            with suppress(OSError):
+                if process.log.stat().st_size == 0:  # not a file for each of many jobs
+                    process.log.unlink()
 
     def _serve(self, process: WorkerProcess) -> ChunkResult | None:
         """Wait for the result; None if the process ends, or is killed, without one."""

@@ -1,0 +1,406 @@
+"""Chunks of submitted steps as batch jobs: with a batch scheduler in memory, and with jobs that are processes here."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_slurm import SmallSlurm
+from study_on_disk import end_of, make_workspace, processes_of, same, start_run, step
+from waiting import wait_until
+
+from merlin.batch.contract import BatchScheduler, Job, JobState
+from merlin.batch.registry import scheduler_of
+from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, UsageError
+from merlin.execution.conductor import RunOptions
+from merlin.execution.embedded import run_embedded
+from merlin.execution.events import RecordingObserver
+from merlin.execution.job_folder import JobFolder, all_jobs
+from merlin.execution.step_jobs import StepJobs
+from merlin.plan.owner import ChunkReport, settle_report
+from merlin.plan.pieces import Run, pieces_of
+from merlin.plan.schedule import Scheduler
+from merlin.plan.tasks import ChunkResult, Outcome
+from merlin.workspace.directory import Workspace
+
+OK, FAILED = Outcome.OK, Outcome.FAILED
+JOBS = {"batch.submit": True, "batch.type": "slurm", "batch.tasks_per_job": 4, "walltime": "00:30:00"}
+
+
+class FakeClient:
+    """Jobs in memory: a test says what becomes of them."""
+
+    def __init__(self) -> None:
+        self.scheduler: BatchScheduler = scheduler_of("slurm")
+        self.known: dict[str, Job] = {}
+        self.cancelled: list[str] = []
+        self.num_questions = 0
+        self.error: Exception | None = None
+
+    def submit(self, name: str, script: str, *, is_again: bool = False) -> str:
+        if self.error is not None:
+            raise self.error
+        if is_again and (found := self.find(name)):
+            return found.id
+        id = str(len(self.known) + 1)
+        self.known[id] = Job(id=id, name=name, state=JobState.PENDING)
+        return id
+
+    def find(self, name: str) -> Job | None:
+        return next((job for job in self.known.values() if job.name == name), None)
+
+    def jobs(self, ids: Collection[str]) -> dict[str, Job]:
+        self.num_questions += 1
+        if self.error is not None:
+            raise self.error
+        return {id: self.known.get(id, Job(id=id)) for id in ids}
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.cancelled += ids
+
+    def end(self, id: str, state: JobState, reason: str = "") -> None:
+        self.known[id] = replace(self.known[id], state=state, reason=reason)
+
+
+class Bench:
+    """A study whose jobs are in memory, with a clock at hand."""
+
+    def __init__(
+        self, workspace: Workspace, client: FakeClient | None = None, scheduler: Scheduler | None = None
+    ) -> None:
+        self.workspace, self.client = workspace, client or FakeClient()
+        self.scheduler = scheduler or Scheduler(workspace.plan, {}, num_workers=1, name="abc.")
+        self.recorded: list[Run] = []
+        self.jobs = StepJobs(
+            workspace, "session", recorded=lambda chunk: self.recorded, make_client=lambda name: self.client
+        )
+        self.now = 0.0
+
+    def rounds(self, num: int = 1, seconds: float = 11.0) -> list[ChunkReport]:
+        """So many rounds with so much time in between; the errands of each are done before the next."""
+        out = []
+        for _ in range(num):
+            reports = self.jobs.step(self.scheduler, self.now)
+            for report in reports:
+                settle_report(self.scheduler, report, self.recorded, self.now)
+            out += reports
+            self._finish_errands()
+            self.now += seconds
+        return out
+
+    def _finish_errands(self) -> None:
+        errands: Any = self.jobs._errands
+        for _, future in errands._running:
+            future.exception(timeout=60)
+
+    def folder(self, number: int) -> JobFolder:
+        return JobFolder(self.workspace, f"abc.{number}")
+
+    def end(self, number: int, *, outcome: int = OK, job: str = "") -> None:
+        """The job reports that all its tasks have ended."""
+        folder = self.folder(number)
+        chunk = folder.read().chunk
+        runs = tuple((a, b, int(outcome)) for a, b in pieces_of(chunk))
+        folder.write_report(
+            ChunkReport(chunk=chunk, worker="job", result=ChunkResult(chunk=chunk, runs=runs))
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(num: int = 10, **resources: Any) -> Bench:
+        given = {**JOBS, **{f"batch.{key}": value for key, value in resources.items()}}
+        made.append(Bench(make_workspace(tmp_path, step("sim", num, command="true", resources=given))))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.jobs.close()
+
+
+def test_tasks_become_jobs_of_so_many_tasks_and_their_reports_end_the_study(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(10)
+    at.rounds(6)
+    assert [(job.chunk.lo, job.chunk.hi) for job in all_jobs(at.workspace)] == [(0, 4), (4, 8), (8, 10)]
+    for number in (1, 2, 3):
+        at.end(number)
+    at.rounds(2)
+    assert at.scheduler.is_complete
+    assert at.scheduler.counts()["sim"].ok == 10
+    assert all_jobs(at.workspace) == []
+    assert at.jobs.leases() == set()
+
+
+def test_no_more_jobs_than_allowed_are_there_at_a_time(bench: Callable[..., Bench]) -> None:
+    at = bench(40, max_jobs=2)
+    at.rounds(8)
+    assert len(at.client.known) == 2
+    at.end(1)
+    at.rounds(4)
+    assert len(at.client.known) == 3
+
+
+def test_workers_get_nothing_of_a_submitted_step(bench: Callable[..., Bench]) -> None:
+    at = bench()
+    assert at.scheduler.take(0.0) is None
+    assert at.scheduler.take(0.0, "merlin") is None
+
+
+def test_all_jobs_are_asked_for_in_one_question_and_not_more_often_than_six_times_a_minute(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(400, max_jobs=100)
+    at.rounds(1200, seconds=0.5)  # ten minutes
+    assert len(at.client.known) == 100
+    assert at.client.num_questions <= 60
+
+
+def test_a_lost_job_that_made_progress_runs_on_in_a_new_one_without_a_retry(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(4)
+    at.rounds(2)
+    at.folder(1).claim()
+    at.recorded = [(0, 2, OK)]
+    at.client.end("1", JobState.LOST, "NODE_FAIL")
+    (report,) = at.rounds(4)
+    assert report.is_interrupted
+    at.rounds(2)
+    (job,) = all_jobs(at.workspace)
+    assert (job.chunk.lo, job.chunk.hi, job.chunk.attempt, job.chunk.retries) == (2, 4, 2, 0)
+    assert "ended without a report" in " ".join(at.jobs.notes())
+    assert at.client.cancelled == ["1"]
+
+
+def test_a_job_that_was_given_up_commits_nothing_when_it_comes_back(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.rounds(2)
+    folder = at.folder(1)
+    claim = folder.claim()
+    assert folder.may_commit(claim)
+    at.client.end("1", JobState.UNKNOWN)
+    at.rounds(3)
+    assert not folder.may_commit(claim)
+
+
+def test_a_job_started_again_by_its_scheduler_outranks_its_first_start(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.rounds(2)
+    folder = at.folder(1)
+    first, second = folder.claim(), folder.claim()
+    assert (folder.may_commit(first), folder.may_commit(second)) == (False, True)
+
+
+def test_a_task_that_no_walltime_is_long_enough_for_fails_with_a_clear_cause(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(1)
+    for number in (1, 2, 3):
+        at.rounds(2)
+        at.folder(number).claim()
+        at.client.end(str(number), JobState.TIMEOUT)
+        at.rounds(3)
+    (verdict,) = at.scheduler.decided_outcomes()
+    assert (verdict.outcome, verdict.attempt) == (FAILED, 4)
+    assert "walltime of 00:30:00 of its job was over 3 times" in verdict.cause
+    assert at.scheduler.is_complete
+
+
+def test_what_had_ended_when_the_walltime_was_over_counts(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.rounds(2)
+    at.folder(1).claim()
+    at.recorded = [(0, 3, OK)]
+    at.client.end("1", JobState.TIMEOUT)
+    (report,) = at.rounds(4)
+    assert report.cut_off == (3,)
+    assert at.scheduler.counts()["sim"].ok == 3
+
+
+def test_jobs_that_end_before_they_begin_stop_the_study_with_what_they_said(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(40)
+    for number in range(1, 4):
+        at.rounds(1)
+        at.rounds(1)
+        at.folder(number).output.write_text("python: command not found")
+        at.client.end(str(number), JobState.FAILED)
+    at.rounds(4)
+    assert at.scheduler.stop_now
+    assert "python: command not found" in at.scheduler.stop_reason
+
+
+def test_nothing_follows_from_an_answer_that_is_garbage(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.rounds(2)
+    at.client.error = SchedulerUnreachableError("squeue: <html>")
+    assert at.rounds(20) == []
+    assert [note.count("squeue: <html>") for note in at.jobs.notes()] == [1]
+    at.client.error = None
+    at.end(1)
+    at.rounds(2)
+    assert at.scheduler.is_complete
+
+
+def test_a_report_that_is_garbage_leaves_the_ledger_to_decide(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.rounds(2)
+    at.folder(1).claim()
+    at.end(1)
+    (at.workspace.info / "step_jobs/reports/abc.1.json").write_text('{"chunk": 7')
+    at.recorded = [(0, 4, OK)]
+    at.client.end("1", JobState.OK)
+    at.rounds(4)
+    assert at.scheduler.is_complete
+
+
+def test_a_scheduler_that_refuses_every_job_stops_the_study(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.client.error = SchedulerRefusedError("sbatch: invalid partition")
+    at.rounds(20, seconds=40.0)
+    assert "invalid partition" in at.scheduler.stop_reason
+
+
+def test_a_scheduler_that_is_away_is_waited_for(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.client.error = SchedulerUnreachableError("no answer")
+    at.rounds(50, seconds=40.0)
+    assert at.scheduler.stop_reason == ""
+    at.client.error = None
+    at.rounds(3, seconds=40.0)
+    at.end(1)
+    at.rounds(2)
+    assert at.scheduler.is_complete
+
+
+def test_a_stop_gives_up_what_waits_and_lets_what_runs_end(bench: Callable[..., Bench]) -> None:
+    at = bench(8)
+    at.rounds(4)
+    at.folder(1).claim()
+    at.scheduler.stop("enough")
+    at.rounds(2)
+    assert at.client.cancelled == ["2"]
+    assert at.scheduler.leases() == {"abc.1"}
+    at.end(1)
+    at.rounds(2)
+    assert (at.scheduler.counts()["sim"].ok, at.scheduler.num_running) == (4, 0)
+
+
+def test_an_interrupt_cancels_all_jobs_and_waits_only_a_moment(bench: Callable[..., Bench]) -> None:
+    at = bench(8)
+    at.rounds(4)
+    at.folder(1).claim()
+    at.recorded = [(0, 1, OK)]
+    at.scheduler.stop("interrupted", now=True)
+    at.rounds(3)
+    assert set(at.client.cancelled) == {"1", "2"}
+    assert (at.scheduler.counts()["sim"].ok, at.scheduler.num_running) == (1, 0)
+
+
+def test_another_owner_goes_on_with_the_jobs_also_with_one_whose_id_is_not_known(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(8)
+    at.rounds(4)
+    folder = at.folder(2)
+    folder.write(replace(folder.read(), id=""))  # killed between the submission and the record of it
+    next_one = Bench(at.workspace, at.client, Scheduler(at.workspace.plan, {}, num_workers=1, name="def."))
+    next_one.jobs.adopt_all(next_one.scheduler)
+    next_one.rounds(3)
+    assert len(at.client.known) == 2
+    assert {job.id for job in all_jobs(at.workspace)} == {"1", "2"}
+    for number in (1, 2):
+        at.end(number)
+    next_one.rounds(2)
+    assert next_one.scheduler.is_complete
+    next_one.jobs.close()
+
+
+def test_jobs_of_tasks_that_may_not_run_now_are_given_up(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.rounds(2)
+    at.scheduler.fail({"sim"}, "cancelled")
+    at.rounds(2)
+    assert at.client.cancelled == ["1"]
+    assert all_jobs(at.workspace) == []
+
+
+# ------------------------------------------------------------------ with processes
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallSlurm]:
+    cluster = SmallSlurm(tmp_path / "slurm").install(monkeypatch)
+    yield cluster
+    cluster.close()
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_study_with_submitted_and_other_steps_runs_to_its_end(tmp_path: Path, slurm: SmallSlurm) -> None:
+    workspace = make_workspace(
+        tmp_path,
+        step("sim", 6, command="echo $SLURM_JOB_ID > job; test $(MERLIN_SAMPLE_ID) != 5", resources=JOBS),
+        step("post", 6, same("sim"), command="true"),
+    )
+    summary = run_embedded(workspace, RunOptions(workers=1), RecordingObserver())
+    assert (summary.ok, summary.failed, summary.skipped) == (10, 1, 1)
+    jobs = [
+        (workspace.task_dir(workspace.instance("sim"), task) / "job").read_text().strip() for task in range(6)
+    ]
+    assert jobs == ["1"] * 4 + ["2"] * 2
+    assert all_jobs(workspace) == []
+
+
+def test_after_kill_9_the_jobs_run_on_and_a_restart_goes_on_with_them(
+    tmp_path: Path, slurm: SmallSlurm
+) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    command = f"echo $(MERLIN_SAMPLE_ID) >> {log}; until test -e {gate}; do sleep 0.05; done"
+    workspace = make_workspace(tmp_path, step("sim", 8, command=command, resources=JOBS))
+    run = start_run(workspace, workers=1)
+    wait_until(lambda: len(lines(log)) == 2, run)
+    run.kill()
+    run.wait()
+    again = start_run(workspace, workers=1)
+    wait_until(lambda: len(list((workspace.info / "ledger").glob("*"))) >= 5 or again.poll() is not None)
+    gate.touch()
+    summary = end_of(again)
+    assert summary["ok"] == 8
+    assert sorted(lines(log), key=int) == [str(task) for task in range(8)]  # each once
+    assert slurm.calls("sbatch") == 2
+
+
+def test_ctrl_c_cancels_the_jobs(tmp_path: Path, slurm: SmallSlurm) -> None:
+    log = tmp_path / "log"
+    workspace = make_workspace(
+        tmp_path, step("sim", 8, command=f"echo a >> {log}; sleep 1000", resources=JOBS)
+    )
+    run = start_run(workspace, workers=1)
+    wait_until(lambda: len(lines(log)) == 2, run)
+    run.send_signal(signal.SIGINT)
+    summary = end_of(run)
+    assert (summary["missing"], summary["stop_reason"]) == (8, "interrupted")
+    assert {slurm.state(job) for job in slurm.jobs()} == {"CANCELLED"}
+    wait_until(lambda: processes_of(workspace) == [], lambda: processes_of(workspace))
+
+
+def test_without_the_scheduler_the_run_says_so_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    resources = {**JOBS, "batch.type": "pbs"}
+    workspace = make_workspace(tmp_path, step("sim", 8, command="true", resources=resources))
+    with pytest.raises(UsageError, match=r"no qsub on the PATH.*type: local"):
+        run_embedded(workspace, RunOptions(workers=1), RecordingObserver())
