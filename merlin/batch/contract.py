@@ -129,6 +129,9 @@ class BatchScheduler(Protocol):
     prefix: ClassVar[str]  # of directives in job scripts, e.g. "#SBATCH"
     script_suffix: ClassVar[str] = ".sh"  # of step scripts with directives, e.g. ".slurm.sh"
     hidden_variables: ClassVar[tuple[str, ...]] = ()  # that would change what the commands do; "X_*" for many
+    launch_variables: ClassVar[
+        tuple[str, ...]
+    ] = ()  # that its launcher sets, and that would rule nested launches
     launcher_nests: ClassVar[bool] = True  # what its launcher has started may use the launcher itself
     knows_none: ClassVar[str] = (
         r"(?!)"  # what a question says on stderr, as a pattern, if it knows no such job

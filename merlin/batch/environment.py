@@ -1,8 +1,9 @@
-"""Numbers in the environment of a job; what is not one counts as not said. Pure."""
+"""The environment of a job; a number in it that is none counts as not said. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 _MOST = 1_000_000_000
 
@@ -21,3 +22,12 @@ def read_time(environment: Mapping[str, str], name: str) -> float | None:
     text = environment.get(name, "").strip()
     is_time = text.isascii() and text.isdecimal() and 9 <= len(text) < 12
     return float(text) if is_time else None
+
+
+def without(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    """The environment without the variables that have such names; "X_*" is every name that begins with "X_"."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }

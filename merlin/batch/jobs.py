@@ -14,10 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 from merlin.base.commands import CommandResult, run_command
 from merlin.batch.contract import BatchScheduler, Job, JobState
+from merlin.batch.environment import without
 from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
 
 LIMIT_S = 60.0  # of one command
@@ -53,7 +53,10 @@ class SchedulerClient:
     ) -> None:
         self.scheduler = scheduler
         self.calls: deque[Call] = deque(maxlen=10_000)
-        self._environment = _visible(os.environ if environment is None else environment, scheduler)
+        self._environment = without(
+            os.environ if environment is None else environment,
+            (*scheduler.hidden_variables, *_OF_THIS_PROCESS),
+        )
         self._limit_s = limit_s
         self._interval_s = 60.0 / polls_per_minute
         self._clock = clock
@@ -194,11 +197,6 @@ class SchedulerClient:
 
 def _may_change(job: Job) -> bool:
     return job.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
-
-
-def _visible(environment: Mapping[str, str], scheduler: BatchScheduler) -> dict[str, str]:
-    hidden = (*scheduler.hidden_variables, *_OF_THIS_PROCESS)
-    return {k: v for k, v in environment.items() if not any(fnmatchcase(k, pattern) for pattern in hidden)}
 
 
 def _trouble(command: Sequence[str], result: CommandResult) -> str:

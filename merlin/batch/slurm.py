@@ -51,8 +51,18 @@ class Slurm(BatchScheduler):
         *("SQUEUE_*", "SCANCEL_*", "SLURM_TIME_FORMAT"),
         # of the job that this process lives in: a new job would take them over
         *("SLURM_JOB*", "SLURM_STEP*", "SLURM_N*", "SLURM_CPU*", "SLURM_MEM_*", "SLURM_GPU*", "SLURM_TASK*"),
-        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_RESTART_COUNT", "SLURM_EXCLUSIVE"),
+        *(
+            "SLURM_DISTRIBUTION",
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+            "SLURM_GTIDS",
+            "SLURM_RESTART_COUNT",
+            "SLURM_EXCLUSIVE",
+        ),
     )
+    launch_variables: ClassVar[tuple[str, ...]] = (
+        "SLURM_CPU_BIND*", "SLURM_DISTRIBUTION", "SLURM_NTASKS*", "SLURM_NPROCS",
+    )  # fmt: skip
     knows_none: ClassVar[str] = r"Invalid job id specified"
 
     def launch_line(self, request: LaunchRequest) -> str:
@@ -145,8 +155,6 @@ def _directives(request: JobRequest) -> Iterator[str]:
     yield from given("job-name", request.name)
     yield from given("nodes", request.nodes)
     yield from given("ntasks", request.procs)
-    if request.procs is None:
-        yield "--ntasks-per-node=1"
     yield from given("cpus-per-task", request.cores_per_task)
     yield from given("gres", f"gpu:{request.gpus}" if request.gpus else None)
     yield from given("time", None if request.walltime_s is None else as_clock(request.walltime_s))

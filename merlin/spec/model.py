@@ -25,7 +25,7 @@ from merlin.base.document.field_types import (
 )
 from merlin.base.document.scalars import Problem, to_float, to_int
 from merlin.base.document.validation import known_keys
-from merlin.spec.run_block import BatchType, Run
+from merlin.spec.run_block import BATCH_TYPES, BatchType, Run
 
 Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "grid"]
 
@@ -101,7 +101,7 @@ class Env(Block):
 class Batch(OpenBlock):
     """How the cluster is used; further keys are kept for the scheduler."""
 
-    type: BatchType = optional("Scheduler: local, slurm, flux, lsf, lsf-srun or pbs.", "local")
+    type: BatchType = optional(f"Scheduler: {', '.join(BATCH_TYPES)}.", "local")
     bank: Text | None = optional("Account to charge.")
     queue: Text | None = optional("Partition or queue.")
     nodes: ResourcePositive | None = optional("Number of nodes of the allocation.")

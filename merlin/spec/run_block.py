@@ -26,9 +26,10 @@ from merlin.base.document.field_types import (
 )
 from merlin.base.document.findings import allowed
 from merlin.base.document.scalars import Problem, Scalar, shown, to_float, typed
+from merlin.batch.registry import SCHEDULERS
 from merlin.spec.data_set_blocks import AggregateBlock
 
-BATCH_TYPES = ("local", "slurm", "flux", "lsf", "lsf-srun", "pbs")
+BATCH_TYPES = tuple(SCHEDULERS)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 

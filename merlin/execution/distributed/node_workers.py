@@ -20,7 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from merlin.batch.registry import find_allocation
+from merlin.batch.cores import usable_cores
+from merlin.batch.environment import without
+from merlin.batch.registry import find_allocation, scheduler_of
 
 NODE, CORES = "%node", "%cores"  # words of a worker's command that are known on its node alone
 PASSED_ON = {  # signal -> what the workers get
@@ -57,7 +59,9 @@ def filled_in(words: Sequence[str], where: str, num_cores: int) -> list[str]:
 
 def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
     """Start the workers, pass signals on to them, and wait for their end; returns 1 if one of them failed, else 0."""
-    where, num_cores = place(os.environ), len(os.sched_getaffinity(0))
+    where, found = place(os.environ), find_allocation(os.environ)
+    num_cores = usable_cores(found.cores if found else None)
+    environment = without(os.environ, scheduler_of(found.scheduler).launch_variables if found else ())
     processes: list[subprocess.Popen[Any]] = []
     pending: list[signal.Signals] = []
 
@@ -73,7 +77,11 @@ def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
     for name, words in workers.items():
         with (logs / f"{name}.{where}.log").open("ab") as log:
             process = subprocess.Popen(
-                filled_in(words, where, num_cores), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                filled_in(words, where, num_cores),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
         processes.append(process)
         for number in pending:  # they came before it was in the list

@@ -79,7 +79,7 @@ def test_a_damaged_record_is_named(records, text):
 
 def test_a_script_begins_with_its_directives():
     assert job_script(Slurm(), REQUEST, "\nexec a\n\n", shell="/bin/bash -l") == (
-        "#!/bin/bash -l\n#SBATCH --job-name=one\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
+        "#!/bin/bash -l\n#SBATCH --job-name=one\n#SBATCH --nodes=2\n"
         "#SBATCH --time=00:10:00\n#SBATCH --no-requeue\n\n\nexec a\n"
     )
 

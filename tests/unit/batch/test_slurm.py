@@ -90,7 +90,6 @@ class TestSlurm(SchedulerContract):
     mentions = [
         "--job-name=study-workers-1",
         "--nodes=3",
-        "--ntasks-per-node=1",
         "--cpus-per-task=7",
         "--gres=gpu:2",
         "--time=01:30:00",
