@@ -12,6 +12,7 @@ import pytest
 from commands import run_merlin
 
 import merlin
+from merlin.batch.registry import SCHEDULERS
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
@@ -32,7 +33,13 @@ def run(spec: str, cwd: Path, *variables: str) -> Path:
 
 
 def test_every_folder_of_specs_has_a_test_here() -> None:
-    assert {p.parent.name for p in SPECS.glob("*/*.yaml")} == {"hello", "icf", "covid", "simple_chain"}
+    assert {p.parent.name for p in SPECS.glob("*/*.yaml")} == {
+        "hello",
+        "icf",
+        "covid",
+        "simple_chain",
+        "schedulers",
+    }
 
 
 def test_hello_throws_remarks_and_finds_the_longest(tmp_path: Path) -> None:
@@ -93,3 +100,28 @@ def test_covid_collects_what_its_scripts_write_and_ranks_the_fits(tmp_path: Path
     best = int(np.argmin(ens["misfit"][:]))
     out = (workspace / "best/best.out").read_text()
     assert str(int(ens.sample_id[best])) in out
+
+
+@pytest.mark.parametrize("scheduler", sorted(path.stem for path in SPECS.glob("schedulers/*.yaml")))
+def test_an_example_of_a_scheduler_runs_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str
+) -> None:
+    monkeypatch.setenv("PATH", str(programs_without_launchers(tmp_path / "bin")))
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "FLUX_", "LSB_", "PBS_"))]:
+        monkeypatch.delenv(name)
+    workspace = run(f"schedulers/{scheduler}.yaml", tmp_path)
+    rows = [line.split() for line in (workspace / "total/total.out").read_text().splitlines()]
+    assert [float(radius) for radius, _ in rows] == [1.0, 1.3333, 1.6667, 2.0]
+    assert all(abs(float(area) - np.pi * float(radius) ** 2) < 0.001 for radius, area in rows)
+
+
+def programs_without_launchers(folder: Path) -> Path:
+    """A directory for the PATH with every program that there is, but none that starts parallel ones."""
+    launchers = {"mpirun", "mpiexec", *(name for one in SCHEDULERS.values() for name in one.programs)}
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).glob("*"):
+            link = folder / program.name
+            if program.name not in launchers and not link.is_symlink():
+                link.symlink_to(program)
+    return folder

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import icf
 import numpy as np
 import pytest
 
+from merlin.batch.contract import JobRequest
+from merlin.batch.registry import SCHEDULERS
+from merlin.plan.expand import make_plan
+from merlin.plan.launch import Launchers
 from merlin.spec.load import check_spec
 
 SPECS = Path(__file__).parents[3] / "specs"
+WORKERS = SPECS.parent / "workers"
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*/*.yaml")), ids=lambda path: path.stem)
@@ -57,5 +63,48 @@ def test_what_is_trained_on_icf_is_selected_and_normalised_alike(path: Path) -> 
     }
 
 
-def test_no_example_needs_a_launcher() -> None:
-    assert not [path for path in SPECS.rglob("*.yaml") if "LAUNCHER)" in path.read_text(encoding="utf-8")]
+def test_only_the_examples_of_schedulers_have_a_launcher() -> None:
+    with_one = {path for path in SPECS.rglob("*.yaml") if "LAUNCHER)" in path.read_text(encoding="utf-8")}
+    assert with_one == set((SPECS / "schedulers").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", sorted((SPECS / "schedulers").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_launch_line_in_an_example_is_what_its_scheduler_gets(path: Path, tmp_path: Path) -> None:
+    spec, _ = check_spec(path)
+    assert spec is not None and spec.document.batch.type == path.stem
+    plan = make_plan(
+        spec,
+        workspace=tmp_path / "s_20261123-120000",
+        num_samples=4,
+        samples_file="samples.npy",
+        combos=(),
+        created="",
+        study_id="s",
+        launchers=Launchers(schedulers=SCHEDULERS),
+    )
+    said = path.read_text(encoding="utf-8").partition("$(LAUNCHER) becomes: ")[2].partition("\n")[0]
+    assert plan.instances[0].command.startswith(f"{said} python3 ")
+
+
+def test_every_scheduler_has_an_example_and_a_job_script_for_workers() -> None:
+    names = {scheduler.name for scheduler in SCHEDULERS.values() if scheduler.programs} - {"lsf-srun"}
+    assert {path.stem for path in (SPECS / "schedulers").glob("*.yaml")} == names
+    assert {path.stem for path in WORKERS.glob("*.sh")} == names
+
+
+@pytest.mark.parametrize("path", sorted(WORKERS.glob("*.sh")), ids=lambda path: path.stem)
+def test_a_job_script_for_workers_says_what_its_scheduler_reads(path: Path) -> None:
+    request = JobRequest(
+        name="merlin-workers",
+        nodes=2,
+        walltime_s=3600,
+        is_exclusive=True,
+        output="merlin-workers.out" if path.stem == "lsf" else "",  # or LSF sends it as a letter
+        warning_s=60,
+        may_requeue=True,
+    )
+    text = path.read_text(encoding="utf-8")
+    header = [line for line in text.splitlines() if line.startswith(SCHEDULERS[path.stem].prefix)]
+    assert header == SCHEDULERS[path.stem].directives(request)
+    assert text.startswith("\n".join(["#!/bin/bash", *header]))
+    subprocess.run(["bash", "-n", path], check=True, timeout=60)
