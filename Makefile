@@ -13,7 +13,7 @@ SHELL := /bin/bash
 
 help:
 	@echo "make setup   environment in $(VENV) with everything below"
-	@echo "make servers Redis and RabbitMQ for the tests, which start them by hand; as root, on Debian or Ubuntu"
+	@echo "make servers Redis, RabbitMQ, Slurm and Open MPI for the tests, which start them by hand; as root, on Debian or Ubuntu"
 	@echo "make check   format, lint, types, and whether the documentation builds"
 	@echo "make test-fast  unit and contract tests, in two minutes"
 	@echo "make test    all tests"
@@ -64,7 +64,7 @@ test-fast: setup servers
 test: setup servers
 	@tests/install_readers.sh
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations 40 \
-	  tests/system/faults tests/compat tests/system tests/contract tests/unit
+	  tests/system/slurm tests/system/faults tests/compat tests/system tests/contract tests/unit
 
 SEED ?=
 FAULTS ?= 1000

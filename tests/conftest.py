@@ -1,7 +1,7 @@
 """Servers for every test that wants one; see servers.py for what they can do.
 
-`any_redis` and `any_rabbit` are shared by the tests of one process, and empty at the start of each test; do not stop
-them. `own_redis` and `own_rabbit` are the test's own, to be killed and paused at will.
+`any_redis`, `any_rabbit` and `any_slurm` are shared by the tests of one process, and empty at the start of each test;
+do not stop them. `own_redis`, `own_rabbit` and `own_slurm` are the test's own, to be killed and paused at will.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from servers import Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
+from slurm import SlurmCluster, slurm_cluster
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,3 +77,22 @@ def own_rabbit(tmp_path: Path) -> Iterator[RabbitServer]:
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """A certificate authority, and a certificate for 127.0.0.1 and localhost."""
     return throwaway_ca(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def _shared_slurm() -> Iterator[SlurmCluster]:
+    with slurm_cluster(gpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def any_slurm(_shared_slurm: SlurmCluster) -> SlurmCluster:
+    """Three idle nodes of two cores and two GPUs each, which are no devices."""
+    _shared_slurm.empty()
+    return _shared_slurm
+
+
+@pytest.fixture
+def own_slurm() -> Iterator[SlurmCluster]:
+    with slurm_cluster() as cluster:
+        yield cluster

@@ -8,6 +8,13 @@ command -v epmd > /dev/null && { command -v rabbitmq-server || [ -x /usr/lib/rab
   || missing+=(rabbitmq-server)
 command -v faketime > /dev/null || missing+=(faketime)
 command -v openssl > /dev/null || missing+=(openssl)
+for name in slurmctld slurmd munged; do # Debian has them in directories that are not on everyone's PATH
+  [ -x "/usr/sbin/$name" ] || command -v "$name" > /dev/null || { missing+=(slurm-wlm munge) && break; }
+done
+[ -x /usr/sbin/ip ] || command -v ip > /dev/null || missing+=(iproute2)
+command -v nsenter > /dev/null || missing+=(util-linux)
+command -v mpicc > /dev/null || missing+=(openmpi-bin libopenmpi-dev)
+command -v cc > /dev/null || missing+=(gcc libc6-dev)
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get > /dev/null; then

@@ -1,0 +1,132 @@
+"""The Slurm that other tests stand on: real jobs on nodes that are apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from effort import repeats
+from nodes import CGROUPS, virtual_network
+from slurm import NODES, SLURMD_PORT, slurm_cluster
+from waiting import wait_until
+
+NUM_JOBS = repeats(24, 200)
+LOOK = "hostname; hostname -I; echo $CUDA_VISIBLE_DEVICES; ls /proc | grep -c ^[0-9]"
+ALONE = """
+busy=busy.$SLURMD_NODENAME.$CUDA_VISIBLE_DEVICES
+mkdir $busy || touch twice
+sleep 0.2
+rmdir $busy
+touch done.$SLURM_ARRAY_TASK_ID
+"""
+KILLED = """
+import os, signal
+from slurm import slurm_cluster
+with slurm_cluster() as cluster:
+    print(cluster.folder, cluster.network.name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+PROGRAM = r"""
+#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+  int rank, size, length, sum = 0;
+  char host[MPI_MAX_PROCESSOR_NAME];
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Get_processor_name(host, &length);
+  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  printf("rank %d of %d on %s sum %d\n", rank, size, host, sum);
+  return MPI_Finalize();
+}
+"""
+
+
+def compile_mpi(folder: Path) -> Path:
+    """A program whose ranks tell where they are and what they have added up together."""
+    source = folder / "ranks.c"
+    source.write_text(PROGRAM)
+    subprocess.run(["mpicc", "-o", folder / "ranks", source], check=True)
+    return folder / "ranks"
+
+
+def test_a_job_runs_on_three_hosts_with_processes_networks_and_devices_of_their_own(any_slurm, tmp_path):
+    job = any_slurm.submit(
+        f"srun bash -c '{{ {LOOK}; }} > seen.$SLURMD_NODENAME'", "--nodes=3", "--gres=gpu:1", cwd=tmp_path
+    )
+    assert any_slurm.wait_until_over(job) == {job: "COMPLETED"}
+    seen = [(tmp_path / f"seen.{name}").read_text().split() for name in NODES]
+    addresses = [any_slurm.nodes[name].address for name in NODES]
+    assert [(host, address, gpu) for host, address, gpu, _ in seen] == [
+        (name, address, "0") for name, address in zip(NODES, addresses, strict=True)
+    ]
+    num_here = sum(entry.name.isdigit() for entry in Path("/proc").iterdir())
+    assert all(int(num) < num_here for *_, num in seen)
+
+
+def test_a_node_starts_every_one_of_many_jobs_and_two_gpus_are_never_given_twice(any_slurm, tmp_path):
+    any_slurm.submit(ALONE, f"--array=1-{NUM_JOBS}", "--gres=gpu:1", "--output=/dev/null", cwd=tmp_path)
+    wait_until(lambda: len(list(tmp_path.glob("done.*"))) == NUM_JOBS, any_slurm.describe)
+    any_slurm.wait_until_idle()
+    assert not (tmp_path / "twice").exists()
+    assert set(any_slurm.states().values()) == {"COMPLETED"}
+    assert any_slurm.refusals() == []
+
+
+def test_an_mpi_program_runs_over_two_nodes(any_slurm, tmp_path):
+    program = compile_mpi(tmp_path)
+    job = any_slurm.submit(f"srun --mpi=pmix {program} > said", "--nodes=2", "--ntasks=4", cwd=tmp_path)
+    assert any_slurm.wait_until_over(job) == {job: "COMPLETED"}, any_slurm.describe()
+    lines = sorted((tmp_path / "said").read_text().splitlines())
+    assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
+    assert {line.split()[5] for line in lines} == {"node1", "node2"}
+    assert all(line.endswith(("of 4 on node1 sum 6", "of 4 on node2 sum 6")) for line in lines)
+
+
+def test_a_requeued_job_starts_again_on_the_same_cluster(any_slurm, tmp_path):
+    script = "echo $SLURM_RESTART_COUNT >> runs\nwhile [ ! -e go ]; do sleep 0.1; done"
+    job = any_slurm.submit(script, "--requeue", cwd=tmp_path)
+    wait_until((tmp_path / "runs").exists, any_slurm.describe)
+    any_slurm.requeue(job)
+    wait_until(lambda: (tmp_path / "runs").read_text() == "\n1\n", any_slurm.describe)
+    (tmp_path / "go").touch()
+    assert any_slurm.wait_until_over(job) == {job: "COMPLETED"}
+
+
+def test_jobs_survive_a_restart_of_the_controller_and_a_cut_of_the_network(any_slurm, tmp_path):
+    job = any_slurm.submit(
+        "touch on\nwhile [ ! -e go ]; do sleep 0.1; done", "--nodelist=node2", cwd=tmp_path
+    )
+    wait_until((tmp_path / "on").exists, any_slurm.describe)
+    any_slurm.restart_controller()
+    any_slurm.nodes["node2"].cut()
+    with pytest.raises(TimeoutError):
+        socket.create_connection((any_slurm.nodes["node2"].address, SLURMD_PORT), timeout=1)
+    any_slurm.nodes["node2"].mend()
+    (tmp_path / "go").touch()
+    assert any_slurm.wait_until_over(job) == {job: "COMPLETED"}
+
+
+def test_two_clusters_share_nothing_and_a_third_removes_what_a_killed_one_left(any_slurm, tmp_path):
+    with slurm_cluster() as other:
+        assert other.network.number != any_slurm.network.number
+        jobs = [cluster.submit("srun hostname", cwd=tmp_path) for cluster in (other, any_slurm)]
+        assert other.wait_until_over(jobs[0]) == {jobs[0]: "COMPLETED"}
+        assert any_slurm.wait_until_over(jobs[1]) == {jobs[1]: "COMPLETED"}
+        folder = other.folder
+    assert not folder.exists()
+
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left, name = killed.stdout.split()
+    with virtual_network():
+        assert not Path(left).exists()
+        assert not list(CGROUPS.glob(f"*/{name}-node*"))
