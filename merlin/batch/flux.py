@@ -60,7 +60,7 @@ class Flux(BatchScheduler):
     prefix: ClassVar[str] = "#flux:"
     script_suffix: ClassVar[str] = ".flux.sh"
     hidden_variables: ClassVar[tuple[str, ...]] = ("FLUX_JOBS_*",)
-    knows_none: ClassVar[str] = r"job is inactive|unknown job"
+    knows_none: ClassVar[str] = r"JobID \S+ unknown"
 
     def launch_line(self, request: LaunchRequest) -> str:
         step = request.resources
@@ -170,7 +170,7 @@ def _slots(request: JobRequest) -> Iterator[str]:
     """The size of a job's slots; without one it has whole nodes."""
     if request.is_exclusive:
         yield "--exclusive"
-    elif request.procs is not None or request.cores_per_task is not None:
+    if request.procs is not None or request.cores_per_task is not None:
         slots = request.procs or request.nodes
         yield f"-n {slots}"
         if request.cores_per_task is not None:
@@ -184,8 +184,8 @@ def _job(record: str) -> Job:
     if len(words) != len(_FIELDS):
         raise ValueError(f"flux jobs listed no job: {record[:200]!r}")
     field = dict(zip(_FIELDS, words, strict=True))
-    state = _STATES.get(field["status_abbrev"])
-    if state is None or not _ID.fullmatch(field["id.f58"]):
+    state = _STATES.get(field["status_abbrev"], JobState.UNKNOWN)
+    if not _ID.fullmatch(field["id.f58"]):
         raise ValueError(f"flux jobs listed no job: {record[:200]!r}")
     if state is JobState.FAILED and field["exception.type"] == "node-failure":
         state = JobState.LOST

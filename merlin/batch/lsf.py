@@ -59,7 +59,7 @@ class Lsf(BatchScheduler):
     launcher_nests: ClassVar[bool] = False
     script_suffix: ClassVar[str] = ".lsf.sh"
     hidden_variables: ClassVar[tuple[str, ...]] = ("LSB_BJOBS_*", "LSB_SUBK_*", "BSUB_QUIET*")
-    knows_none: ClassVar[str] = r"Job <\S+> is not found|Job has already finished|No matching job found"
+    knows_none: ClassVar[str] = r"Job <\S+> is not found|No (\w+ )?job found"
 
     def launch_line(self, request: LaunchRequest) -> str:
         by_sets = any(request.resources.get(key) for key in _BY_SETS)
@@ -248,9 +248,9 @@ def _quoted(text: str) -> str:
 def _job(record: Mapping[str, Any], now: float) -> Job:
     text = {key: str(value).strip() for key, value in record.items()}
     stated, ended = text["STAT"], text.get("EXIT_REASON", "")
-    if stated not in _STATES or not text["JOBID"].isdecimal():
+    if not text["JOBID"].isdecimal():
         raise ValueError(f"bjobs listed no job: {str(record)[:200]!r}")
-    state = _STATES[stated]
+    state = _STATES.get(stated, JobState.UNKNOWN)
     if state is JobState.FAILED:
         state = _TERMINATIONS.get(ended.partition(":")[0], state)
     left, ran = _LEFT.match(text.get("TIME_LEFT", "")), _RUN_TIME.match(text.get("RUN_TIME", ""))

@@ -25,13 +25,13 @@ from merlin.batch.shell_words import joined_words, number_word, one_line
 from merlin.batch.walltime import as_clock, walltime_seconds
 
 _ID = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?")
-_OWN_JOBS = 'ids=$(qselect -x -u "$(id -un)") && [ -n "$ids" ] && exec qstat -x -f -F json $ids'
+_OWN_JOBS = 'ids=$(qselect -x -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -x -f -F json $ids'
 
 _STATES = {
     **dict.fromkeys("QHWT", JobState.PENDING),
     **dict.fromkeys("RBESU", JobState.RUNNING),
-    "M": JobState.UNKNOWN,  # moved to another server
 }
+_OVER = ("F", "X")
 _TERMINATED = 91  # the substate of a job that qdel ended
 _BY_WALLTIME = (-11, -29)  # exit statuses that PBS gives, not the job
 _LOST = (-4, -5, -6)  # the server or the host started again
@@ -44,7 +44,7 @@ class Pbs(BatchScheduler):
     prefix: ClassVar[str] = "#PBS"
     script_suffix: ClassVar[str] = ".pbs.sh"
     hidden_variables: ClassVar[tuple[str, ...]] = ("PBS_DPREFIX",)
-    knows_none: ClassVar[str] = r"Unknown Job Id|Job has finished"
+    knows_none: ClassVar[str] = r"Unknown Job Id"
 
     def launch_line(self, request: LaunchRequest) -> str:
         """No flags for cores and GPUs: the chunks of the allocation have them, and mpiexec's differ by MPI."""
@@ -155,7 +155,10 @@ def _job(name: str, attributes: Mapping[str, Any]) -> Job:
         raise ValueError(f"qstat listed no job: {name[:200]!r}")
     code = attributes.get("Exit_status")
     code = code if isinstance(code, int) else None
-    state = _STATES.get(attributes["job_state"]) or _ended(code, attributes.get("substate"))
+    stated = attributes["job_state"]
+    state = _STATES.get(stated, JobState.UNKNOWN)
+    if stated in _OVER:
+        state = _ended(code, attributes.get("substate"))
     asked_for = attributes.get("Resource_List", {})
     started = _time(attributes.get("stime", ""))
     walltime = asked_for.get("walltime")
