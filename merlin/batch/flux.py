@@ -87,8 +87,7 @@ class Flux(BatchScheduler):
             return start
         if given := batch.get("flux_exec"):
             return [*start, *shlex.split(str(given))]
-        ranks = ["-r", f"0-{num_nodes - 1}"] if num_nodes and not own else []  # else everywhere
-        return [*start, flux, "exec", *ranks]
+        return [*start, flux, "exec", *_ranks(None if own else num_nodes)]
 
     def directives(self, request: JobRequest) -> list[str]:
         return [f"{self.prefix} {line}" for line in _directives(request)]
@@ -115,20 +114,26 @@ class Flux(BatchScheduler):
         return ["flux", "cancel", *ids]
 
     def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
-        """A batch script knows only the job that its instance is; the tasks of `flux run` have a job of their own."""
-        job = environment.get("FLUX_JOB_ID") or environment.get("FLUX_ENCLOSING_ID") or ""
-        if not _ID.fullmatch(job) and not environment.get("FLUX_URI"):
-            return None
-        return Allocation(
-            scheduler=self.name,
-            job=_ascii(job) if _ID.fullmatch(job) else "",
-            num_nodes=read_count(environment, "FLUX_JOB_NNODES") or 1,
-        )
+        """The job that the instance is, if it is one: what `flux run` starts in it has a job of its own as well."""
+        outer, inner = environment.get("FLUX_ENCLOSING_ID", ""), environment.get("FLUX_JOB_ID", "")
+        if _ID.fullmatch(outer):
+            return Allocation(scheduler=self.name, job=_ascii(outer))
+        if _ID.fullmatch(inner):
+            num_nodes = read_count(environment, "FLUX_JOB_NNODES") or 1
+            return Allocation(scheduler=self.name, job=_ascii(inner), num_nodes=num_nodes)
+        return None
 
 
 def _program(settings: Mapping[str, Scalar], key: str) -> str:
     folder = str(settings.get(key) or "").rstrip("/")
     return f"{folder}/flux" if folder else "flux"
+
+
+def _ranks(num_nodes: int | None) -> list[str]:
+    """The first nodes of an instance; all of them, if nobody says how many."""
+    if not num_nodes:
+        return []
+    return ["-r", f"0-{num_nodes - 1}" if num_nodes > 1 else "0"]  # Flux does not read "0-0"
 
 
 def _ascii(job: str) -> str:

@@ -23,6 +23,9 @@ from merlin.batch.walltime import as_hours_and_minutes
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 _FIELDS = "jobid stat job_name exit_code exit_reason nexec_host exec_host run_time time_left pend_reason"
+# The times of bjobs are relative to now, so the first line is the time. It fails if it knows none of the jobs, and
+# says so in its answer.
+_LIST = """date +%s; out=$(bjobs "$@"); code=$?; echo "$out"; case $out in *'"RECORDS"'*) ;; *) exit $code ;; esac"""
 _LEFT = re.compile(r"(\d+):(\d+) L")  # L: of the limit, not an estimate
 _RUN_TIME = re.compile(r"(\d+) second")
 
@@ -98,17 +101,7 @@ class Lsf(BatchScheduler):
         raise ValueError(f"bsub named no job: {output[-200:]!r}")
 
     def list_command(self, ids: Sequence[str]) -> list[str]:
-        # bjobs tells times relative to now, so the first line is the time
-        return [
-            "/bin/sh",
-            "-c",
-            'date +%s; exec bjobs "$@"',
-            "bjobs",
-            "-json",
-            "-o",
-            _FIELDS,
-            *(ids or ["-a"]),
-        ]
+        return ["/bin/sh", "-c", _LIST, "bjobs", "-json", "-o", _FIELDS, *(ids or ["-a"])]
 
     def listed_jobs(self, output: str) -> list[Job]:
         first, _, text = output.partition("\n")

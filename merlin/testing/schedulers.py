@@ -81,6 +81,7 @@ class SchedulerContract:
     listed: Sequence[tuple[str, Sequence[Job]]] = ()
     environment: Mapping[str, str] = {}
     allocation: Allocation
+    unwritten: Sequence[str] = ()  # fields of a request that this scheduler has no words for
     mentions: Sequence[str] = ("physics", "pdebug", "/a/b c/")  # of REQUEST, which directives must hold
 
     def test_a_launch_line_is_one_line_of_whole_words(self) -> None:
@@ -117,18 +118,20 @@ class SchedulerContract:
         assert all(line.startswith(self.scheduler.prefix) and line.isprintable() for line in lines)
         for text in self.mentions:
             assert any(text in line for line in lines), f"{text!r} is in none of {lines}"
-        for other in (
-            replace(REQUEST, name="another"),
-            replace(REQUEST, nodes=5),
-            replace(REQUEST, procs=15),
-            replace(REQUEST, cores_per_task=11),
-            replace(REQUEST, walltime_s=7260.0),
-            replace(REQUEST, bank="other"),
-            replace(REQUEST, queue="other"),
-            replace(REQUEST, output="/other"),
-            replace(REQUEST, error="/other"),
-        ):
-            assert self.scheduler.directives(other) != lines, f"what differs is in no directive: {other}"
+        others: dict[str, JobRequest] = {
+            "name": replace(REQUEST, name="another"),
+            "nodes": replace(REQUEST, nodes=5),
+            "procs": replace(REQUEST, procs=15),
+            "cores_per_task": replace(REQUEST, cores_per_task=11),
+            "walltime_s": replace(REQUEST, walltime_s=7260.0),
+            "bank": replace(REQUEST, bank="other"),
+            "queue": replace(REQUEST, queue="other"),
+            "output": replace(REQUEST, output="/other"),
+            "error": replace(REQUEST, error="/other"),
+        }
+        for field, other in others.items():
+            is_written = self.scheduler.directives(other) != lines
+            assert is_written == (field not in self.unwritten), f"{field}: {other}"
 
     def test_a_small_request_has_no_empty_directives(self) -> None:
         for line in self.scheduler.directives(JobRequest(name="small")):
@@ -162,7 +165,7 @@ class SchedulerContract:
     def test_one_question_is_about_many_jobs(self) -> None:
         ids = [job for _, job in self.submitted]
         command = self.scheduler.list_command([*ids * 1000])
-        assert command[0] in self.scheduler.programs and self.scheduler.list_command([])
+        assert command[0] in (*self.scheduler.programs, "/bin/sh") and self.scheduler.list_command([])
         assert all(isinstance(word, str) and "\n" not in word for word in command)
 
     def test_an_allocation_is_read_from_its_environment(self) -> None:

@@ -186,7 +186,9 @@ def exec_(instance: Queue, options: list[tuple[str, str]], rest: list[str]) -> i
 def _ranks(text: str, size: int) -> list[int]:
     if text == "all":
         return list(range(size))
-    first, _, end = text.partition("-")
+    first, dash, end = text.partition("-")
+    if dash and first == end:
+        raise FluxError(f"flux-exec: failed to decode idset '{text}': Invalid argument")
     ranks = list(range(int(first), int(end or first) + 1))
     if ranks[-1] >= size:
         raise FluxError(f"flux-exec: Error: rank {ranks[-1]}: No route to host", 68)
@@ -278,9 +280,10 @@ def getattr_(instance: Queue, options: list[tuple[str, str]], rest: list[str]) -
 
 def timeleft(instance: Queue, options: list[tuple[str, str]], rest: list[str]) -> int:
     folder = instance.folder.parents[2] if instance.job else instance.folder
-    job = Queue(folder).find(instance.job) if instance.job else None
+    outer = Queue(folder)
+    job = outer.find(instance.job) if instance.job else None
     limited = job and job["walltime_s"]
-    print(int(job["started"] + job["walltime_s"] - time.time()) if job and limited else 4294967295)
+    print(int(job["started"] + job["walltime_s"] - outer.now(job)) if job and limited else 4294967295)
     return 0
 
 

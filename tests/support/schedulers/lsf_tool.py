@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import time
 from pathlib import Path
 
 from options import LSF, UnknownOptionError, last, read_options
@@ -33,15 +32,10 @@ def _options(
         sys.exit(255)
 
 
-def _minutes(root: Path, text: str) -> float:
-    """The seconds of [hour:]minute; a test may say that a minute is shorter."""
+def _seconds(text: str) -> float:
+    """The seconds of [hour:]minute."""
     hours, _, minutes = text.rpartition(":")
-    return (60 * int(hours or 0) + int(minutes)) * _minute_s(root)
-
-
-def _minute_s(root: Path) -> float:
-    path = root / "minute_s"
-    return float(path.read_text()) if path.exists() else 60.0
+    return 3600.0 * int(hours or 0) + 60 * int(minutes)
 
 
 def bsub(root: Path, args: list[str]) -> int:
@@ -63,8 +57,8 @@ def bsub(root: Path, args: list[str]) -> int:
     queue.add({
         "id": job, "name": last(options, "-J", default=Path(rest[0]).name if rest else ""),
         "nodes": int(last(options, "-nnodes", default="1")), "cores": None,
-        "walltime_s": _minutes(root, walltime) if walltime else 0,
-        "warning": _minutes(root, last(options, "-wt", default="0")) if last(options, "-wa") else 0,
+        "walltime_s": _seconds(walltime) if walltime else 0,
+        "warning": _seconds(last(options, "-wt", default="0")) if last(options, "-wa") else 0,
         "files": [output or os.devnull, last(options, "-e", "-eo").replace("%J", job)],
         "cwd": last(options, "-cwd", default=os.getcwd()), "may_rerun": "-r" in dict(options),
     })  # fmt: skip
@@ -95,7 +89,8 @@ def bsub(root: Path, args: list[str]) -> int:
 
 def bjobs(root: Path, args: list[str]) -> int:
     options, rest = _options("bjobs", args)
-    known = {job["id"]: job for job in Queue(root / "lsf").jobs()}
+    queue = Queue(root / "lsf")
+    known = {job["id"]: job for job in queue.jobs()}
     is_all = "-a" in dict(options)
     wanted = rest or [job["id"] for job in known.values() if is_all or job["state"] != "over"]
     if not wanted:
@@ -103,7 +98,7 @@ def bjobs(root: Path, args: list[str]) -> int:
         return 0
     names = last(options, "-o").split()
     records = [
-        {name.upper(): _fields(root, known[job])[name] for name in names}
+        {name.upper(): _fields(queue, known[job])[name] for name in names}
         if job in known
         else {"JOBID": job, "ERROR": f"Job <{job}> is not found"}
         for job in wanted
@@ -112,10 +107,10 @@ def bjobs(root: Path, args: list[str]) -> int:
     return 0 if any(job in known for job in wanted) else 255
 
 
-def _fields(root: Path, job: Job) -> dict[str, str]:
-    is_over, code, now = job["state"] == "over", job["code"], time.time()
+def _fields(queue: Queue, job: Job) -> dict[str, str]:
+    is_over, code, now = job["state"] == "over", job["code"], queue.now(job)
     left = (job["started"] or now) + job["walltime_s"] - now
-    minutes = max(0, int(left / _minute_s(root)))
+    minutes = max(0, int(left / 60))
     return {
         "jobid": job["id"], "job_name": job["name"],
         "stat": _STATS.get(job["state"]) or ("DONE" if code == 0 and not job["reason"] else "EXIT"),

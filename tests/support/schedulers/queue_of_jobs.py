@@ -79,6 +79,11 @@ class Queue:
     def cancel(self, job: Job, why: str = "cancel") -> None:
         (self.path(job["id"]) / why).touch()
 
+    def now(self, job: Job) -> float:
+        """The time for this job: a test may let some pass."""
+        passed = self.path(job["id"]) / "passed_s"
+        return time.time() + (float(passed.read_text()) if passed.exists() else 0.0)
+
     def take_nodes(self, job: Job) -> bool:
         """Give the job its nodes, if they are free now."""
         with self.locked():
@@ -99,7 +104,7 @@ class Queue:
             if (self.path(job["id"]) / why).exists():
                 return why
         started, limit = job["started"], job["walltime_s"]
-        return "timeout" if started and limit and time.time() >= started + limit else ""
+        return "timeout" if started and limit and self.now(job) >= started + limit else ""
 
     def run(self, job: Job, program: Callable[[Job], tuple[list[str], dict[str, str]]]) -> None:
         """Wait for nodes, run the job to its end; `program` says its command line and environment."""
@@ -131,7 +136,7 @@ class Queue:
             if ended:
                 return exit_code(status), why
             now = time.time()
-            if not warned and now >= job["started"] + job["walltime_s"] - job["warning"]:
+            if not warned and self.now(job) >= job["started"] + job["walltime_s"] - job["warning"]:
                 signal_all(marked(mark), signal.SIGUSR1)
                 warned = True
             if not why and (why := self.why_end(job) if self.folder.exists() else "cancel"):

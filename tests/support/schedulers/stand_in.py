@@ -65,9 +65,11 @@ class StandIn:
         folder = self.folder / self.scheduler / "jobs"
         return next(path for path in folder.iterdir() if path.name.replace("ƒ", "f") == job)
 
-    def minutes_last(self, seconds: float) -> None:
-        """LSF counts in minutes; let them be shorter."""
-        (self.folder / "minute_s").write_text(str(seconds))
+    def let_pass(self, job: str, seconds: float) -> None:
+        """So much of the job's walltime has passed more than the clock says."""
+        new = self._folder_of(job) / "passed_s.new"
+        new.write_text(str(seconds))
+        new.rename(new.with_suffix(""))
 
     def fault(self, program: str, *, code: int = 1, prints: str = "", hangs: bool = False) -> None:
         """`program` (or ``flux-jobs``) fails, prints something else, or hangs, until `heal`."""
