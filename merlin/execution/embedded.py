@@ -16,6 +16,7 @@ from merlin.errors import ExecutionError
 from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
 from merlin.execution.orphans import kill_orphans
+from merlin.execution.places import places_for
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.step_jobs import StepJobs, require_schedulers
 from merlin.execution.wire import Message, received
@@ -105,6 +106,7 @@ class _Run:
         wanted = options.workers or cores
         self._num_workers = max(1, min(wanted, num_tasks))
         self._num_threads = max(1, cores // wanted)
+        self._places = places_for(workspace.plan, os.environ, wanted)
         self._has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
         self._jobs = StepJobs(workspace, conductor.session, recorded=conductor.done)
         self._workers: list[WorkerProcess] = []
@@ -128,6 +130,7 @@ class _Run:
         self._scheduler = self._conductor.scheduler
         require_schedulers(self._scheduler)
         self._jobs.adopt_all(self._scheduler)
+        self._check_needs()
         self._conductor.event(
             "run_started", workers=self._num_workers, pid=os.getpid(), host=socket.gethostname()
         )
@@ -183,14 +186,42 @@ class _Run:
         now = time.monotonic()
         num_live = sum(not w.is_leaving for w in self._workers)
         while idle or num_live < self._num_workers:
-            chunk = self._scheduler.take(now)
+            chunk = self._scheduler.take(now, room=self._places.room if self._places else None)
             if chunk is None:
                 break
             if not idle:
                 idle.append(self._start_worker())
                 num_live += 1
-            idle.pop(0).run(chunk)
+            self._start_chunk(chunk, idle)
         self._require_progress()
+
+    def _start_chunk(self, chunk: Chunk, idle: list[WorkerProcess]) -> None:
+        """Give the chunk its cores and GPUs, and to one of the idle workers, or a new one in the place of one."""
+        assignment = None
+        if self._places is not None:
+            assignment = self._places.assign(chunk.lease, self._workspace.instance(chunk.instance))
+        worker = next((w for w in idle if w.suits(assignment)), None)
+        if worker is None:
+            idle.pop(0).leave(now=False)
+            worker = self._start_worker()
+        else:
+            idle.remove(worker)
+        worker.run(chunk, assignment)
+
+    def _take_back(self, worker: WorkerProcess) -> Chunk | None:
+        """The chunk that the worker had, which holds no cores and GPUs any more."""
+        chunk, worker.chunk = worker.chunk, None
+        if self._places is not None and chunk is not None:
+            self._places.release(chunk.lease)
+        return chunk
+
+    def _check_needs(self) -> None:
+        """Warn of tasks that get fewer cores than they ask for. Raises ExecutionError for GPUs that are not here."""
+        if self._places is not None:
+            counts = self._scheduler.counts()
+            left = [i for i in self._scheduler.plan.instances if counts[i.id].missing]
+            for note in self._places.check(left):
+                self._observer.note(note)
 
     def _require_progress(self) -> None:
         """Raise ExecutionError if the study neither runs nor ends. That is a bug, and would wait forever."""
@@ -243,8 +274,8 @@ class _Run:
             case "progress":
                 worker.ended, worker.failed = message["ended"], message["failed"]
             case "result":
-                assert worker.chunk is not None
-                chunk, worker.chunk = worker.chunk, None
+                chunk = self._take_back(worker)
+                assert chunk is not None
                 result = received(message["result"], ChunkResult)
                 self._conductor.finished(result, time.monotonic())
                 if result.stop == "stop_workers":
@@ -263,7 +294,7 @@ class _Run:
         self._selector.unregister(worker.pidfd)
         self._workers.remove(worker)
         died = worker.describe_exit()
-        chunk, worker.chunk = worker.chunk, None
+        chunk = self._take_back(worker)
         if chunk is not None or not worker.is_leaving:
             worker.kill()
             self._handle_loss(worker, chunk, died)

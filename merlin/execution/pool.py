@@ -11,6 +11,7 @@ from typing import Protocol
 
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
+from merlin.execution.assignment import Assignment
 from merlin.execution.forked import ForkedProcess, can_fork
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
@@ -61,6 +62,7 @@ class WorkerProcess:
         self.chunk: Chunk | None = None
         self.ended = 0  # tasks of the chunk that have ended, and that have failed, by its last report
         self.failed = 0
+        self._gpus: tuple[str, ...] = ()  # that functions in this process have used
         self.crash = ""  # the error that it reported before it died
         self.log = workspace.info / LOGS_DIR / f"{name}.err"
         try:
@@ -93,9 +95,18 @@ class WorkerProcess:
             self.process.wait()
             raise ExecutionError(f"cannot watch a worker process: {error}") from error
 
-    def run(self, chunk: Chunk) -> None:
+    def run(self, chunk: Chunk, assignment: Assignment | None = None) -> None:
         self.chunk, self.ended, self.failed = chunk, 0, 0
-        self.channel.send({"op": "run", "chunk": to_plain(chunk)})
+        if assignment is not None and assignment.keeps_gpus:
+            self._gpus = assignment.gpus
+        more = {} if assignment is None else {"assignment": to_plain(assignment)}
+        self.channel.send({"op": "run", "chunk": to_plain(chunk), **more})
+
+    def suits(self, assignment: Assignment | None) -> bool:
+        """Return whether the process may run a chunk with this assignment: functions change their GPUs never."""
+        if assignment is None or not assignment.keeps_gpus:
+            return True
+        return self._gpus in ((), assignment.gpus)
 
     def leave(self, *, now: bool) -> None:
         """Ask it to exit; with `now` it interrupts its chunk."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import assert_never
 
 from merlin.errors import ExecutionError, MerlinError, ShardError
+from merlin.execution.assignment import Assignment
 from merlin.execution.fresh_shell import FreshShell
 from merlin.execution.functions import TAIL_CHARS, FunctionRunner
 from merlin.execution.journal import ChunkJournal, EndedTask, ProgressCallback
@@ -84,13 +85,24 @@ class ChunkRunner:
         self._steps: dict[tuple[str, bool], _ShellStep] = {}
         self._functions = FunctionRunner(workspace, worker)
         self._shell: Shell | None = None
+        self._variables: Mapping[str, str] = {}  # of the environment of the chunk that runs
 
-    def run(self, chunk: Chunk) -> ChunkResult:
-        """Run the chunk's tasks. When this returns, the ledger has their outcomes.
+    def run(self, chunk: Chunk, assignment: Assignment | None = None) -> ChunkResult:
+        """Run the chunk's tasks, on what is assigned to it. When this returns, the ledger has their outcomes.
 
         An unexpected error of our own code fails only the tasks that cause it. Raises ExecutionError for errors of the
         machine, such as a full disk; the outcomes of finished tasks are in the ledger then.
         """
+        if assignment is None:
+            return self._run_chunk(chunk)
+        with assignment.in_force():
+            self._variables = assignment.variables
+            try:
+                return self._run_chunk(chunk)
+            finally:
+                self._variables = {}
+
+    def _run_chunk(self, chunk: Chunk) -> ChunkResult:
         instance = self._workspace.instance(chunk.instance)
         journal = self._journal(instance, chunk)
         try:
@@ -192,7 +204,7 @@ class ChunkRunner:
         *,
         warm: bool,
     ) -> None:
-        shell = self._shell = step.shell(warm=warm, waiter=self._waiter)
+        shell = self._shell = step.shell(self._variables, warm=warm, waiter=self._waiter)
         try:
             for ended in shell.run(batches):
                 step.update_batch_size(ended.seconds)
@@ -315,11 +327,11 @@ class _ShellStep:
         self._checked: bool | None = None  # whether the template can run warm; None before the first script
         self._is_text = self.template.uses_columns and instance.per_sample and not workspace.samples().numeric
 
-    def shell(self, *, warm: bool, waiter: Waiter) -> Shell:
-        timeout_s = self.instance.timeout_s
+    def shell(self, variables: Mapping[str, str], *, warm: bool, waiter: Waiter) -> Shell:
+        timeout_s, env = self.instance.timeout_s, {**self._env, **variables}
         if warm:
-            return WarmShell(self._argv, self._env, waiter, timeout_s, self._home, self.prepare_retry)
-        return FreshShell(self._argv, self._env, waiter, timeout_s)
+            return WarmShell(self._argv, env, waiter, timeout_s, self._home, self.prepare_retry)
+        return FreshShell(self._argv, env, waiter, timeout_s)
 
     def prepare_retry(self, task: ShellTask) -> None:
         """Prepare the directory of a task for another try."""

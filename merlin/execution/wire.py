@@ -1,8 +1,8 @@
 """JSON lines between the command and its worker processes.
 
 ====================  =======================================================================
-to a worker           ``{"op": "run", "chunk": …}``, ``{"op": "stop"}`` (interrupt what runs and
-                      exit), ``{"op": "exit"}`` (when idle)
+to a worker           ``{"op": "run", "chunk": …}``, with ``"assignment": …`` if the chunk gets cores or
+                      GPUs, ``{"op": "stop"}`` (interrupt what runs and exit), ``{"op": "exit"}`` (when idle)
 from a worker         ``{"op": "ready"}``, ``{"op": "progress", "ended": n, "failed": n}``,
                       ``{"op": "result", "result": …}``, ``{"op": "error", "message": …}`` and then
                       it exits

@@ -20,6 +20,7 @@ import traceback
 
 from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError, MerlinError
+from merlin.execution.assignment import Assignment
 from merlin.execution.wire import MessageChannel, received
 from merlin.plan.tasks import Chunk
 
@@ -125,7 +126,11 @@ class _Worker:
                     # a message that came together with the chunk can only be "stop"; it will not come again
                     self._must_stop = at + 1 < len(messages)
                     self._last_progress = time.monotonic()
-                    result = self._runner.run(received(message["chunk"], Chunk))
+                    assigned = message.get("assignment")
+                    result = self._runner.run(
+                        received(message["chunk"], Chunk),
+                        None if assigned is None else received(assigned, Assignment),
+                    )
                     self._channel.send({"op": "result", "result": to_plain(result)})
                     if self._must_stop:
                         return

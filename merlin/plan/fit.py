@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from merlin.plan.job_policy import job_policy
 from merlin.plan.plan import Plan, Scalar, StepInstance, StepKind
 
+_MOST = 1e9  # of anything; more is a slip
 _WHOLE = 1000  # parts of a device that shares are counted in: exact, and a third of a device fits three times
 
 
@@ -41,14 +43,15 @@ def need_of(instance: StepInstance) -> Need:
     resources = instance.resources
     if instance.kind not in (StepKind.CMD, StepKind.FUNCTION) or not resources:
         return ONE_CORE
-    if resources.get("batch.submit"):  # its tasks run in batch jobs of their own
+    if job_policy(instance) is not None:  # its tasks run elsewhere
         return ONE_CORE
-    procs = _whole(resources, "procs", 1)
+    nodes = _whole(resources, "nodes", 1)
+    procs = _whole(resources, "procs", nodes)  # as for launchers
     cores = procs * _whole(resources, "cores per task", 1)
     return Need(
         cores=cores,
         gpus=_gpus(resources, procs),
-        nodes=_whole(resources, "nodes", 1),
+        nodes=nodes,
         is_exclusive=any(resources.get(key) is True for key in ("exclusive", "exclusive.allocation")),
         is_pinned=cores > 1 or "cores per task" in resources,
     )
@@ -59,20 +62,25 @@ def needs_of(plan: Plan) -> dict[str, Need]:
     return {instance.id: need_of(instance) for instance in plan.instances}
 
 
-def _whole(resources: Mapping[str, Scalar], key: str, least: int) -> int:
-    """A whole number; `least` for what is left out, or known only when the script runs."""
-    value = resources.get(key, least)
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return max(least, int(value)) if is_number else least
+def _whole(resources: Mapping[str, Scalar], key: str, default: int) -> int:
+    """A whole number; the default for what is left out, or known only when the script runs."""
+    return max(0 if default == 0 else 1, int(_number(resources.get(key, default), default)))
 
 
 def _gpus(resources: Mapping[str, Scalar], procs: int) -> float:
-    value = resources.get("gpus", 0)
-    if isinstance(value, float) and 0 < value < 1:
-        return value
-    if "gpus" in resources:
-        return float(_whole(resources, "gpus", 0))
-    return float(procs * _whole(resources, "gpus per task", 0))
+    if "gpus" not in resources:
+        return float(procs * _whole(resources, "gpus per task", 0))
+    value = _number(resources["gpus"], 0)
+    return value if 0 < value < 1 else float(max(0, math.ceil(value)))
+
+
+def _number(value: Scalar, default: float) -> float:
+    """A number that may be text, because it came out of a parameter."""
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return default
+    return number if abs(number) < _MOST else default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from merlin.base.document.scalars import Problem, to_bool, to_int
+from merlin.base.document.scalars import Problem, to_amount, to_bool, to_int
 from merlin.batch.contract import JobRequest
 from merlin.batch.walltime import walltime_seconds
 from merlin.errors import ExecutionError
@@ -65,7 +65,7 @@ def job_request(instance: StepInstance, *, name: str, output: str) -> JobRequest
 
 
 def _gpus_per_node(values: _Values, nodes: int, procs: int) -> int | None:
-    total = values.number("gpus") or (values.number("gpus per task") or 0) * procs
+    total = values.devices("gpus") or (values.number("gpus per task") or 0) * procs
     return math.ceil(total / nodes) if total else None
 
 
@@ -81,6 +81,11 @@ class _Values:
     def number(self, key: str) -> int | None:
         value = self._values.get(key)
         return None if value in (None, "") else int(self._read(key, lambda: to_int(value, 0)))
+
+    def devices(self, key: str) -> int:
+        """A number of whole devices: a job gets one of which its tasks need a share."""
+        value = self._values.get(key)
+        return 0 if value in (None, "") else math.ceil(float(self._read(key, lambda: to_amount(value))))
 
     def seconds(self, key: str) -> float | None:
         value = self._values.get(key)

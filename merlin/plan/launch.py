@@ -58,11 +58,16 @@ def declare_vlauncher(text: str, resources: Mapping[str, Scalar], shell: str) ->
         return text
     assign = "set " if _C_SHELL.search(shell) else ""
     lines = [
-        f"{assign}{name}={resources.get(key, value)}\n"
+        f"{assign}{name}={_whole(resources.get(key, value))}\n"
         for name, key, value in _VLAUNCHER_VARIABLES
         if not re.search(rf"^[^#\n]*\b{name}=\d+", text, re.MULTILINE)
     ]
     return "".join(lines) + text
+
+
+def _whole(value: Scalar) -> Scalar:
+    """Of a device of which the task has a share, none: launchers count whole ones."""
+    return 0 if isinstance(value, float) else value
 
 
 def fill_launchers(text: str, resources: Mapping[str, Scalar], launchers: Launchers) -> str:
@@ -105,16 +110,20 @@ def _vlauncher(text: str, resources: Mapping[str, Scalar], launchers: Launchers)
     if launchers.scheduler(resources) is None and set(_MERLIN_PROCS.findall(text)) <= {"1"}:
         return ""
     more: dict[str, Scalar] = {"cores per task": "${MERLIN_CORES}"}
-    if "gpus" in resources or re.search(r"^[^#\n]*\bMERLIN_GPUS=0*[1-9]", text, re.MULTILINE):
+    if isinstance(resources.get("gpus"), int) or re.search(
+        r"^[^#\n]*\bMERLIN_GPUS=0*[1-9]", text, re.MULTILINE
+    ):
         more["gpus"] = "${MERLIN_GPUS}"
     return launchers.line(_request("${MERLIN_NODES}", "${MERLIN_PROCS}", {**resources, **more}))
 
 
 def _request(nodes: str, procs: str, resources: Mapping[str, Scalar]) -> LaunchRequest:
+    # a share of a device, which no launcher knows: the task has it by a variable
+    without = {"gpus"} if isinstance(resources.get("gpus"), float) else set[str]()
     return LaunchRequest(
         nodes=nodes,
         procs=procs,
-        resources=resources,
+        resources={key: value for key, value in resources.items() if key not in without},
         launch_pre=str(resources.get("batch.launch_pre", "")),
         launch_args=str(resources.get("batch.launch_args", "")),
     )

@@ -16,6 +16,7 @@ from merlin.base.document.field_types import (
     Name,
     OpenBlock,
     Positive,
+    ResourceAmount,
     ResourceCount,
     ResourceFlag,
     ResourcePositive,
@@ -118,7 +119,7 @@ class Run(Block):
 
     nodes: ResourcePositive | None = optional("Nodes per task.")
     procs: ResourcePositive | None = optional("Processes (MPI ranks) per task.")
-    gpus: ResourceCount | None = optional("GPUs per task.")
+    gpus: ResourceAmount | None = optional("GPUs per task; below 1, a share of one.")
     cores_per_task: ResourcePositive | None = optional("Cores per process.", alias="cores per task")
     gpus_per_task: ResourceCount | None = optional("GPUs per process.", alias="gpus per task")
     walltime: Text | None = optional("Time limit of the batch job or launch, HH:MM:SS or seconds.")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from merlin.base.document.scalars import (
     Plain,
     Problem,
+    to_amount,
     to_bool,
     to_failure_limit,
     to_float,
@@ -119,6 +120,9 @@ FailureLimit = Annotated[
 # Resources may use parameters, whose values differ between the instances of a step.
 ResourceCount = Annotated[
     int | str, _reader(lambda v: to_int(v, 0), tokens=True), _schema(type="integer", minimum=0)
+]
+ResourceAmount = Annotated[
+    int | float | str, _reader(to_amount, tokens=True), _schema(type="number", minimum=0)
 ]
 ResourcePositive = Annotated[
     int | str, _reader(lambda v: to_int(v, 1), tokens=True), _schema(type="integer", minimum=1)

@@ -118,6 +118,14 @@ def to_float(value: Any, least: float | None = None) -> float:
     return float(value)
 
 
+def to_amount(value: Any) -> int | float:
+    """Read a number of devices: a whole one, or below 1 the share of one device."""
+    number = to_float(value, 0.0)
+    if number > 1 and not number.is_integer():
+        raise Problem(f"must be whole, or below 1, not {number:g}", "a share is of one device, e.g. 0.5")
+    return number if 0 < number < 1 else int(number)
+
+
 def to_bool(value: Any) -> bool:
     """Read true or false, in all of YAML 1.1's spellings, quoted or not."""
     value = typed(value)

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from merlin.batch.slurm import Slurm
 from merlin.plan.fit import ONE_CORE, Capacity, Need, Placement, need_of, num_at_once
+from merlin.plan.job_policy import job_request
+from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.plan import StepKind
 from merlin.testing.plans import step
 
@@ -33,9 +36,12 @@ def test_a_step_without_resources_needs_one_core() -> None:
         ({"gpus": 0.5}, Need(gpus=0.5)),
         ({"procs": 2, "gpus_per_task": 2}, Need(cores=2, gpus=4.0, is_pinned=True)),
         ({"procs": 2, "gpus_per_task": 2, "gpus": 1}, Need(cores=2, gpus=1.0, is_pinned=True)),
-        ({"nodes": 2, "exclusive": True}, Need(nodes=2, is_exclusive=True)),
+        ({"nodes": 2, "exclusive": True}, Need(cores=2, nodes=2, is_exclusive=True, is_pinned=True)),
+        ({"nodes": 4, "procs": 2}, Need(cores=2, nodes=4, is_pinned=True)),
+        ({"gpus": "0.25", "procs": "3"}, Need(cores=3, gpus=0.25, is_pinned=True)),
+        ({"procs": 10**400, "gpus": "1e99"}, ONE_CORE),
         ({"procs": "${N}", "gpus": "all"}, ONE_CORE),
-        ({"batch.submit": True, "procs": 64}, ONE_CORE),
+        ({"batch.submit": True, "batch.type": "slurm", "procs": 64}, ONE_CORE),
     ],
 )
 def test_a_need_follows_from_the_resources_of_the_step(resources: dict[str, Any], expected: Need) -> None:
@@ -165,3 +171,17 @@ def test_as_many_run_at_once_as_a_machine_has_room_for(want: Need, num_cores: in
         room.place(want)
         num += 1
     assert num == num_at_once(want, num_cores=num_cores, num_gpus=num_gpus) or want.nodes > 1
+
+
+def test_a_share_of_a_device_is_nothing_that_a_launcher_is_told() -> None:
+    launchers = Launchers(schedulers={"slurm": Slurm()})
+    for text in ("$(LAUNCHER) ./sim", "$(VLAUNCHER) ./sim"):
+        asked = {"procs": 2, "gpus": 0.5, "batch.type": "slurm"}
+        assert "gpu" not in fill_launchers(text, asked, launchers)
+        assert "--gpus" in fill_launchers(text, asked | {"gpus": 1}, launchers)
+    assert "MERLIN_GPUS=0\n" in declare_vlauncher("$(VLAUNCHER)", {"gpus": 0.5}, "")
+
+
+def test_a_batch_job_gets_a_whole_device_for_a_share() -> None:
+    instance = step("a", 1, resources={"gpus": 0.5, "batch.submit": True, "batch.type": "slurm"})
+    assert job_request(instance, name="a", output="").gpus == 1

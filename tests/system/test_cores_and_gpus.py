@@ -1,0 +1,106 @@
+"""Tasks of several cores beside tasks of one, and GPUs as devices with an index: nothing is used twice at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from commands import run_merlin
+
+# the system's uptime is the same clock for all processes; the end is written before the task ends
+SCRIPT = r"""
+        read now rest < /proc/uptime
+        cores=$(sed -n 's/^Cpus_allowed_list:\t*//p' /proc/self/status)
+        sleep 0.05
+        read then rest < /proc/uptime
+        echo "$now $then $cores ${CUDA_VISIBLE_DEVICES:-none}" > $(SPECROOT)/seen/{name}.$(X)
+"""
+STEPS = {
+    "small": "",
+    "own": "cores per task: 1",
+    "wide": "procs: 2",
+    "half": "gpus: 0.5",
+    "gpu": "gpus: 1",
+    "both": "gpus: 2",
+}
+NUM = 5
+
+
+@dataclass(frozen=True)
+class Task:
+    step: str
+    begin: float
+    end: float
+    cores: frozenset[int]
+    gpus: frozenset[str]
+
+
+def spec(steps: dict[str, str]) -> str:
+    head = "description: {name: fit, description: cores and GPUs}\nstudy:\n"
+    for name, needs in steps.items():
+        text = SCRIPT.replace("{name}", name)
+        head += f"  - name: {name}\n    run:\n      {needs or 'max_retries: 1'}\n      cmd: |{text}"
+    return head + "merlin:\n  samples: {column_labels: [X], file: samples.csv}\n"
+
+
+def parsed(text: str) -> frozenset[int]:
+    """Cores as the system lists them: "0-2,5"."""
+    ends = (part.partition("-") for part in text.split(","))
+    return frozenset(core for a, _, b in ends for core in range(int(a), int(b or a) + 1))
+
+
+def tasks(folder: Path) -> Iterator[Task]:
+    for path in sorted((folder / "seen").iterdir()):
+        begin, end, cores, gpus = path.read_text().split()
+        devices = frozenset() if gpus == "none" else frozenset(gpus.split(","))
+        yield Task(path.stem, float(begin), float(end), parsed(cores), devices)
+
+
+def check_nothing_overlaps(found: list[Task]) -> None:
+    shares = {"half": 0.5, "gpu": 1.0, "both": 1.0}
+    ours = frozenset(os.sched_getaffinity(0))
+    for a, b in combinations(found, 2):
+        if a.begin < b.end and b.begin < a.end:
+            if a.cores < ours and b.cores < ours:
+                assert not a.cores & b.cores, (a, b)
+            if {a.step, b.step} <= shares.keys() and a.gpus & b.gpus:
+                assert shares[a.step] + shares[b.step] <= 1, (a, b)
+
+
+def prepare(folder: Path, steps: dict[str, str]) -> Path:
+    (folder / "seen").mkdir()
+    (folder / "samples.csv").write_text("".join(f"{k}\n" for k in range(NUM)))
+    path = folder / "fit.yaml"
+    path.write_text(spec(steps))
+    return path
+
+
+def environment(folder: Path, devices: str) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
+    return {**inherited, "HOME": str(folder), "CUDA_VISIBLE_DEVICES": devices}
+
+
+def test_tasks_of_a_local_run_have_their_cores_and_devices_for_themselves(tmp_path: Path) -> None:
+    path = prepare(tmp_path, STEPS)
+    done = run_merlin("run", "--local", path.name, cwd=tmp_path, env=environment(tmp_path, "3,5"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = list(tasks(tmp_path))
+    assert len(found) == NUM * len(STEPS)
+    for task in found:
+        expected = {"half": 1, "gpu": 1, "both": 2}.get(task.step)
+        assert task.gpus <= {"3", "5"}
+        assert expected is None or len(task.gpus) == expected, task
+        if task.cores != os.sched_getaffinity(0):  # nobody else on this machine had locked the cores
+            assert len(task.cores) == {"own": 1, "wide": 2}[task.step], task
+    check_nothing_overlaps(found)
+
+
+def test_gpus_that_are_not_here_are_an_error_before_anything_runs(tmp_path: Path) -> None:
+    path = prepare(tmp_path, {"small": "", "both": "gpus: 2"})
+    done = run_merlin("run", "--local", path.name, cwd=tmp_path, env=environment(tmp_path, "0"))
+    assert done.returncode != 0
+    assert "step 'both' needs 2 GPUs for each task, and this machine has only 0" in done.stdout + done.stderr
+    assert not list(tasks(tmp_path))
