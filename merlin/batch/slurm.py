@@ -31,6 +31,7 @@ from merlin.batch.slurm_states import slurm_state
 from merlin.batch.walltime import as_clock
 
 _ID = re.compile(r"\d+(_(\d+|\[[\d,%:-]+\]))?(\+\d+)?")  # of a job, of an array's task, of a part of a job
+_RECORD = re.compile(rf"{_ID.pattern}\|[A-Z_]+[^|]*\|")
 _SUBMITTED = re.compile(r"(\d+)(;\S+)?")
 _FIELDS = (
     "JobArrayID", "State", "NumNodes", "exit_code", "SubmitTime", "StartTime", "EndTime", "Reason", "NodeList", "Name",
@@ -109,7 +110,7 @@ class Slurm(BatchScheduler):
         return ["squeue", "--me", "--noheader", "--states=all", "-O", fields]
 
     def listed_jobs(self, output: str) -> list[Job]:
-        return [_listed_job(line) for line in output.splitlines() if line.strip()]
+        return [_listed_job(record) for record in _records(output)]
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         return ["scancel", *ids]
@@ -175,10 +176,22 @@ def _directives(request: JobRequest) -> Iterator[str]:
         yield "--open-mode=append"
 
 
-def _listed_job(line: str) -> Job:
-    values = line.strip().split(_SEPARATOR, len(_FIELDS) - 1)
-    if len(values) != len(_FIELDS) or not _ID.fullmatch(values[0].strip()):
-        raise ValueError(f"squeue did not list a job: {line[:200]!r}")
+def _records(output: str) -> list[str]:
+    """What is said about each job. The name of a job is the last of it, and users put line breaks into names."""
+    records: list[str] = []
+    for line in output.split("\n"):
+        if _RECORD.match(line) or not records:
+            records.append(line)
+        else:
+            records[-1] += f"\n{line}"
+    return [record for record in records if record.strip()]
+
+
+def _listed_job(record: str) -> Job:
+    values = record.strip().removesuffix(_SEPARATOR).split(_SEPARATOR, len(_FIELDS) - 1)
+    is_whole = record.rstrip().endswith(_SEPARATOR) and len(values) == len(_FIELDS)
+    if not is_whole or not _ID.fullmatch(values[0].strip()):
+        raise ValueError(f"squeue did not list a job: {record[:200]!r}")
     job, state, nodes, code, submitted, started, ends, reason, hosts, name = (v.strip() for v in values)
     try:
         where = expand_hosts(hosts)
@@ -187,7 +200,7 @@ def _listed_job(line: str) -> Job:
     found = slurm_state(state)
     return Job(
         id=job,
-        name=name.removesuffix(_SEPARATOR),
+        name=name,
         state=found,
         num_nodes=int(nodes) if nodes.isdecimal() else None,
         hosts=where,

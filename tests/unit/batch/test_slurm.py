@@ -159,3 +159,18 @@ def test_a_job_with_processes_says_how_many():
 )
 def test_states_have_long_and_short_names(text, state):
     assert slurm_state(text) == state
+
+
+def test_names_of_other_jobs_may_be_anything():
+    record = "5|RUNNING|1|0|2026-11-23T13:01:00|N/A|N/A|None|node1|{}|\n"
+    names = ["a\nb | c", "", "x|", "7|x", "\x1b[0m ü", "\n\n"]
+    found = Slurm().listed_jobs("".join(map(record.format, names)))
+    assert [job.name for job in found] == [name.strip() for name in names]
+
+
+@pytest.mark.parametrize(
+    "rest", ["5", "5|RUN", "5|RUNNING|1|0|", "5|RUNNING|1|0|2026-11-23T13:01:00|N/A|N/A|None|node1|b"]
+)
+def test_a_list_that_was_cut_short_is_refused(rest):
+    with pytest.raises(ValueError, match="squeue did not list a job"):
+        Slurm().listed_jobs(f"4|RUNNING|1|0|2026-11-23T13:01:00|N/A|N/A|None|node1|a|\n{rest}")
