@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from math import inf
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,9 @@ from merlin.execution.orphans import kill_orphans
 from merlin.execution.places import places_for
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.step_jobs import StepJobs, require_schedulers
+from merlin.execution.walltime import Walltime, find_end
 from merlin.execution.wire import Message, received
+from merlin.plan.durations import too_short
 from merlin.plan.job_policy import job_policy
 from merlin.plan.owner import settle_report
 from merlin.plan.plan import StepKind
@@ -116,6 +119,7 @@ class _Run:
         self._is_stopping = False  # the stop was announced
         self._has_noted_stop_workers = False
         self._kill_at: float | None = None
+        self._walltime = Walltime(find_end(os.environ))
         self._next_progress = 0.0
         self._is_changed = True
         self._selector = selectors.DefaultSelector()
@@ -170,6 +174,8 @@ class _Run:
         now = time.monotonic()
         wakeups = (self._scheduler.next_wakeup(), self._kill_at, self._jobs.next_wakeup(now))
         times = [t for t in wakeups if t is not None]
+        if self._walltime.left_s() < inf and not self._scheduler.stop_now:
+            times.append(now + max(0.0, self._walltime.left_s()))
         if self._is_changed:
             times.append(self._next_progress)
         return max(0.0, min(times) - now) if times else None
@@ -186,14 +192,28 @@ class _Run:
         now = time.monotonic()
         num_live = sum(not w.is_leaving for w in self._workers)
         while idle or num_live < self._num_workers:
-            chunk = self._scheduler.take(now, room=self._places.room if self._places else None)
+            room = self._places.room if self._places else None
+            chunk = self._scheduler.take(now, left_s=self._walltime.left_s(), room=room)
             if chunk is None:
                 break
             if not idle:
                 idle.append(self._start_worker())
                 num_live += 1
             self._start_chunk(chunk, idle)
+        self._stop_in_time()
         self._require_progress()
+
+    def _stop_in_time(self) -> None:
+        """Stop when the walltime is over, or when nothing that could start would end before."""
+        scheduler, left_s = self._scheduler, self._walltime.left_s()
+        if left_s <= 0 and not scheduler.stop_now:
+            self._stop("the walltime is over; merlin restart goes on where it ended", now=True)
+        elif left_s < inf and not (scheduler.num_running or self._is_over()):
+            reasons = [too_short(*need, left_s) for need in scheduler.needs().items() if need[1] > left_s]
+            if reasons and scheduler.next_wakeup() is None:
+                self._stop(f"the walltime is too short: {reasons[0]}", now=False)
+                for worker in self._workers:
+                    worker.leave(now=False)
 
     def _start_chunk(self, chunk: Chunk, idle: list[WorkerProcess]) -> None:
         """Give the chunk its cores and GPUs, and to one of the idle workers, or a new one in the place of one."""
@@ -249,6 +269,7 @@ class _Run:
             session=self._conductor.session,
             num_threads=self._num_threads,
             may_fork=self._has_only_our_code,
+            ends=self._walltime.ends,
         )
         self._num_started += 1
         self._workers.append(worker)
@@ -334,8 +355,8 @@ class _Run:
             else:
                 self._kill_all()
 
-    def _stop(self, reason: str) -> None:
-        self._scheduler.stop(reason, now=True)
+    def _stop(self, reason: str, *, now: bool = True) -> None:
+        self._scheduler.stop(reason, now=now)
         self._announce_stop()
 
     def _note_stop_workers(self, chunk: Chunk) -> None:

@@ -50,18 +50,18 @@ class WorkerProcess:
         num_threads: int,
         is_fenced: bool = False,
         may_fork: bool = False,
+        ends: float | None = None,
     ) -> None:
         """Start the process. Raises ExecutionError if the machine cannot start it.
 
         With `is_fenced` it asks before each commit. With `may_fork` it is a copy of this process if a copy is safe;
-        `num_threads` has no effect then.
+        `num_threads` has no effect then. It starts no task that would not end before `ends` (epoch seconds).
         """
         self.name = name
         self.is_ready = False  # it has sent "ready"
         self.is_leaving = False  # it was asked to exit, or killed
         self.chunk: Chunk | None = None
-        self.ended = 0  # tasks of the chunk that have ended, and that have failed, by its last report
-        self.failed = 0
+        self.ended = self.failed = 0  # tasks of the chunk, by its last report
         self._gpus: tuple[str, ...] = ()  # that functions in this process have used
         self.crash = ""  # the error that it reported before it died
         self.log = workspace.info / LOGS_DIR / f"{name}.err"
@@ -69,10 +69,10 @@ class WorkerProcess:
             ours, theirs = socket.socketpair()
         except OSError as error:
             raise ExecutionError(f"cannot start a worker process: {error}") from error
-        argv = ["--workspace", str(workspace.path)]
-        argv += ["--plan", workspace.digest, "--fd", str(theirs.fileno())]
+        argv = ["--workspace", str(workspace.path), "--plan", workspace.digest, "--fd", str(theirs.fileno())]
         argv += ["--name", name, "--session", session]
         argv += ["--threads", str(num_threads), *(["--fenced"] if is_fenced else [])]
+        argv += [] if ends is None else ["--ends", repr(ends)]
         try:
             self.log.parent.mkdir(exist_ok=True)
             with self.log.open("ab") as log:

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from math import inf
 from typing import assert_never
 
 from merlin.errors import ExecutionError, MerlinError, ShardError
@@ -36,6 +37,7 @@ from merlin.execution.task_files import (
 )
 from merlin.execution.verdict import judge
 from merlin.execution.waiting import Waiter
+from merlin.execution.walltime import WARNINGS, Walltime, Warnings
 from merlin.execution.warm_rules import (
     bash_is_new_enough,
     can_run_warm,
@@ -49,12 +51,13 @@ from merlin.ledger.records import Failure
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.durations import added
 from merlin.plan.plan import StepInstance, StepKind
-from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome, ReturnCode
 from merlin.workspace.directory import Workspace
 
 _FIRST_BATCH, _LARGEST_BATCH = 8, 256
 _LONGEST_WARM_VALUE = 10_000  # characters; in quotes they become up to 16 times as many bytes
 _BATCH_S = 0.5  # of work, from which the size of the next batch follows
+SIGNAL_S = 0.3  # for a signal to all processes of a job to reach this one after it has ended a task
 _NOT_TASK_ERRORS = (MerlinError, MemoryError, ImportError)  # running the tasks one by one would not help
 
 
@@ -70,16 +73,19 @@ class ChunkRunner:
         should_stop: Callable[[], bool] = lambda: False,
         wake_fd: int | None = None,
         fence: Callable[[], None] | None = None,
+        walltime: Walltime | None = None,
+        warnings: Warnings | None = None,
     ) -> None:
         """Make the worker's one runner.
 
         `on_progress(ended, failed)` receives counts of the running chunk's tasks. `wake_fd` becomes readable when
         `should_stop` must be called. `fence` is called before outputs are collected and records committed; it raises
-        LeaseLostError if that is not allowed any more.
+        LeaseLostError if that is not allowed any more. Tasks that cannot end before `walltime` is over do not start.
         """
         self._workspace, self._worker, self._ledger = workspace, worker, ledger
         self._on_progress = on_progress
         self._fence = fence
+        self._walltime, self._warnings = walltime or Walltime(), warnings or Warnings()
         self._waiter = Waiter(should_stop, wake_fd)
         self._env = task_environment(os.environ, workspace.plan.env)
         self._steps: dict[tuple[str, bool], _ShellStep] = {}
@@ -131,12 +137,24 @@ class ChunkRunner:
             case StepKind.CMD:
                 self._run_shell(instance, chunk, journal)
             case StepKind.FUNCTION:
-                self._functions.run(instance, chunk, journal, self._waiter)
+                if (part := self._in_time(chunk)) is not None:
+                    self._functions.run(instance, part, journal, self._waiter)
             case StepKind.AGGREGATE | StepKind.MANIFEST:
                 self._run_shards(instance, chunk, journal)
             case _:
                 assert_never(instance.kind)
         return journal.result()
+
+    def _in_time(self, chunk: Chunk) -> Chunk | None:
+        """The first tasks of the chunk that can end before the walltime is over, one after the other."""
+        left_s = self._walltime.left_s()
+        tasks = chunk.task_ids()
+        if left_s < 0 or chunk.need_s > left_s:
+            return None
+        if chunk.need_s * len(tasks) <= left_s:
+            return chunk
+        last = tasks[int(left_s / chunk.need_s) - 1]
+        return replace(chunk, hi=last + 1, holes=tuple(hole for hole in chunk.holes if hole[1] <= last))
 
     def _run_one_by_one(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
         """Run the chunk's remaining tasks, each alone."""
@@ -144,6 +162,8 @@ class ChunkRunner:
         results = [journal.result()]
         for task, ended in left.items():
             if self._waiter.stopped or results[-1].stop == "hard_fail":
+                break
+            if not self._walltime.has_time_for(chunk.need_s):
                 break
             results.append(self._run_alone(instance, replace(chunk, lo=task, hi=task + 1, holes=()), ended))
         return _merged(chunk, results)
@@ -180,14 +200,14 @@ class ChunkRunner:
 
     def _run_shell(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> None:
         step = self._step(instance, chunk.use_restart)
-        batches = _Batches(step, chunk, journal)
+        batches = _Batches(step, chunk, journal, self._walltime)
         try:
             if batches.warm:
-                self._run_batches(step, chunk, journal, batches.prepared(), warm=True)
-                rest = iter([batches.unsafe])
+                self._run_batches(step, chunk, journal, batches, batches.prepared(), warm=True)
+                rest = batches.left_over()
             else:
                 rest = batches.prepared()
-            self._run_batches(step, chunk, journal, rest, warm=False)
+            self._run_batches(step, chunk, journal, batches, rest, warm=False)
         except BaseException:
             journal.flush()
             raise
@@ -200,13 +220,15 @@ class ChunkRunner:
         step: _ShellStep,
         chunk: Chunk,
         journal: ChunkJournal,
-        batches: Iterator[list[ShellTask]],
+        batches: _Batches,
+        prepared: Iterator[list[ShellTask]],
         *,
         warm: bool,
     ) -> None:
         shell = self._shell = step.shell(self._variables, warm=warm, waiter=self._waiter)
         try:
-            for ended in shell.run(batches):
+            for ended in shell.run(prepared):
+                batches.num_open -= 1
                 step.update_batch_size(ended.seconds)
                 self._record_exit(step.instance, chunk, journal, ended)
                 if journal.stop == "hard_fail":
@@ -230,8 +252,7 @@ class ChunkRunner:
     ) -> None:
         """Judge one exit and record it."""
         task = ended.task
-        # a signal during a stop was meant for the whole job, not for this task
-        if ended.interrupted or (ended.code < 0 and not ended.cause and self._waiter.stopped):
+        if ended.interrupted or self._was_hit_by_stop(ended):
             unmark_finished(task.directory)
             journal.end(
                 task.task, Outcome.INTERRUPTED, started=ended.started, seconds=ended.seconds, code=ended.code
@@ -259,11 +280,20 @@ class ChunkRunner:
             journal.fail(failure, started=ended.started, seconds=ended.seconds)
         journal.flush_if_due()
 
+    def _was_hit_by_stop(self, ended: ShellExit) -> bool:
+        """Whether a signal that ended the task was meant for the whole job, and so is no fault of the task."""
+        if ended.cause or ended.code in (ReturnCode.SUCCESS, ReturnCode.RESTART, ReturnCode.RETRY):
+            return False
+        if ended.code < 0 and self._waiter.stopped:
+            return True
+        wait_s = SIGNAL_S if -ended.code in WARNINGS else 0.0
+        return self._warnings.came_since(ended.started, wait_s=wait_s)
+
     # ----------------------------------------------------------------- shards
 
     def _run_shards(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> None:
         for task in chunk.task_ids():
-            if self._waiter.stopped:
+            if self._waiter.stopped or not self._walltime.has_time_for(chunk.need_s):
                 return
             started, clock = time.time(), time.perf_counter()
             if self._fence is not None:
@@ -381,10 +411,11 @@ def _leftovers(workspace: Workspace, instance: StepInstance) -> tuple[str, ...]:
 
 
 class _Batches:
-    """Prepares the files of a chunk's tasks, a batch at a time."""
+    """Prepares the files of a chunk's tasks, a batch at a time, as long as they can end in time."""
 
-    def __init__(self, step: _ShellStep, chunk: Chunk, journal: ChunkJournal) -> None:
-        self._step = step
+    def __init__(self, step: _ShellStep, chunk: Chunk, journal: ChunkJournal, walltime: Walltime) -> None:
+        self._step, self._need_s, self._walltime = step, chunk.need_s, walltime
+        self.num_open = 0  # prepared, and not ended
         self._journal = journal
         scripts = step.template.scripts(chunk.task_ids())
         first = next(scripts)
@@ -395,13 +426,31 @@ class _Batches:
 
     def prepared(self) -> Iterator[list[ShellTask]]:
         while self.error is None:
-            size = self._step.batch_size if self.warm else 1
+            size = self._num_in_time(self._step.batch_size if self.warm else 1)
             scripts = list(islice(self._scripts, size))
             if not scripts:
                 return
             batch = self._prepare(scripts)
             if batch:
+                self.num_open += len(batch)
                 yield batch
+
+    def left_over(self) -> Iterator[list[ShellTask]]:
+        """The tasks of a warm step whose values need a fresh shell."""
+        for task in self.unsafe:
+            if not self._num_in_time(1):
+                return
+            self.num_open += 1
+            yield [task]
+
+    def _num_in_time(self, most: int) -> int:
+        """How many more tasks can end before the walltime is over, after those that are prepared."""
+        left_s = self._walltime.left_s()
+        if left_s < 0:
+            return 0
+        if not self._need_s or left_s == inf:
+            return most
+        return max(0, min(most, int(left_s / self._need_s) - self.num_open))
 
     def _prepare(self, scripts: list[Script]) -> list[ShellTask]:
         """Create directories and scripts."""

@@ -21,6 +21,7 @@ import traceback
 from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError, MerlinError
 from merlin.execution.assignment import Assignment
+from merlin.execution.walltime import Walltime, Warnings
 from merlin.execution.wire import MessageChannel, received
 from merlin.plan.tasks import Chunk
 
@@ -36,12 +37,14 @@ def main(argv: list[str] | None = None) -> int:
         os.dup(2)
     )  # a segfault leaves its Python stack in the log, wherever descriptor 2 points then
     signal.signal(signal.SIGINT, lambda *_: None)  # a handler, not SIG_IGN: the tasks must not inherit it
+    warnings = Warnings()
+    warnings.listen()
     os.set_inheritable(args.fd, False)
     channel = MessageChannel(socket.socket(fileno=args.fd))
     _load_numpy(args.threads)
     is_ready = False
     try:
-        worker = _Worker(args, channel)
+        worker = _Worker(args, channel, warnings)
         is_ready = True
         worker.serve()
         if worker.has_only_our_code:
@@ -71,6 +74,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", required=True)
     parser.add_argument("--session", required=True, help="of the run, for the ledger")
     parser.add_argument("--fenced", action="store_true", help="ask before each commit")
+    parser.add_argument("--ends", type=float, help="epoch seconds: when the walltime is over")
     parser.add_argument("--threads", type=int, default=1, help="of numerical libraries in this process")
     return parser.parse_args(argv)
 
@@ -89,7 +93,7 @@ def _load_numpy(num_threads: int) -> None:
 class _Worker:
     """The loop that runs chunks."""
 
-    def __init__(self, args: argparse.Namespace, channel: MessageChannel) -> None:
+    def __init__(self, args: argparse.Namespace, channel: MessageChannel, warnings: Warnings) -> None:
         from merlin.execution.runner import ChunkRunner
         from merlin.ledger.writer import LedgerWriter
         from merlin.plan.plan import StepKind
@@ -112,6 +116,8 @@ class _Worker:
             should_stop=self._should_stop,
             wake_fd=channel.fileno(),
             fence=self._wait_for_permission if args.fenced else None,
+            walltime=Walltime(args.ends),
+            warnings=warnings,
         )
 
     def serve(self) -> None:

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from merlin.base.document.scalars import Problem, to_seconds
+from merlin.batch.walltime import as_clock, walltime_seconds
 from merlin.plan.plan import Scalar, StepInstance
 
 Spread = tuple[tuple[int, int], ...]  # (class of duration, number of tasks), sorted
@@ -85,17 +85,12 @@ class Durations:
 def walltime_s(resources: dict[str, Scalar]) -> float | None:
     """The walltime of a step in seconds; None without one, or if it is a token that the shell fills in."""
     try:
-        return to_seconds(resources["walltime"]) or None
-    except (KeyError, Problem):
+        return walltime_seconds(resources["walltime"])
+    except (KeyError, ValueError):
         return None
-
-
-def clock(seconds: float) -> str:
-    """ "02:00:00": a time span as specs and schedulers write it."""
-    whole = max(0, math.ceil(seconds))
-    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
 def too_short(step: str, need_s: float, left_s: float) -> str:
     """Why a step waits although workers serve it."""
-    return f"step {step} needs {clock(need_s)}; the workers have at most {clock(left_s)} left"
+    left = as_clock(max(0.0, left_s))
+    return f"step {step} needs {as_clock(need_s)}; the workers have at most {left} left"

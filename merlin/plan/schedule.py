@@ -321,8 +321,8 @@ class Scheduler:
         return self._state(instance).tasks.runs()
 
     def needs(self, queue: str | None = None) -> dict[str, float]:
-        """What could run now (from a queue): per step, the seconds that a task may take; 0 if that is not known."""
-        could = [s for s in self._states.values() if s.requeue or s.num[READY]]
+        """What workers could run now (from a queue): per step, the seconds that a task may take, 0 if not known."""
+        could = [s for s in self._states.values() if s.jobs is None and (s.requeue or s.num[READY])]
         return {s.instance.step: self._need_s(s) for s in could if queue in (None, s.instance.queue)}
 
     def story(self, instance: str, task: int) -> str:

@@ -7,6 +7,8 @@ they arrive, because a lost message is sent again. No result is stored.
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,7 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.slots import Slots
 from merlin.execution.distributed.transport import use_guarded
+from merlin.execution.walltime import Walltime, find_end
 
 QUIET = ("celery.worker.strategy", "celery.app.trace")
 ANSWER_S = 15.0  # for one command to Redis as a broker, such as a poll of the queues
@@ -117,10 +120,16 @@ class WorkerApp:
             concurrency=self.slots.num,
             queues=queues,
             refusals=self.refusals,
+            walltime=Walltime(find_end(os.environ)),
         )
-        signals.worker_ready.connect(lambda **_: engine.start(), weak=False)
+        signals.worker_ready.connect(lambda **_: self._start(engine), weak=False)
         signals.worker_shutting_down.connect(lambda **_: engine.shut_down(), weak=False)
         signals.worker_shutdown.connect(lambda **_: engine.close(), weak=False)
+
+    def _start(self, engine: Engine) -> None:
+        engine.start()
+        # a warning of the batch scheduler; Celery would print its threads
+        signal.signal(signal.SIGUSR1, lambda *_: engine.leaving.warn())
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ from merlin.plan.tasks import Chunk, ChunkResult
 log = logging.getLogger("merlin.worker")
 
 ENDING_S = 5.0  # for a process to end after it has reported an error
+DECLINE_S = 0.5  # after a chunk that does not fit: it comes back at once where nobody else is free
 MAX_FAILED_STARTS = 5  # processes in a row that end by themselves at their start; then this worker leaves
 
 
@@ -66,6 +67,12 @@ class ChunkRuns:
             self._report_result(run, result)
         finally:
             self._release_process(run)
+
+    def decline(self, study: Study, leases: Leases, chunk: Chunk) -> None:
+        """Give back a chunk that this worker cannot finish, and leave the next offer to others for a moment."""
+        log.info("%s need %.0f s, which this worker does not have", _describe(chunk), chunk.need_s)
+        self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
+        self._leaving.out_of_time.wait(DECLINE_S)
 
     # ------------------------------------------------------------- other threads
 

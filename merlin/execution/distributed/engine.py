@@ -23,6 +23,7 @@ from merlin.execution.distributed.study import Studies
 from merlin.execution.distributed.upkeep import Upkeep
 from merlin.execution.distributed.worker_pool import StartProcess, WorkerPool
 from merlin.execution.pool import WorkerProcess
+from merlin.execution.walltime import Walltime
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -44,15 +45,17 @@ class Engine:
         queues: Sequence[str],
         refusals: Refusals | None = None,
         leaving: Leaving | None = None,
+        walltime: Walltime | None = None,
         start_process: StartProcess = WorkerProcess,
     ) -> None:
         self._config, self._backend, self._carrier = config, backend, carrier
         self._name, self._concurrency, self._queues = name, concurrency, list(queues)
         self._registry = backend.registry
         self._refusals = refusals or Refusals()
-        self.leaving = leaving or Leaving()
+        self._walltime = walltime or Walltime()
+        self.leaving = leaving or Leaving(self._walltime)
         self._studies = Studies()
-        self._pool = WorkerPool(name.replace("/", "_"), concurrency, start_process)
+        self._pool = WorkerPool(name.replace("/", "_"), concurrency, start_process, self._walltime)
         self._runs = ChunkRuns(name, self._pool, self.leaving, config.key)
         self._upkeep = Upkeep(
             name, self._runs, self._registry, self._refusals, self.leaving,
@@ -105,6 +108,7 @@ class Engine:
             concurrency=self._concurrency,
             started=self._started + self._clock,
             version=__version__,
+            ends=self._ends(),
             is_stopping=self.leaving.is_leaving,
             running=[
                 RunningChunk(
@@ -117,6 +121,11 @@ class Engine:
                 for r in self._runs.all()
             ],
         )
+
+    def _ends(self) -> float | None:
+        """When the walltime is over, by the server's clock."""
+        ends = self._walltime.ends
+        return None if ends is None else max(0.0, ends - time.time() + time.monotonic() + self._clock)
 
     # ---------------------------------------------------------------- messages
 
@@ -149,4 +158,7 @@ class Engine:
             log.info("dropped a message that was handled before (%s)", notice.instance)
             return
         chunk = open_chunk(text, notice.study, notice.lease, self._config.key)
+        if not self._walltime.has_time_for(chunk.need_s):
+            self._runs.decline(study, leases, chunk)
+            return
         self._runs.run(study, notice.session, leases, chunk)

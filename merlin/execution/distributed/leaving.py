@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from merlin.errors import ExecutionError, RedisFullError, RedisUnreachableError
+from merlin.execution.walltime import MARGIN_S, Walltime
 
 log = logging.getLogger("merlin.worker")
 
@@ -23,6 +24,11 @@ LOG_AGAIN_S = 30.0  # between two log lines that it does not answer
 STOP_GRACE_S = 10.0  # after SIGTERM, for chunks to end by themselves; then they are interrupted,
 INTERRUPT_S = 10.0  # and after this killed
 LAST_S = 4.0  # then, for everything else; after this the process is ended
+# where the walltime ends, tasks run up to `walltime.MARGIN_S` before; then the same, in less time:
+KILL_BEFORE_S, LAST_BEFORE_S = 3.0, 2.0
+LEAVE_BEFORE_S = 1.0  # before chunks are interrupted: it takes nothing new
+AGAIN_S = 2.0  # a signal that comes twice in this time is one: from the scheduler, and passed on by a parent
+POLL_S = 0.1
 
 
 def lease_s() -> float:
@@ -45,7 +51,11 @@ def _seconds(variable: str, default: float) -> float:
 class Leaving:
     """The state of a worker's shutdown: whether it leaves, and within which time."""
 
-    def __init__(self) -> None:
+    def __init__(self, walltime: Walltime | None = None) -> None:
+        self._walltime = walltime or Walltime()
+        self._is_warned = False  # its chunks have the rest of the walltime
+        self._is_hurried = False  # they have no time any more
+        self._began = math.inf  # when it was first asked to leave
         self.is_leaving = False  # the worker takes no further chunk
         self.is_patient = False  # it waits without limit for its chunks
         self.out_of_time = threading.Event()  # from then on nothing waits for Redis
@@ -56,17 +66,30 @@ class Leaving:
         """End this worker in Celery's own way, as SIGTERM does."""
         os.kill(os.getpid(), signal.SIGTERM)
 
+    def must_leave(self) -> bool:
+        """Whether the walltime is about to end."""
+        return self._walltime.left_s() <= LEAVE_BEFORE_S
+
+    def warn(self) -> None:
+        """End this worker: its scheduler has said that it will, soon. Chunks may use what is left of the walltime."""
+        self._is_warned = True
+        self.leave()
+
     def begin(
         self, is_busy: Callable[[], bool], interrupt: Callable[[], None], kill: Callable[[], None]
     ) -> None:
         """Begin the shutdown after SIGTERM or a command: take nothing new, and interrupt chunks after a grace period.
 
-        A second call ends the patience of a worker that waits without limit.
+        A second call ends the patience of a worker that waits without limit, or the grace period of another one.
         """
+        now = time.monotonic()
         if self.is_leaving:
+            self._is_hurried = self._has_time_limit and not self.is_patient and now - self._began >= AGAIN_S
             self.is_patient = False
+        else:
+            self._began = now
         self.is_leaving = True
-        if not (self.is_patient or self._has_time_limit):
+        if not self._has_time_limit and (not self.is_patient or self._walltime.left_s() < math.inf):
             self._has_time_limit = True
             args = (is_busy, interrupt, kill)
             threading.Thread(target=self._enforce_time_limits, args=args, name="hurry", daemon=True).start()
@@ -75,16 +98,32 @@ class Leaving:
         self, is_busy: Callable[[], bool], interrupt: Callable[[], None], kill: Callable[[], None]
     ) -> None:
         """End the worker in time, even if Redis, the broker, a file system or a task hangs."""
-        interrupt_at = time.monotonic() + self._grace_s
-        kill_at = interrupt_at + INTERRUPT_S
-        _wait_while(is_busy, interrupt_at)
+        began = time.monotonic()
+        while (is_busy() or self.is_patient) and not self._is_out_of_grace(began):
+            if self.is_patient:
+                began = time.monotonic()
+            time.sleep(POLL_S)
         interrupt()
+        has_end = self._walltime.left_s() < math.inf
+        kill_s = INTERRUPT_S
+        if has_end:
+            kill_s = min(kill_s, max(0.0, self._walltime.left_s() + MARGIN_S - KILL_BEFORE_S))
+        kill_at = time.monotonic() + kill_s
         _wait_while(is_busy, kill_at)
         kill()
         time.sleep(max(0.0, kill_at - time.monotonic()))
         self.out_of_time.set()
-        time.sleep(LAST_S)
+        time.sleep(min(LAST_S, LAST_BEFORE_S) if has_end else LAST_S)
         self.end()
+
+    def _is_out_of_grace(self, began: float) -> bool:
+        """Whether chunks are to be interrupted now."""
+        left_s = self._walltime.left_s()
+        if self._is_hurried or left_s <= 0:
+            return True
+        if self.is_patient or (self._is_warned and left_s < math.inf):
+            return False
+        return time.monotonic() - began >= self._grace_s
 
     def end(self) -> None:
         """End this process at once."""
@@ -112,4 +151,4 @@ class Leaving:
 
 def _wait_while(is_busy: Callable[[], bool], deadline: float) -> None:
     while is_busy() and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(POLL_S)

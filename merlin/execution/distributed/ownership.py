@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 
 from merlin.config.model import Config
 from merlin.errors import (
@@ -32,6 +33,7 @@ from merlin.execution.conductor import Conductor, durations_of, memories_of, nex
 from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
+from merlin.execution.walltime import MARGIN_S
 from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
 from merlin.plan.pieces import Run
 from merlin.plan.tasks import Chunk
@@ -79,6 +81,10 @@ class Ownership:
         self._is_read = True  # the server knows `_read`
         self._has_more = False  # there is more to offer or to read: the next round does not wait
         self._slots: dict[str, int] = {}
+        self._ends: dict[
+            str, list[tuple[float, int]]
+        ] = {}  # by queue: (server time, slots of which tasks end then)
+        self._waiting_steps: list[str] = []  # why steps wait for workers with more time, as it was logged
         self._look_for_workers = self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
         self._look_for_lost = self._began
         self._missing: set[str] = set()  # leases that the server did not know at the last check
@@ -242,7 +248,10 @@ class Ownership:
         alive = [worker for worker in self._tools.backend.registry.workers() if not worker.is_stopping]
         for queue in self._study.queues:
             full = self._tools.config.queue_name(queue)
-            self._slots[queue] = sum(worker.concurrency for worker in alive if full in worker.queues)
+            serving = [worker for worker in alive if full in worker.queues]
+            self._slots[queue] = sum(worker.concurrency for worker in serving)
+            ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
+            self._ends[queue] = sorted(ends)
         took = time.monotonic() - began
         self._look_for_workers = began + max(SLOTS_S, took / SLOTS_SHARE)
 
@@ -340,12 +349,24 @@ class Ownership:
 
     def _add_offers(self) -> list[Chunk]:
         study, key = self._study, self._tools.config.key
-        chunks = self.owner.offers(self._slots, self._now(), MAX_OFFERS)
+        now = self._now()
+        times = {queue: [(end - now, num) for end, num in ends] for queue, ends in self._ends.items()}
+        self._mailbox.void(self.owner.withdraw_unfit(times))
+        chunks = self.owner.offers(self._slots, now, MAX_OFFERS, times)
+        self._say_what_waits(self.owner.too_short(times))
         self._has_more = self._has_more or len(chunks) == MAX_OFFERS
         if chunks or not self._is_read:
             self._mailbox.offer({c.lease: seal_chunk(c, study.id, key) for c in chunks}, self._read)
             self._is_read = True
         return chunks
+
+    def _say_what_waits(self, reasons: list[str]) -> None:
+        """Log which steps wait for workers with more time, once for each time that it changes."""
+        steps = [reason.partition("; ")[0] for reason in reasons]
+        for reason, step in zip(reasons, steps, strict=True):
+            if step not in self._waiting_steps:
+                log.warning("%s: %s", self._study.workspace.path, reason)
+        self._waiting_steps = steps
 
     def _overdue(self, wait_s: float) -> list[Chunk]:
         """Chunks that nobody has taken for `wait_s`, if their queue is empty or seems to have lost the message."""

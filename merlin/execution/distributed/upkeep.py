@@ -87,6 +87,10 @@ class Upkeep:
             self._renew_leases(now)
             self._renewed = now
         self._run_commands()
+        if not self._leaving.is_leaving and self._leaving.must_leave():
+            log.warning("the walltime is over in a few seconds; this worker leaves")
+            self._leaving.warn()
+            self._registered = -math.inf
         if time.monotonic() >= self._leave_at:
             self._leave_at = math.inf
             self._end(at_once=False)

@@ -18,6 +18,7 @@ from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.waiting import is_readable
+from merlin.execution.walltime import Walltime
 from merlin.plan.tasks import Chunk
 
 LEAVE_S = 2.0  # for idle processes to exit when asked; then they are killed
@@ -83,8 +84,9 @@ class ChunkRun:
 class WorkerPool:
     """Worker processes. They start when needed and are kept for the next chunk of their study."""
 
-    def __init__(self, name: str, size: int, start: StartProcess) -> None:
+    def __init__(self, name: str, size: int, start: StartProcess, walltime: Walltime | None = None) -> None:
         self._name, self._size, self._start = name, size, start
+        self._walltime = walltime or Walltime()
         self._threads = max(1, len(os.sched_getaffinity(0)) // max(1, size))
         self._lock = threading.Lock()
         self._idle: list[
@@ -116,7 +118,14 @@ class WorkerPool:
         if fit:
             return fit[-1][2]
         name = f"{self._name}.{number}"
-        return self._start(study.workspace, name, session=session, num_threads=self._threads, is_fenced=True)
+        return self._start(
+            study.workspace,
+            name,
+            session=session,
+            num_threads=self._threads,
+            is_fenced=True,
+            ends=self._walltime.ends,
+        )
 
     def release(self, run: ChunkRun) -> None:
         """Make the run's process available for another chunk."""

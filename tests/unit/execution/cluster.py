@@ -21,6 +21,7 @@ from merlin.execution.distributed.leaving import Leaving
 from merlin.execution.distributed.messages import open_notice
 from merlin.execution.distributed.ownership import Tools
 from merlin.execution.distributed.study import Study
+from merlin.execution.walltime import Walltime
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
@@ -41,8 +42,8 @@ def run_ok(work: Work) -> ChunkResult:
 class Staying(Leaving):
     """Ends no process: that is the one in which the tests run."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, walltime: Walltime | None = None) -> None:
+        super().__init__(walltime)
         self.shut_down: Callable[[], None] = lambda: None
         self.has_ended = threading.Event()
         self.num_left = 0
@@ -59,7 +60,13 @@ class Worker:
     """An engine, and the threads that hand messages to it, as Celery's do."""
 
     def __init__(
-        self, cluster: Cluster, name: str, run: RunChunk, concurrency: int, at_start: Callable[[], object]
+        self,
+        cluster: Cluster,
+        name: str,
+        run: RunChunk,
+        concurrency: int,
+        at_start: Callable[[], object],
+        walltime: Walltime | None = None,
     ) -> None:
         self.name, self.cluster = name, cluster
         self.run, self.at_start = run, at_start
@@ -70,7 +77,7 @@ class Worker:
         self.is_dead = False
         self.processes: list[ThreadProcess] = []
         self.backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=self._meddle)
-        self.leaving = Staying()
+        self.leaving = Staying(walltime)
         self.engine = Engine(
             cluster.config,
             self.backend,
@@ -79,6 +86,7 @@ class Worker:
             concurrency=concurrency,
             queues=[cluster.config.queue_name("merlin")],
             leaving=self.leaving,
+            walltime=walltime,
             start_process=self._start_process,
         )
         self.leaving.shut_down = self.engine.shut_down
@@ -194,10 +202,11 @@ class Cluster:
         name: str = "",
         concurrency: int = 2,
         at_start: Callable[[], object] = lambda: None,
+        walltime: Walltime | None = None,
     ) -> Worker:
         """One that has not started yet."""
         name = name or f"celery@{len(self.workers)}"
-        self.workers.append(Worker(self, name, run, concurrency, at_start))
+        self.workers.append(Worker(self, name, run, concurrency, at_start, walltime))
         return self.workers[-1]
 
     # ---------------------------------------------------------------- results

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduling import start
 
-from merlin.plan.durations import ENOUGH, Durations, added, class_of, clock, longest_of, spread_of, walltime_s
+from merlin.plan.durations import ENOUGH, Durations, added, class_of, longest_of, spread_of, walltime_s
 from merlin.plan.owner import ChunkReport, Owner
 from merlin.plan.pieces import pieces_of
 from merlin.plan.schedule import Scheduler
@@ -63,12 +63,6 @@ def test_what_no_task_ended_within_is_too_short() -> None:
     found.learn((), cut_off_s=600.0)
     assert found.need_s() == 600.0
     assert durations(timeout_s=5.0, resources={"walltime": "60"}).need_s() == 5.0
-
-
-def test_a_time_span_is_written_as_schedulers_do() -> None:
-    assert [clock(s) for s in (0, -3, 59.2, 7200, 360_000)] == [
-        "00:00:00", "00:00:00", "00:01:00", "02:00:00", "100:00:00",
-    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------ what is handed out

@@ -1,0 +1,76 @@
+"""The end of the allocation that a process lives in, and what still fits in before it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Mapping
+from types import FrameType
+
+from merlin.batch.registry import find_allocation
+from merlin.errors import ExecutionError
+
+VARIABLE = "MERLIN_WALLTIME_END"  # epoch seconds; where the scheduler does not say it, or to end earlier
+WARNINGS = (signal.SIGTERM, signal.SIGUSR1)
+MARGIN_S = 6.0  # before the end: for interrupts, last records and reports
+
+
+class Walltime:
+    """The time that is left. It is measured by a clock that nobody sets."""
+
+    def __init__(self, ends: float | None = None) -> None:
+        """`ends`: epoch seconds; None: there is no end."""
+        self._ends = math.inf if ends is None else time.monotonic() + ends - time.time()
+
+    @property
+    def ends(self) -> float | None:
+        """In epoch seconds of this host's clock."""
+        return None if self._ends == math.inf else self._ends - time.monotonic() + time.time()
+
+    def left_s(self) -> float:
+        """Seconds in which tasks may run; negative when they are to be interrupted."""
+        return self._ends - MARGIN_S - time.monotonic()
+
+    def has_time_for(self, need_s: float) -> bool:
+        """Whether a task that may take so long can end in time; 0 if that is not known."""
+        return need_s <= self.left_s()
+
+
+class Warnings:
+    """The signals by which a scheduler warns all processes of a job, the user's tasks among them.
+
+    The process that started this one decides what follows. Here they only tell why a task has ended badly.
+    """
+
+    def __init__(self) -> None:
+        self._last = -math.inf  # epoch seconds
+
+    def listen(self) -> None:
+        """Note the signals from now on. Tasks do not inherit this."""
+        for number in WARNINGS:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._last = time.time()
+
+    def came_since(self, started: float, *, wait_s: float = 0.0) -> bool:
+        """Whether one came since `started` (epoch seconds); the signal that killed a task may reach us after it."""
+        deadline = time.monotonic() + wait_s
+        while self._last < started and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self._last >= started
+
+
+def find_end(environment: Mapping[str, str]) -> float | None:
+    """When the allocation of this process ends, in epoch seconds; None outside of one. Raises ExecutionError."""
+    if text := environment.get(VARIABLE, "").strip():
+        try:
+            ends = float(text)
+        except ValueError:
+            ends = math.nan
+        if not 0 <= ends < 1e11:
+            raise ExecutionError(f"{VARIABLE} must be a time in seconds since 1970, not {text!r}")
+        return ends
+    found = find_allocation(environment)
+    return found.ends if found else None
