@@ -1,24 +1,11 @@
-"""How many cores and which GPUs this process may use on its host."""
+"""How many cores of its host this process may use."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-# the first of these that is set says it
-_GPU_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-    "SLURM_STEP_GPUS",
-    "SLURM_JOB_GPUS",
-)
-_DEVICE = re.compile(r"[\w.:-]+", re.ASCII)
-_RANGE = re.compile(r"(\d{1,4})-(\d{1,4})")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -64,25 +51,3 @@ def _quota(folder: Path) -> float | None:
         period_us = int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
         return limit_us / period_us if limit_us > 0 and period_us > 0 else None
     return None
-
-
-def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that the environment shows to this process, by index or name; none if no variable names any."""
-    for variable in _GPU_VARIABLES:
-        if variable in environment:
-            return _devices(environment[variable])
-    return ()
-
-
-def _devices(text: str) -> tuple[str, ...]:
-    """Those of "0,1", "0-3", "GPU-8932f937,GPU-1"; the list ends before the first that is none, as CUDA reads it."""
-    found: dict[str, None] = {}
-    for part in text.split(","):
-        word = part.strip()
-        if match := _RANGE.fullmatch(word):
-            found.update(dict.fromkeys(map(str, range(int(match[1]), int(match[2]) + 1))))
-        elif _DEVICE.fullmatch(word) and not word.startswith("-") and word != "NoDevFiles":
-            found[word] = None
-        else:
-            break
-    return tuple(found)

@@ -6,7 +6,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from merlin.batch.cores import usable_cores, visible_gpus
+from merlin.batch.cores import usable_cores
+from merlin.batch.devices import visible_gpus
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import find_allocation, scheduler_of
 from merlin.errors import SchedulerUnreachableError
@@ -34,7 +35,7 @@ def find_here(environment: Mapping[str, str], *, client: SchedulerClient | None 
     not known.
     """
     found = find_allocation(environment)
-    gpus = visible_gpus(environment)
+    gpus = visible_gpus(environment).gpus
     if found is None:
         return Here(host=socket.gethostname(), cores=usable_cores(), gpus=gpus)
     return Here(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from merlin.base.commands import CommandResult, run_command
 from merlin.batch.contract import BatchScheduler, Job, JobState
+from merlin.batch.devices import DEVICE_VARIABLES
 from merlin.batch.environment import without
 from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
 
@@ -25,7 +26,7 @@ POLLS_PER_MINUTE = 6.0
 _TAIL_LINES = 5
 # where this process runs says nothing about where its jobs will
 _OF_THIS_PROCESS = (
-    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+    *DEVICE_VARIABLES,
     *("OMPI_*", "PMI_*", "PMIX_*"),
 )
 _QUESTION = {"LC_ALL": "C", "TZ": "UTC"}

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from merlin.batch.cores import cgroup_cores, usable_cores, visible_gpus
+from merlin.batch.cores import cgroup_cores, usable_cores
+from merlin.batch.devices import visible_gpus
 from merlin.batch.here import find_here
 
 JOB = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "node2"}
@@ -31,21 +32,20 @@ def test_the_end_of_the_walltime_is_asked_for_where_the_environment_does_not_say
 @pytest.mark.parametrize(
     ("environment", "gpus"),
     [
-        ({}, ()),
         ({"CUDA_VISIBLE_DEVICES": "0,3"}, ("0", "3")),
         ({"CUDA_VISIBLE_DEVICES": ""}, ()),
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, ()),
         ({"CUDA_VISIBLE_DEVICES": "1,-1,2"}, ("1",)),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c,MIG-1"}, ("GPU-8932f937-d72c", "MIG-1")),
         ({"CUDA_VISIBLE_DEVICES": "2", "SLURM_JOB_GPUS": "0-7"}, ("2",)),
-        ({"ROCR_VISIBLE_DEVICES": "1"}, ("1",)),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "1"}, ("1",)),
         ({"ZE_AFFINITY_MASK": "0.0,0.1"}, ("0.0", "0.1")),
         ({"SLURM_JOB_GPUS": "0-2,5"}, ("0", "1", "2", "5")),
         ({"CUDA_VISIBLE_DEVICES": "0;rm\n"}, ()),
     ],
 )
 def test_gpus_are_those_that_the_environment_shows(environment, gpus):
-    assert visible_gpus(environment) == gpus
+    assert visible_gpus(environment).gpus == gpus
 
 
 def test_cores_are_those_of_the_mask_at_most():

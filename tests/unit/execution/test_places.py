@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from merlin.batch.devices import CUDA, ROCR, ZE, listed_devices
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
-from merlin.execution.machine import CUDA, ROCR, ZE, Machine, listed_devices, this_machine
+from merlin.execution.machine import Machine, this_machine
 from merlin.execution.places import Places, places_for
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.testing.plans import plan, step

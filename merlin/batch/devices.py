@@ -1,0 +1,58 @@
+"""The GPUs that this process may use, as its environment names them or the machine has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CUDA, ROCR, ZE = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
+DEVICE_VARIABLES = (ROCR, CUDA, ZE)  # ROCm also reads CUDA's, and counts within its own
+_OF_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # where it sets none of these
+_DEVICE = re.compile(
+    r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII
+)  # an index, or an identifier such as GPU-8932f937
+_RANGE = re.compile(r"(\d{1,4})-(\d{1,4})")
+_KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleGpus:
+    gpus: tuple[str, ...]  # by index or identifier
+    variable: str = CUDA  # that tells a program which of them it may use
+
+
+def visible_gpus(environment: Mapping[str, str]) -> VisibleGpus:
+    """Those that a variable names; without one, all that the machine has."""
+    for variable in DEVICE_VARIABLES:
+        if variable in environment:
+            return VisibleGpus(listed_devices(environment[variable]), variable)
+    for variable in _OF_SLURM:
+        if variable in environment:
+            return VisibleGpus(listed_devices(environment[variable]))
+    if num := len(list(Path("/dev").glob("nvidia[0-9]*"))):
+        return VisibleGpus(tuple(map(str, range(num))))
+    num = sum(_is_gpu(path) for path in _KFD_NODES.glob("*/gpu_id"))
+    return VisibleGpus(tuple(map(str, range(num))), ROCR if num else CUDA)
+
+
+def listed_devices(text: str) -> tuple[str, ...]:
+    """Those of "0,1", "0-3", "GPU-8932f937"; as for the drivers, what follows an invalid one does not count."""
+    found: dict[str, None] = {}
+    for word in (word.strip() for word in text.split(",")):
+        if match := _RANGE.fullmatch(word):
+            found.update(dict.fromkeys(map(str, range(int(match[1]), int(match[2]) + 1))))
+        elif _DEVICE.fullmatch(word) and word != "NoDevFiles":
+            found[word] = None
+        else:
+            break
+    return tuple(found)
+
+
+def _is_gpu(path: Path) -> bool:
+    """Return whether a node of AMD's driver is a GPU: CPUs have the number 0."""
+    try:
+        return path.read_text().strip() not in ("", "0")
+    except OSError:
+        return False
