@@ -25,8 +25,13 @@ def job_script(scheduler: BatchScheduler, request: JobRequest, body: str, *, she
 def new_job_name(*parts: str) -> str:
     """A name that no other job has, from parts that need not be fit for one: "surrogate-workers-1f2e3d4c"."""
     tail = secrets.token_hex(4)
+    return f"{fit_job_name(*parts)[: _MOST_NAME - len(tail) - 1].rstrip('-.')}-{tail}"
+
+
+def fit_job_name(*parts: str) -> str:
+    """A name that every scheduler takes, the same for the same parts."""
     words = [re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-.") for part in parts]
     head = "-".join(word for word in words if word)
-    if not head[:1].isalpha() or not head.isascii():
+    if not head[:1].isalpha():
         head = f"merlin-{head}".rstrip("-")
-    return f"{head[: _MOST_NAME - len(tail) - 1].rstrip('-.')}-{tail}"
+    return head[:_MOST_NAME].rstrip("-.")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from merlin.base.text import count
+from merlin.batch.contract import BatchScheduler
+from merlin.batch.registry import scheduler_of
+from merlin.batch.script import fit_job_name
 from merlin.cli.output import print_json
+from merlin.errors import UsageError
 from merlin.execution.scripts import ScriptTemplate
+from merlin.plan.job_policy import job_request
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.workspace.directory import Workspace
 
@@ -26,14 +32,31 @@ def write_scripts(workspace: Workspace, *, as_json: bool) -> int:
 
 
 def _write(workspace: Workspace, instance: StepInstance) -> int:
+    scheduler = scheduler_of(str(instance.resources.get("batch.type", "local")))
+    directives = _directives(scheduler, instance)
     num = 0
-    for command, suffix in ((instance.command, ".sh"), (instance.restart, ".restart.sh")):
+    for command, suffix in ((instance.command, ""), (instance.restart, ".restart")):
         if command is None:
             continue
         for script in ScriptTemplate(workspace, instance, command).scripts(range(instance.num_tasks)):
             Path(script.directory).mkdir(parents=True, exist_ok=True)
-            path = Path(script.directory, f"{instance.script_name}{suffix}")
-            path.write_text(script.text, encoding="utf-8")
+            path = Path(script.directory, f"{instance.script_name}{suffix}{scheduler.script_suffix}")
+            first, rest = script.text.split("\n", 1)
+            path.write_text("\n".join([first, *directives, rest]), encoding="utf-8")
             path.chmod(0o755)
             num += 1
     return num
+
+
+def _directives(scheduler: BatchScheduler, instance: StepInstance) -> list[str]:
+    """The header of a script that is submitted by hand; as with Maestro none for a step without nodes and procs."""
+    if not {"nodes", "procs"} & instance.resources.keys():
+        return []
+    name = instance.script_name
+    try:
+        request = replace(
+            job_request(instance, name=fit_job_name(name), output=f"{name}.out"), error=f"{name}.err"
+        )
+        return scheduler.directives(request)
+    except ValueError as error:
+        raise UsageError(f"step {instance.id!r} makes no job of {scheduler.title}: {error}") from error

@@ -219,8 +219,8 @@ class _Planner:
         """Raise SpecError for a step to submit whose numbers, with its parameters filled in, make no job."""
         try:
             if job_policy(instance) is not None:
-                job_request(instance, name="", output="")
-        except ExecutionError as error:
+                job_request(instance, name="step", output="")
+        except (ExecutionError, ValueError) as error:
             finding = self.spec.finding(self._in_run(needs, "batch"), str(error), "value", "")
             raise SpecError([finding]) from error
 

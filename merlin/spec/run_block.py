@@ -61,6 +61,11 @@ class StepBatch(OpenBlock):
     type: BatchType | None = optional("Scheduler of this step.")
     bank: Text | None = optional("Account to charge.")
     queue: Text | None = optional("Partition or queue.")
+    reservation: Text | None = optional("Reservation to use.")
+    qos: Text | None = optional("Quality of service.")
+    flux_path: Text | None = optional("Directory of the flux command.")
+    launch_pre: Text | None = optional("Text before the launch command of this step.")
+    launch_args: Text | None = optional("Extra arguments of the launch command of this step.")
     submit: ResourceFlag | None = optional("Run the step in batch jobs of its own.")
     tasks_per_job: ResourcePositive | None = optional(
         "Tasks of one such job, one after the other; default 1."

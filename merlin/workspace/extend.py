@@ -141,6 +141,7 @@ class _Extension:
             self.combos,
             num,
             stored_path(file, self.path),
+            options=self.options,
             seed=self.study.plan.seed,
             extending=self.extending,
         )

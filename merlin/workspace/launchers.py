@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from merlin.spec.model import Step
 
 
-def launchers_here(spec: Spec) -> Launchers:
-    """What starts the parallel programs of a spec; the launcher of this machine is tried out only if it is needed."""
-    return Launchers(Local(_of_this_machine(spec).command), usable_schedulers(os.environ))
+def launchers_here(spec: Spec, *, is_dry: bool = False) -> Launchers:
+    """What starts the parallel programs of a spec; the launcher of this machine is tried out only if it is needed.
+
+    Of a dry run: what starts them where the schedulers are.
+    """
+    schedulers = _all_schedulers() if is_dry else usable_schedulers(os.environ)
+    return Launchers(Local(_of_this_machine(spec, schedulers).command), schedulers)
 
 
 def usable_schedulers(environment: Mapping[str, str]) -> dict[str, BatchScheduler]:
@@ -45,16 +49,15 @@ def usable_schedulers(environment: Mapping[str, str]) -> dict[str, BatchSchedule
 
 def possible_launchers() -> list[Launchers]:
     """All that a plan may have been made with, on whatever machine."""
-    schedulers = {name: known for name, known in SCHEDULERS.items() if name != Local.name}
-    return [Launchers(Local(form), known) for known in ({}, schedulers) for form in LOCAL_LAUNCHERS]
+    return [Launchers(Local(form), known) for known in ({}, _all_schedulers()) for form in LOCAL_LAUNCHERS]
 
 
-def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
+def launch_warnings(spec: Spec, plan: Plan, *, is_dry: bool = False) -> list[Diagnostic]:
     """Steps whose programs run as one process, although they ask for more."""
-    launcher = _of_this_machine(spec)
+    here = Launchers(schedulers=_all_schedulers() if is_dry else usable_schedulers(os.environ))
+    launcher = _of_this_machine(spec, here.schedulers)
     if launcher.command:
         return []
-    here = Launchers(schedulers=usable_schedulers(os.environ))
     found = []
     for index, step in enumerate(spec.document.study):
         asked = [
@@ -78,13 +81,16 @@ def launch_warnings(spec: Spec, plan: Plan) -> list[Diagnostic]:
     return found
 
 
-def _of_this_machine(spec: Spec) -> LocalLauncher:
-    """None works where no step has use for one."""
-    usable = usable_schedulers(os.environ)
+def _all_schedulers() -> dict[str, BatchScheduler]:
+    return {name: scheduler for name, scheduler in SCHEDULERS.items() if name != Local.name}
+
+
+def _of_this_machine(spec: Spec, schedulers: Mapping[str, BatchScheduler]) -> LocalLauncher:
+    """None is looked for where no step has use for one."""
     types = {
         _batch_type(spec, step) for step in spec.document.study if any(map(has_launcher, _scripts(step)))
     }
-    return local_launcher() if types - usable.keys() else LocalLauncher("")
+    return local_launcher() if types - schedulers.keys() else LocalLauncher("")
 
 
 def _batch_type(spec: Spec, step: Step) -> str:

@@ -14,3 +14,4 @@ class StudyOptions:
     pargs: tuple[str, ...] = ()
     seed: int = 0
     allow_undefined: bool = False  # $(NAME) that nothing defines is a warning
+    is_dry: bool = False  # nothing will run here: scripts are for the schedulers that the spec names

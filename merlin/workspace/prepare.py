@@ -81,7 +81,7 @@ def prepare_study(
         acquire_dependencies(spec, variables, say)
         table, samples_file = _make_samples(spec, options, info, variables, say)
         num = None if table is None else table.num
-        plan = plan_study(spec, workspace, combos, num, samples_file, seed=options.seed)
+        plan = plan_study(spec, workspace, combos, num, samples_file, options=options, seed=options.seed)
         if table is not None and not are_given:
             refuse_unsafe_text(spec, options, plan, table)
         plan = with_samples_digest(plan, table)
@@ -124,10 +124,11 @@ def plan_study(
     num_samples: int | None,
     samples_file: str | None,
     *,
+    options: StudyOptions,
     seed: int,
     extending: Extends | None = None,
 ) -> Plan:
-    """`make_plan` for this moment and this machine."""
+    """`make_plan` for this moment and this machine; `seed` is that of the study, if it is there already."""
     return make_plan(
         spec,
         workspace=workspace,
@@ -137,7 +138,7 @@ def plan_study(
         created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
         study_id=uuid.uuid4().hex,
         seed=seed,
-        launchers=launchers_here(spec),
+        launchers=launchers_here(spec, is_dry=options.is_dry),
         code_version=code_version(),
         extending=extending,
     )
@@ -159,7 +160,7 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
         path = samples_path(samples, options, runtime_variables(spec, workspace))
         num, file = expected_samples(spec, samples, path, options), stored_path(path, workspace)
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
-    return plan_study(spec, workspace, combos, num, file, seed=options.seed)
+    return plan_study(spec, workspace, combos, num, file, options=options, seed=options.seed)
 
 
 def code_version() -> str:

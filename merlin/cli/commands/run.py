@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,7 @@ def run(
     loaded = load_checked(spec, variables, options)
     warn(loaded.warnings)
     is_dry = dry or loaded.document.batch.dry_run
+    options = replace(options, is_dry=is_dry)
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if not is_dry:
         warn(import_warnings(loaded, elsewhere=config is not None))
@@ -85,7 +87,7 @@ def run(
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:
         workspace = _new_study(loaded, options, is_moved="OUTPUT_PATH" in variables)
-    warn(launch_warnings(loaded, workspace.plan))
+    warn(launch_warnings(loaded, workspace.plan, is_dry=is_dry))
     if is_dry:
         from merlin.cli.dry import write_scripts
 
