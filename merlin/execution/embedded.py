@@ -16,10 +16,11 @@ from typing import Any
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
+from merlin.execution.job_schedulers import require_schedulers
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.places import places_for
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.step_jobs import StepJobs, require_schedulers
+from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import Walltime, find_end
 from merlin.execution.wire import Message, received
 from merlin.plan.durations import too_short

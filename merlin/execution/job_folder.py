@@ -177,22 +177,33 @@ class JobFolder:
 
 
 def all_jobs(workspace: Workspace) -> list[StepJob]:
-    """The jobs of a study that are not settled, without those that were given up.
-
-    A damaged record says nothing, so nothing of its job may be committed any more.
-    """
+    """The jobs of a study that are not settled, without those that were given up, or whose records are damaged."""
     found = []
-    for name in sorted(_names(workspace.info / JOBS_DIR)):
-        if not _LEASE.fullmatch(name):
-            continue
-        folder = JobFolder(workspace, name)
-        if folder.is_void:
-            continue
-        try:
-            found.append(folder.read())
-        except ExecutionError:
-            folder.void()
+    for folder in _folders(workspace):
+        with suppress(ExecutionError):
+            if not folder.is_void:
+                found.append(folder.read())
     return found
+
+
+def put_away_unusable(workspace: Workspace) -> None:
+    """Put the folders of jobs away that somebody else gave up, or whose records are damaged: these commit nothing.
+
+    Only the owner of the study calls this.
+    """
+    for folder in _folders(workspace):
+        try:
+            is_usable = not folder.is_void and bool(folder.read())
+        except ExecutionError:
+            is_usable = False
+        if not is_usable:
+            folder.void()
+            folder.remove(keep=True)
+
+
+def _folders(workspace: Workspace) -> list[JobFolder]:
+    names = sorted(_names(workspace.info / JOBS_DIR))
+    return [JobFolder(workspace, name) for name in names if _LEASE.fullmatch(name)]
 
 
 def reported(workspace: Workspace) -> set[str]:

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import cache
 
 from merlin.batch.contract import Job, JobState
-from merlin.batch.jobs import SchedulerClient
-from merlin.batch.registry import scheduler_of
-from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError, UsageError
+from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
 from merlin.execution.job_errands import Client, Errands
-from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, reported
+from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, put_away_unusable, reported
+from merlin.execution.job_schedulers import is_installed, lacks_program, scheduler_client
 from merlin.execution.job_script import job_script
 from merlin.plan.job_policy import JobPolicy, job_policy
 from merlin.plan.owner import ChunkReport
 from merlin.plan.parameters import path_safe
-from merlin.plan.pieces import Run, clip, pieces_of
+from merlin.plan.pieces import Run, clip, num_tasks, pieces_of
 from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import ENDED
 from merlin.plan.tasks import Chunk
@@ -39,13 +36,7 @@ SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a
 MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
 REPORT_S = 10.0  # for a report to become visible after its job has ended
 MAX_FALSE_STARTS = 3  # jobs in a row that end before our program begins: the study stops
-ANSWER_S = 10.0  # for the first question
 END_S = 5.0  # for jobs to report after they were cancelled with the study
-
-
-def scheduler_client(name: str) -> Client:
-    """The client of the scheduler that a spec calls `name`. Raises UsageError."""
-    return SchedulerClient(scheduler_of(name))
 
 
 @dataclass(slots=True)
@@ -70,11 +61,16 @@ class StepJobs:
         recorded: Callable[[Chunk], Iterable[Run]],
         make_client: Callable[[str], Client] = scheduler_client,
         guard: Callable[[], None] = lambda: None,
+        is_here: Callable[[str], bool] = is_installed,
     ) -> None:
-        """`recorded`: the outcomes of a chunk that the ledger has. `guard` raises if nothing may be submitted."""
+        """`recorded`: the outcomes of a chunk that the ledger has. `guard` raises if nothing may be submitted.
+
+        `is_here` says whether the commands of a scheduler are on this machine.
+        """
         self._workspace, self._session, self._recorded = workspace, session, recorded
         self._guard, self._errands = guard, Errands(make_client)
         self._policies = policies(workspace)
+        self._absent = {p.scheduler for p in self._policies.values() if not is_here(p.scheduler)}
         self._live: dict[str, _Live] = {}  # by lease
         self._settled: list[tuple[JobFolder, bool]] = []  # by the last `step`, and whether to keep the files
         self._notes: list[str] = []
@@ -91,6 +87,7 @@ class StepJobs:
 
     def adopt(self) -> list[StepJob]:
         """Go on with the jobs of an earlier run or owner. The scheduler must adopt their chunks before `step`."""
+        put_away_unusable(self._workspace)
         found = all_jobs(self._workspace)
         for job in found:
             folder = JobFolder(self._workspace, job.lease)
@@ -133,21 +130,40 @@ class StepJobs:
 
     # -------------------------------------------------------------------- rounds
 
-    def step(self, scheduler: Scheduler, now: float) -> list[ChunkReport]:
+    def step(self, scheduler: Scheduler, now: float, *, may_submit: bool = True) -> list[ChunkReport]:
         """Do what is due; returns what has become of chunks. Tell the scheduler and the ledger before the next call."""
         self._clean_up()
         if not self._policies and not self._live:
             return []
         self._handle_submission(now)
         self._handle_answer(now)
-        for live in [live for lease, live in self._live.items() if scheduler.held(lease) is None]:
-            self._give_up(live)  # it was cancelled, or could not be adopted
-        reports = self._reports(now)
+        reports = [*self._give_up_what_ended(scheduler), *self._reports(now)]
         if scheduler.stop_reason:
             reports += self._stop(now, at_once=scheduler.stop_now)
-        else:
+        elif may_submit:
             reports += self._submit(scheduler, now)
         self._ask(now)
+        return reports
+
+    def lacking(self, scheduler: Scheduler) -> str:
+        """Why tasks that are ready are not submitted here; "" if they are."""
+        if not self._absent:
+            return ""
+        counts = scheduler.counts()
+        for instance in self._workspace.plan.instances:
+            policy = self._policies.get(instance.step)
+            if policy is not None and policy.scheduler in self._absent and counts[instance.id].ready:
+                return lacks_program(policy.scheduler, instance.step)
+        return ""
+
+    def _give_up_what_ended(self, scheduler: Scheduler) -> list[ChunkReport]:
+        """Jobs that were cancelled, or could not be adopted, or whose tasks have all ended by other means."""
+        reports = []
+        for lease, live in list(self._live.items()):
+            held = scheduler.held(lease)
+            if held is None or not num_tasks(held):
+                self._give_up(live)
+                reports += [] if held is None else [self._interrupted(live)]
         return reports
 
     def _clean_up(self) -> None:
@@ -182,6 +198,8 @@ class StepJobs:
         for step, policy in self._policies.items():
             chunks = (live.job.chunk for live in self._live.values())
             if sum(self._workspace.instance(c.instance).step == step for c in chunks) >= policy.max_jobs:
+                continue
+            if policy.scheduler in self._absent:
                 continue
             if (chunk := scheduler.take_for_job(now, step)) is not None:
                 return self._new_job(chunk, policy)
@@ -346,30 +364,6 @@ class StepJobs:
         for live in given_up:
             self._give_up(live)
         return [self._interrupted(live) for live in given_up]
-
-
-def require_schedulers(scheduler: Scheduler) -> None:
-    """Raise UsageError, or ExecutionError within seconds, if what is left of the study has jobs for a batch scheduler
-    that cannot be used here."""
-    counts = scheduler.counts()
-    for instance in scheduler.plan.instances:
-        policy = job_policy(instance)
-        if policy is not None and counts[instance.id].missing:
-            require_scheduler(policy.scheduler, instance.step)
-
-
-@cache
-def require_scheduler(name: str, step: str) -> None:
-    """The same, for one step."""
-    batch = scheduler_of(name)
-    absent = [program for program in batch.programs[:1] if shutil.which(program) is None]
-    if absent:
-        raise UsageError(
-            f"step {step!r} has batch.submit and is for {batch.title}, but there is no {absent[0]} on the PATH; "
-            "start it where that is, or run it without jobs of its own: write type: local in its block batch, or "
-            "set the variable with --vars that the type is taken from"
-        )
-    SchedulerClient(batch, limit_s=ANSWER_S).find("")
 
 
 def policies(workspace: Workspace) -> dict[str, JobPolicy]:

@@ -18,6 +18,9 @@ from merlin.execution.distributed.open_study import make_tools
 from merlin.execution.distributed.ownership import Ownership, Tools
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Study
+from merlin.execution.job_errands import cancel_jobs
+from merlin.execution.job_folder import JobFolder, StepJob, all_jobs
+from merlin.execution.job_schedulers import scheduler_client
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
@@ -52,6 +55,7 @@ class CancelReport:
 
     before: list[LiveChunk]
     after: list[LiveChunk]
+    num_jobs: int = 0  # batch jobs of steps that were cancelled
 
 
 def cancel(
@@ -79,7 +83,9 @@ def cancel(
         _record_stop(workspace, tools, CANCELLED)
         mailbox.drop()
         registry.withdraw(study_id)
+        num_jobs = cancel_step_jobs(workspace)
     else:
+        num_jobs = len(_jobs_of(workspace, instances))
         with owning(workspace, tools) as ownership:
             ownership.fail(instances, f"cancelled: merlin cancel --step {' '.join(steps)}")
     command = {} if steps is None else {"instances": sorted(instances)}
@@ -92,13 +98,32 @@ def cancel(
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_S)
-    return CancelReport(before=before, after=after)
+    return CancelReport(before=before, after=after, num_jobs=num_jobs)
 
 
 def _record_stop(workspace: Workspace, tools: Tools, reason: str) -> None:
     """Record the end in the ledger, so that nobody publishes the study again if Redis loses it."""
     session = next_session(workspace.ledger_dir, tools.backend.time())
     append_records(workspace, session, EventRecord(kind="run_stopped", data={"reason": reason}))
+
+
+def cancel_step_jobs(workspace: Workspace, steps: Collection[str] | None = None) -> int:
+    """End the batch jobs of the study, or of some steps; returns their number. From now on they commit nothing.
+
+    Raises:
+        ExecutionError: a batch scheduler does not answer, or refuses.
+        UsageError: the study has no such step.
+    """
+    jobs = _jobs_of(workspace, _instances(workspace, steps))
+    for job in jobs:
+        JobFolder(workspace, job.lease).void()
+    for name in {job.scheduler for job in jobs}:
+        cancel_jobs(scheduler_client(name), [job for job in jobs if job.scheduler == name])
+    return len(jobs)
+
+
+def _jobs_of(workspace: Workspace, instances: Collection[str]) -> list[StepJob]:
+    return [job for job in all_jobs(workspace) if job.chunk.instance in instances]
 
 
 def stop(workspace: Workspace, config: Config, reason: str) -> int:

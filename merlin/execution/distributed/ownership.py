@@ -33,6 +33,7 @@ from merlin.execution.conductor import Conductor, durations_of, memories_of, nex
 from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.study import Study
+from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import MARGIN_S
 from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
 from merlin.plan.pieces import Run
@@ -54,6 +55,7 @@ ENDS = ("run_stopped", "run_finished")  # events
 INTERRUPT_AGAIN_S = 5.0  # between two interrupts of a stopped study: a process may have been starting
 # errors that the next letter would raise, too
 _NOT_LETTER_ERRORS = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
+HAND_ON_S = 30.0  # after so long an owner that cannot submit the study's jobs lets others try
 STOP_WORKERS_S = 60.0  # after a task asked the workers to stop, as in upstream Merlin
 
 
@@ -94,12 +96,13 @@ class Ownership:
         self.is_out_of_sync = False  # our state and the server's do not match: start again
         self.broker_error: ExecutionError | None = None  # why the last messages could not be sent
         self._conductor = Conductor(study.workspace, session)
+        self._jobs = StepJobs(study.workspace, session, recorded=self._done, guard=self._renew)
         try:
             with self._renewing():
                 self._take_over()
             self._write()
         except BaseException:
-            self._conductor.close()
+            self.close()
             raise
 
     # --------------------------------------------------------------- take over
@@ -125,6 +128,9 @@ class Ownership:
     def _take_over(self) -> None:
         study, mailbox, session = self._study, self._mailbox, self._conductor.session
         handouts, forged = self._handouts()  # before the letters: a chunk that ends in between is in both
+        handouts += [
+            Handout(chunk=job.chunk, since=0.0, worker=f"job {job.id}") for job in self._jobs.adopt()
+        ]
         found = self._conductor.read()  # also before the letters, which say who took the chunks
         if found.has_later_run(session):  # for example with --local, while the servers were down
             self._tools.backend.registry.withdraw(study.id, session)
@@ -195,6 +201,7 @@ class Ownership:
             return
         self._wrote = time.monotonic()
         if not (self.is_over or self.is_out_of_sync):
+            self._look_after_jobs()
             before, self.broker_error = str(self.broker_error or ""), None
             self.offer()
             if str(self.broker_error or "") not in ("", before):
@@ -232,6 +239,21 @@ class Ownership:
         self._check_leases()
         self._write()
         self._finish_if_done()
+
+    def _look_after_jobs(self, *, may_submit: bool = True) -> None:
+        """Submit chunks of the steps that have batch jobs of their own, and handle how such jobs ended.
+
+        Raises ExecutionError if jobs cannot be submitted here; another owner may be able to.
+        """
+        self._is_ledger_read = False
+        for report in self._jobs.step(self.owner.scheduler, self._now(), may_submit=may_submit):
+            self._handle_report(report)
+        for note in self._jobs.notes():
+            log.warning("%s", note)
+        lacking = self._jobs.lacking(self.owner.scheduler) if may_submit else ""
+        if lacking and time.monotonic() - self._began >= HAND_ON_S:
+            self.release()
+            raise ExecutionError(lacking)
 
     def _now(self) -> float:
         """The server's time."""
@@ -309,7 +331,7 @@ class Ownership:
             self._mailbox.expire()
         if now >= self._look_for_lost and not self._has_more:
             self._look_for_lost = now + max(RENEW_S, self._tools.lease_s / 4)
-            missing = self.owner.scheduler.leases() - self._mailbox.names()
+            missing = self.owner.scheduler.leases() - self._jobs.leases() - self._mailbox.names()
             if twice := missing & self._missing:  # two checks, and no letter in between: they are lost
                 log.warning("%d chunks are neither offered, held nor reported", len(twice))
                 self.is_out_of_sync = True
@@ -418,6 +440,7 @@ class Ownership:
     def stop(self, reason: str) -> None:
         """Stop the study: no further chunk starts."""
         self.owner.scheduler.stop(reason)
+        self._look_after_jobs(may_submit=False)
         self._finish_if_done()
 
     def fail(self, instances: Collection[str], cause: str) -> None:
@@ -425,6 +448,7 @@ class Ownership:
         chunks = self.owner.fail(instances, cause)
         self._write()
         self._mailbox.void(chunk.lease for chunk in chunks)
+        self._look_after_jobs(may_submit=False)
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
@@ -475,6 +499,7 @@ class Ownership:
             self._mailbox.release()
 
     def close(self) -> None:
+        self._jobs.close()
         self._conductor.close()
 
 

@@ -76,7 +76,11 @@ class Bench:
         self.scheduler = scheduler or Scheduler(workspace.plan, {}, num_workers=1, name="abc.")
         self.recorded: list[Run] = []
         self.jobs = StepJobs(
-            workspace, "session", recorded=lambda chunk: self.recorded, make_client=lambda name: self.client
+            workspace,
+            "session",
+            recorded=lambda chunk: self.recorded,
+            make_client=lambda name: self.client,
+            is_here=lambda name: True,
         )
         self.now = 0.0
 

@@ -1,0 +1,53 @@
+"""Whether the batch schedulers that a study's jobs are for can be used on this machine."""
+
+from __future__ import annotations
+
+import shutil
+
+from merlin.batch.jobs import SchedulerClient
+from merlin.batch.registry import scheduler_of
+from merlin.errors import UsageError
+from merlin.plan.job_policy import job_policy
+from merlin.plan.schedule import Scheduler
+
+ANSWER_S = 10.0  # for the first question
+
+
+def scheduler_client(name: str) -> SchedulerClient:
+    """The client of the scheduler that a spec calls `name`. Raises UsageError."""
+    return SchedulerClient(scheduler_of(name))
+
+
+def require_schedulers(scheduler: Scheduler) -> None:
+    """Raise UsageError, or ExecutionError within seconds, if what is left of the study has jobs for a batch scheduler
+    that cannot be used here."""
+    counts, steps = scheduler.counts(), dict[str, str]()
+    for instance in scheduler.plan.instances:
+        policy = job_policy(instance)
+        if policy is not None and counts[instance.id].missing:
+            steps.setdefault(policy.scheduler, instance.step)
+    for name, step in steps.items():
+        require_scheduler(name, step)
+
+
+def require_scheduler(name: str, step: str) -> None:
+    """The same, for one step."""
+    if not is_installed(name):
+        raise UsageError(lacks_program(name, step))
+    SchedulerClient(scheduler_of(name), limit_s=ANSWER_S).find("")
+
+
+def is_installed(name: str) -> bool:
+    """Whether the command that submits is on the PATH."""
+    programs = scheduler_of(name).programs
+    return not programs or shutil.which(programs[0]) is not None
+
+
+def lacks_program(name: str, step: str) -> str:
+    """What to do about a step that cannot be submitted here."""
+    batch = scheduler_of(name)
+    return (
+        f"step {step!r} has batch.submit and is for {batch.title}, but there is no {batch.programs[0]} on the PATH; "
+        "start it where that is, or run it without jobs of its own: write type: local in its block batch, or set the "
+        "variable that the type is taken from with --vars"
+    )
