@@ -62,6 +62,7 @@ class Situation:
     trouble: str = ""  # why it does not
     slots_per_node: float | None = None  # of the workers that have reported
     rate_per_node: float | None = None  # slot-seconds that a node gets done in a second
+    elsewhere: float = 0.0  # slot-seconds that workers outside of the jobs get done in a second
     start_s: float = 60.0  # from a submission to the first task, as seen so far
     num_fruitless: int = 0  # jobs in a row that ended before a worker of theirs reported
 
@@ -139,7 +140,10 @@ def _probe(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Mo
 def _scale(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Move]:
     assert now.work.left_s is not None and now.rate_per_node and now.slots_per_node
     staying = [job for job in jobs if not job.is_told and not _ends_soon(job, now)]
-    left_s = max(0.0, now.work.left_s - sum(_still_done(job, now) for job in jobs if job not in staying))
+    others_s = (
+        sum(_still_done(job, now) for job in jobs if job not in staying) + now.elsewhere * caps.backlog_s
+    )
+    left_s = max(0.0, now.work.left_s - others_s)
     have = sum(job.num_nodes for job in staying)
     wanted = _wanted_nodes(now, left_s, caps)
     alone_s = left_s / (now.rate_per_node * have) if have else math.inf
@@ -149,7 +153,8 @@ def _scale(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Mo
         made: list[Move] = list(_submissions(wanted - have, jobs, caps, walltime_s, took))
         yield from made or [Wait(reason=f"{took}; no more than {_allowed(caps)} at a time")]
         return
-    surplus: list[Move] = list(_surplus(jobs, wanted, caps))
+    least = max(wanted, caps.min_nodes, min(1, now.work.num_startable))
+    surplus: list[Move] = list(_surplus(jobs, least, caps))
     yield from surplus or [Wait(reason=f"{count(have, 'node')} enough: {_in(alone_s, have)}")]
 
 
@@ -167,9 +172,11 @@ def _wanted_nodes(now: Situation, left_s: float, caps: Caps) -> int:
     assert now.rate_per_node and now.slots_per_node
     if not now.work.num_startable:
         return caps.min_nodes
-    for_time = math.ceil(left_s / (now.rate_per_node * caps.backlog_s))
+    is_anybody_there = now.elsewhere > 0 or any(not job.is_told for job in now.jobs or ())
+    least = 0 if is_anybody_there else 1
+    for_time = max(least, math.ceil(left_s / (now.rate_per_node * caps.backlog_s)))
     for_tasks = math.ceil(now.work.num_startable / now.slots_per_node)
-    return max(caps.min_nodes, min(max(1, for_time), for_tasks, caps.max_nodes))
+    return max(caps.min_nodes, min(for_time, for_tasks, caps.max_nodes))
 
 
 def _ends_soon(job: WorkerJob, now: Situation) -> bool:
@@ -209,12 +216,12 @@ def _submissions(
         room, num_jobs = room - nodes, num_jobs + 1
 
 
-def _surplus(jobs: Sequence[WorkerJob], wanted: int, caps: Caps) -> Iterator[End]:
+def _surplus(jobs: Sequence[WorkerJob], least: int, caps: Caps) -> Iterator[End]:
     """Waiting jobs that would come too late, and running ones that have nothing to do."""
     have = sum(job.num_nodes for job in jobs if not job.is_told)
     for job in sorted(jobs, key=lambda job: job.is_running):
         is_idle = job.is_running and job.idle_s >= caps.idle_s
-        is_needed = have - job.num_nodes < max(wanted, caps.min_nodes)
+        is_needed = have - job.num_nodes < least
         if job.is_told or is_needed or (job.is_running and not is_idle):
             continue
         have -= job.num_nodes
