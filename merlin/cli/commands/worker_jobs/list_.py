@@ -1,0 +1,19 @@
+"""`merlin workers list`."""
+
+from __future__ import annotations
+
+import click
+
+from merlin.cli.argv import ManyCommand
+from merlin.cli.commands.worker_jobs.options import scheduler_option
+from merlin.cli.options import json_option
+
+
+@click.command("list", cls=ManyCommand)
+@scheduler_option
+@json_option
+def list_jobs(scheduler: str, as_json: bool) -> None:
+    """List your jobs that wait or run for workers: state, nodes, time left, who is alive there and runs what."""
+    from merlin.cli.worker_jobs import show_jobs
+
+    show_jobs(scheduler, as_json=as_json)

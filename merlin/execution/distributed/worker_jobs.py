@@ -1,0 +1,152 @@
+"""Batch jobs that workers live in: what their script says, and how they are submitted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.batch.contract import BatchScheduler, JobRequest
+from merlin.batch.job_records import JOBS_DIR, JobRecord, JobRecords
+from merlin.batch.jobs import SchedulerClient
+from merlin.batch.script import job_script, new_job_name
+from merlin.batch.walltime import walltime_seconds
+from merlin.errors import UsageError
+from merlin.workspace.directory import INFO_DIR
+
+if TYPE_CHECKING:
+    from merlin.config.model import Config
+    from merlin.spec.model import Batch
+
+PURPOSE = "workers"
+PREFIX = "merlin-workers"  # of the names of these jobs
+LOCAL_JOBS_DIR = "merlin_jobs"  # in the current directory, for the jobs of a spec
+WARNING_S = 60.0  # before the end of a walltime, so that the workers give back what they cannot finish
+_SECRET = ("PASSWORD", "PASSWD", "SECRET", "TOKEN")  # parts of the names of variables that stay out of scripts
+_URLS = ("MERLIN_BROKER_URL", "MERLIN_BACKEND_URL")
+
+
+def jobs_folder(path: Path) -> Path:
+    """Where the scripts and records of the jobs of a workspace, or of a spec, are kept."""
+    return path.absolute() / INFO_DIR / JOBS_DIR if path.is_dir() else Path.cwd() / LOCAL_JOBS_DIR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJobs:
+    """The worker jobs of a spec or workspace on one scheduler."""
+
+    target: Path  # the spec or workspace, absolute
+    study: str
+    scheduler: BatchScheduler
+    batch: Batch
+    words: tuple[str, ...]  # more words for run-workers
+    exported: Mapping[str, str]  # variables that the script sets
+    records: JobRecords
+    directory: Path  # where it was submitted: the workers' logs lie there
+
+    def request(
+        self, num_nodes: int, walltime_s: float | None, excluded_hosts: Sequence[str] = ()
+    ) -> JobRequest:
+        """A job of whole nodes. Raises UsageError for text that cannot stand in a job script."""
+        batch, name = self.batch, new_job_name(PREFIX, self.study)
+        output = str(self.records.folder / f"{name}.out")
+        gpus = (batch.model_extra or {}).get("gpus")
+        warning_s = WARNING_S if walltime_s is None else min(WARNING_S, walltime_s / 4)
+        try:
+            return JobRequest(
+                name=name,
+                nodes=num_nodes,
+                gpus=int(str(gpus)) if gpus else None,
+                walltime_s=walltime_s,
+                bank=batch.bank or "",
+                queue=batch.queue or "",
+                reservation=batch.reservation or "",
+                qos=batch.qos or "",
+                is_exclusive=True,
+                excluded_hosts=tuple(excluded_hosts),
+                output=output,
+                error=output,
+                warning_s=warning_s,
+                may_requeue=True,
+            )
+        except ValueError as error:
+            raise UsageError(f"no job script can be written: {error}") from error
+
+    def script(self, request: JobRequest) -> str:
+        """The job script. Raises UsageError for text that cannot stand in one."""
+        try:
+            return job_script(self.scheduler, request, self._body(request), shell=self._shell)
+        except ValueError as error:
+            raise UsageError(f"no job script can be written: {error}") from error
+
+    def submit(self, client: SchedulerClient, request: JobRequest, reason: str) -> JobRecord:
+        """Submit a job; the same request again, after no answer, submits it once.
+
+        Raises UsageError, WorkspaceError, SchedulerRefusedError and SchedulerUnreachableError.
+        """
+        record = JobRecord(
+            name=request.name, scheduler=self.scheduler.name, created=time.time(), purpose=PURPOSE, reason=reason
+        )
+        try:
+            return self.records.submit(client, record, request, self._body(request), self._shell)
+        except ValueError as error:
+            raise UsageError(f"no job script can be written: {error}") from error
+
+    @property
+    def _shell(self) -> str:
+        return self.batch.shell.split()[0]
+
+    def _body(self, request: JobRequest) -> str:
+        command = [
+            *(sys.executable, "-P", "-m", "merlin.cli", "run-workers", str(self.target), "--foreground"),
+            *("--scheduler", self.scheduler.name, "--nodes", str(request.nodes), *self.words),
+        ]
+        lines = [f"cd {_quoted(str(self.directory))} || exit 1"]
+        lines += [f"export {name}={_quoted(value)}" for name, value in self.exported.items()]
+        if sys.prefix != sys.base_prefix:  # a virtual environment
+            lines += [
+                f"export VIRTUAL_ENV={_quoted(sys.prefix)}",
+                f'export PATH={_quoted(str(Path(sys.executable).parent))}:"$PATH"',
+            ]
+        return "\n".join([*lines, "exec " + " ".join(_quoted(word) for word in command)])
+
+
+def _quoted(word: str) -> str:
+    """A word for the shell. Raises ValueError for one that would begin another line of the script."""
+    if not word.isprintable():
+        raise ValueError(f"a job script cannot hold {word[:100]!r}")
+    return shlex.quote(word)
+
+
+def exported_variables(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables with which a job finds the user's configuration; nothing secret is among them."""
+    out = {
+        name: value
+        for name, value in environment.items()
+        if (name.startswith("MERLIN_") and name not in _URLS and not any(word in name for word in _SECRET))
+        or name == "PYTHONPATH"
+    }
+    if not unexported(config):
+        out |= {name: environment[name] for name in _URLS if name in environment}
+    return dict(sorted((out | config.child_environment()).items()))
+
+
+def unexported(config: Config) -> bool:
+    """Return whether a job finds the servers only if the scheduler passes on the environment of its submission."""
+    return config.path is None and bool(config.broker.password or config.backend.password)
+
+
+def walltime_of(batch: Batch, given: str) -> float | None:
+    """The walltime that is given, else that of the batch block, in seconds; None: the scheduler's own limit."""
+    text = given or batch.walltime
+    if not text:
+        return None
+    try:
+        return walltime_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"walltime: {error}") from error
