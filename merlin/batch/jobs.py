@@ -120,6 +120,11 @@ class SchedulerClient:
             found = [job for job in self._all[1] if job.name == name]
         return min(found, key=lambda job: job.state.is_over) if found else None
 
+    def every_job(self) -> list[Job]:
+        """All jobs of this user that the scheduler knows, asked now. Raises SchedulerUnreachableError."""
+        with self._lock:
+            return self._list(())
+
     def jobs(self, ids: Collection[str]) -> dict[str, Job]:
         """What the scheduler says about these jobs, by id; asked now, or a short while ago if the pace wants it.
 

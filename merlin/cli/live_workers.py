@@ -17,6 +17,7 @@ from merlin.views.servers import open_registry
 from merlin.views.workers import choose_workers, make_filter, short_name
 
 COLUMNS = ("worker", "host", "pid", "queues", "at once", "running", "last seen")
+OF_ALLOCATIONS = ("node", "job", "time left")
 MAX_SILENT = 20  # that are reported; anybody who can write into Redis can add some
 POLL_S = 0.2
 
@@ -31,7 +32,7 @@ def list_workers(spec: Path | None, queues: Sequence[str], patterns: Sequence[st
         print_json(alive)
         return
     if alive:
-        print_table(COLUMNS, [_row(worker, config) for worker in alive], right=("pid", "at once"))
+        _show(alive, config)
     else:
         remark(f"no workers {'are alive' if wanted.is_empty else 'pass these filters'}")
     flush()
@@ -42,6 +43,19 @@ def list_workers(spec: Path | None, queues: Sequence[str], patterns: Sequence[st
         )
     if len(silent) > MAX_SILENT:
         remark(f"and {len(silent) - MAX_SILENT:,} more are silent")
+
+
+def _show(alive: Sequence[WorkerInfo], config: Config) -> None:
+    """Print a table; it tells of allocations if some of the workers live in one."""
+    more = any(worker.job for worker in alive)
+    columns = (*COLUMNS, *(OF_ALLOCATIONS if more else ()))
+    rows = [(*_row(worker, config), *(_allocation(worker) if more else ())) for worker in alive]
+    print_table(columns, rows, right=("pid", "at once"))
+
+
+def _allocation(worker: WorkerInfo) -> tuple[object, ...]:
+    left_s = None if worker.ends is None else worker.ends - (worker.last_beat + worker.age_s)
+    return worker.node, worker.job, "" if left_s is None else duration(max(0.0, left_s))
 
 
 def _named(worker: WorkerInfo) -> str:

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run-workers": ("workers", "run_workers", "Start the workers that a spec asks for."),
     "stop-workers": ("workers", "stop_workers", "Stop workers, all or some."),
     "query-workers": ("workers", "query_workers", "List the live workers and what they run."),
+    "workers": ("worker_jobs", "workers", "Let workers come by themselves, in batch jobs."),
     "queue-info": ("queue_info", "queue_info", "Show how full the queues are and who serves them."),
     "monitor": ("monitor", "monitor", "Watch a study that workers run, to its end."),
     "cancel": ("cancel", "cancel", "End a study on all workers and kill what runs of it."),

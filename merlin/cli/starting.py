@@ -17,6 +17,7 @@ from typing import Any
 
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
+from merlin.batch.cores import usable_cores
 from merlin.batch.registry import find_allocation
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
@@ -80,7 +81,7 @@ class WantedWorkers:
         make = partial(launch.worker_command, config, worker, extra_args=extra_args, level=self.level)
         if is_elsewhere:
             return make(num_cores=CORES, place=NODE)
-        return make(num_cores=len(os.sched_getaffinity(0)))
+        return make(num_cores=usable_cores())
 
 
 def wanted_workers(document: Document, by_step: Queues, scheduler: str = "", **given: Any) -> WantedWorkers:

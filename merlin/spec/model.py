@@ -17,7 +17,10 @@ from merlin.base.document.field_types import (
     Flag,
     Name,
     OpenBlock,
+    Positive,
+    ResourceCount,
     ResourcePositive,
+    Seconds,
     Text,
     TextList,
     Typed,
@@ -98,6 +101,18 @@ class Env(Block):
     )
 
 
+class Autoscale(Block):
+    """When `merlin workers autoscale` submits and ends worker jobs."""
+
+    max: Positive | None = optional("Nodes at a time, in all jobs, those that wait included; default: nodes.")
+    min: Count = optional("Nodes to keep while a study is open.", 0)
+    jobs: Positive | None = optional("Jobs at a time, those that wait included.")
+    nodes: Positive | None = optional("Nodes of one job, at most; default: batch.nodes, else 1.")
+    walltime: Text | None = optional("Time limit of one job, at most; default: batch.walltime.")
+    backlog: Seconds = optional("No new job for work that the present ones finish in this time.", 120.0)
+    idle: Seconds = optional("End a job whose workers had nothing to do for so long.", 60.0)
+
+
 class Batch(OpenBlock):
     """How the cluster is used; further keys are kept for the scheduler."""
 
@@ -118,6 +133,8 @@ class Batch(OpenBlock):
     reservation: Text | None = optional("Reservation to use.")
     qos: Text | None = optional("Quality of service.")
     host: Text | None = optional("Cluster name, as Maestro.")
+    gpus: ResourceCount | None = optional("GPUs per node of worker jobs.")
+    autoscale: Autoscale | None = optional("When merlin workers autoscale submits and ends jobs.")
 
 
 class Step(Block):

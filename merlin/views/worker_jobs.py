@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
@@ -76,9 +75,3 @@ def job_line(job: Job, scheduler: str, workers: Iterable[WorkerInfo], now: float
         workers=tuple(short_name(worker) for worker in inside),
         num_chunks=sum(len(worker.running) for worker in inside),
     )
-
-
-def log_files(folders: Iterable[Path]) -> dict[str, Path]:
-    """The logs in these folders, by name without the suffix; of several with one name the newest."""
-    paths = [path for folder in folders for suffix in ("log", "out") for path in folder.glob(f"*.{suffix}")]
-    return {path.stem: path for path in sorted(paths, key=lambda path: path.stat().st_mtime)}

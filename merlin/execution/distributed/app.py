@@ -14,6 +14,7 @@ from typing import Any
 
 from celery import Celery, signals
 
+from merlin.batch.here import find_here
 from merlin.config.load import require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import names
@@ -121,6 +122,7 @@ class WorkerApp:
             queues=queues,
             refusals=self.refusals,
             walltime=Walltime(find_end(os.environ)),
+            here=find_here(os.environ),
         )
         signals.worker_ready.connect(lambda **_: self._start(engine), weak=False)
         signals.worker_shutting_down.connect(lambda **_: engine.shut_down(), weak=False)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from merlin import __version__
+from merlin.batch.here import Here
 from merlin.errors import ExecutionError, ForgedMessageError, MerlinError, StudyGoneError
 from merlin.execution.distributed.chunk_runs import ChunkRuns
 from merlin.execution.distributed.contracts import Backend, Carrier
@@ -46,10 +47,12 @@ class Engine:
         refusals: Refusals | None = None,
         leaving: Leaving | None = None,
         walltime: Walltime | None = None,
+        here: Here | None = None,
         start_process: StartProcess = WorkerProcess,
     ) -> None:
         self._config, self._backend, self._carrier = config, backend, carrier
         self._name, self._concurrency, self._queues = name, concurrency, list(queues)
+        self._here = here or Here(host=socket.gethostname(), cores=0)
         self._registry = backend.registry
         self._refusals = refusals or Refusals()
         self._walltime = walltime or Walltime()
@@ -109,6 +112,11 @@ class Engine:
             started=self._started + self._clock,
             version=__version__,
             ends=self._ends(),
+            cores=self._here.cores,
+            gpus=list(self._here.gpus),
+            node=self._here.host if self._here.job else "",
+            scheduler=self._here.scheduler,
+            job=self._here.job,
             is_stopping=self.leaving.is_leaving,
             running=[
                 RunningChunk(

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from merlin.batch.cores import usable_cores
 from merlin.batch.environment import without
-from merlin.batch.registry import find_allocation, scheduler_of
+from merlin.batch.here import Here, find_here
+from merlin.batch.registry import scheduler_of
 
 NODE, CORES = "%node", "%cores"  # words of a worker's command that are known on its node alone
 PASSED_ON = {  # signal -> what the workers get
@@ -38,16 +37,13 @@ def command(workers: Mapping[str, Sequence[str]], logs: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "merlin.execution.distributed.node_workers", what]
 
 
-def place(environment: Mapping[str, str]) -> str:
+def place(here: Here) -> str:
     """What the names of the workers of this node end with: "1234.node7" in job 1234, else "node7".
 
     Two allocations may share a node, and several nodes of a scheduler may be one host.
     """
-    found = find_allocation(environment)
-    if found is None:
-        return socket.gethostname()
-    job = re.sub(r"\W", "", found.job.split(".")[0])
-    return f"{job}.{found.host or socket.gethostname()}"
+    job = re.sub(r"\W", "", here.job.split(".")[0])
+    return f"{job}.{here.host}" if job else here.host
 
 
 def filled_in(words: Sequence[str], where: str, num_cores: int) -> list[str]:
@@ -59,9 +55,9 @@ def filled_in(words: Sequence[str], where: str, num_cores: int) -> list[str]:
 
 def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
     """Start the workers, pass signals on to them, and wait for their end; returns 1 if one of them failed, else 0."""
-    where, found = place(os.environ), find_allocation(os.environ)
-    num_cores = usable_cores(found.cores if found else None)
-    environment = without(os.environ, scheduler_of(found.scheduler).launch_variables if found else ())
+    here = find_here(os.environ)
+    where = place(here)
+    environment = without(os.environ, scheduler_of(here.scheduler).launch_variables if here.scheduler else ())
     processes: list[subprocess.Popen[Any]] = []
     pending: list[signal.Signals] = []
 
@@ -77,7 +73,7 @@ def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
     for name, words in workers.items():
         with (logs / f"{name}.{where}.log").open("ab") as log:
             process = subprocess.Popen(
-                filled_in(words, where, num_cores),
+                filled_in(words, where, here.cores),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

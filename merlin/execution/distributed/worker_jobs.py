@@ -27,13 +27,19 @@ PURPOSE = "workers"
 PREFIX = "merlin-workers"  # of the names of these jobs
 LOCAL_JOBS_DIR = "merlin_jobs"  # in the current directory, for the jobs of a spec
 WARNING_S = 60.0  # before the end of a walltime, so that the workers give back what they cannot finish
-_SECRET = ("PASSWORD", "PASSWD", "SECRET", "TOKEN")  # parts of the names of variables that stay out of scripts
+_SECRET = (
+    "PASSWORD",
+    "PASSWD",
+    "SECRET",
+    "TOKEN",
+)  # parts of the names of variables that stay out of scripts
 _URLS = ("MERLIN_BROKER_URL", "MERLIN_BACKEND_URL")
 
 
-def jobs_folder(path: Path) -> Path:
+def jobs_folder(path: Path | None) -> Path:
     """Where the scripts and records of the jobs of a workspace, or of a spec, are kept."""
-    return path.absolute() / INFO_DIR / JOBS_DIR if path.is_dir() else Path.cwd() / LOCAL_JOBS_DIR
+    is_workspace = path is not None and path.is_dir()
+    return path.absolute() / INFO_DIR / JOBS_DIR if path and is_workspace else Path.cwd() / LOCAL_JOBS_DIR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,7 @@ class WorkerJobs:
     exported: Mapping[str, str]  # variables that the script sets
     records: JobRecords
     directory: Path  # where it was submitted: the workers' logs lie there
+    level: str = "INFO"  # of the logs
 
     def request(
         self, num_nodes: int, walltime_s: float | None, excluded_hosts: Sequence[str] = ()
@@ -55,13 +62,12 @@ class WorkerJobs:
         """A job of whole nodes. Raises UsageError for text that cannot stand in a job script."""
         batch, name = self.batch, new_job_name(PREFIX, self.study)
         output = str(self.records.folder / f"{name}.out")
-        gpus = (batch.model_extra or {}).get("gpus")
         warning_s = WARNING_S if walltime_s is None else min(WARNING_S, walltime_s / 4)
         try:
             return JobRequest(
                 name=name,
                 nodes=num_nodes,
-                gpus=int(str(gpus)) if gpus else None,
+                gpus=int(batch.gpus) if batch.gpus else None,
                 walltime_s=walltime_s,
                 bank=batch.bank or "",
                 queue=batch.queue or "",
@@ -90,7 +96,11 @@ class WorkerJobs:
         Raises UsageError, WorkspaceError, SchedulerRefusedError and SchedulerUnreachableError.
         """
         record = JobRecord(
-            name=request.name, scheduler=self.scheduler.name, created=time.time(), purpose=PURPOSE, reason=reason
+            name=request.name,
+            scheduler=self.scheduler.name,
+            created=time.time(),
+            purpose=PURPOSE,
+            reason=reason,
         )
         try:
             return self.records.submit(client, record, request, self._body(request), self._shell)
@@ -103,7 +113,8 @@ class WorkerJobs:
 
     def _body(self, request: JobRequest) -> str:
         command = [
-            *(sys.executable, "-P", "-m", "merlin.cli", "run-workers", str(self.target), "--foreground"),
+            *(sys.executable, "-P", "-m", "merlin.cli", "-lvl", self.level),
+            *("run-workers", str(self.target), "--foreground"),
             *("--scheduler", self.scheduler.name, "--nodes", str(request.nodes), *self.words),
         ]
         lines = [f"cd {_quoted(str(self.directory))} || exit 1"]

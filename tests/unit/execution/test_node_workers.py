@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
+from merlin.batch.cores import usable_cores
+from merlin.batch.here import Here, find_here
 from merlin.execution.distributed.node_workers import command, filled_in, place
 
 IN_JOB = {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "node2"}
@@ -51,13 +53,14 @@ def test_all_workers_get_the_signals_and_are_waited_for(tmp_path, codes, expecte
         assert (tmp_path / name).read_text().split() == [
             str(int(n)) for n in (signal.SIGUSR1, signal.SIGTERM)
         ]
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         assert (tmp_path / "logs" / f"{name}.71.node2.log").read_text() == f"I am {name}.71.node2 {cores}\n"
 
 
 def test_a_name_says_the_job_and_the_node_as_the_scheduler_calls_them():
-    assert place(IN_JOB) == "71.node2"
-    assert "." not in place({**IN_JOB, "SLURM_JOB_ID": "71_3"}).split(".node2")[0]
+    assert place(find_here(IN_JOB)) == "71.node2"
+    assert place(Here(host="n.lab", cores=1, job="7.pbs")) == "7.n.lab"
+    assert place(Here(host="n.lab", cores=1)) == "n.lab"
     assert filled_in(["-n", "a.%node", "--concurrency", "%cores"], "7.n1", 8) == [
         "-n",
         "a.7.n1",

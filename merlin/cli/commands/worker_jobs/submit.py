@@ -14,8 +14,15 @@ from merlin.cli.options import json_option
 
 @click.command(cls=ManyCommand)
 @job_options
-@click.option("--jobs", "num_jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="How many jobs to submit.")
+@click.option(
+    "--jobs",
+    "num_jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many jobs to submit.",
+)
 @click.option("--dry", is_flag=True, help="Print the job script, submit nothing.")
 @json_option
 @click.pass_context

@@ -1,0 +1,296 @@
+"""Submits, lists and ends the batch jobs that workers live in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from merlin.base.text import count, duration
+from merlin.batch.contract import Job, JobState
+from merlin.batch.job_records import JobRecord, JobRecords
+from merlin.batch.jobs import SchedulerClient
+from merlin.batch.registry import installed, scheduler_of
+from merlin.cli.options import parse_assignments
+from merlin.cli.output import flush, print_json, print_table, remark
+from merlin.config.load import find_config, require_config
+from merlin.config.model import Config
+from merlin.config.reach import is_loopback
+from merlin.errors import ConfigError, ExecutionError, UsageError, command_line
+from merlin.execution.distributed.launch import queues_of
+from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.worker_jobs import (
+    PURPOSE,
+    WorkerJobs,
+    exported_variables,
+    jobs_folder,
+    unexported,
+    walltime_of,
+)
+from merlin.spec.model import Document
+from merlin.views.explain import Asked, explain
+from merlin.views.servers import open_registry, require_reachable
+from merlin.views.worker_jobs import JobLine, clients, job_line, our_jobs
+from merlin.views.workers import load_workers
+
+COLUMNS = ("job", "state", "nodes", "time left", "workers", "chunks", "hosts", "reason")
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedJobs:
+    """The worker jobs that a command line asks for."""
+
+    path: Path  # as it was given
+    document: Document
+    queues: tuple[str, ...]
+    config: Config
+    jobs: WorkerJobs
+    nodes: int | None  # of one job, as given
+    walltime: str  # as given
+
+    @property
+    def num_nodes(self) -> int:
+        nodes = self.nodes or self.document.batch.nodes or 1
+        if not isinstance(nodes, int):
+            raise UsageError(f"batch: nodes must be a number, not {nodes!r}; or give --nodes")
+        return nodes
+
+
+def wanted_jobs(
+    spec_or_workspace: Path,
+    nodes: int | None,
+    walltime: str,
+    queue: str,
+    bank: str,
+    scheduler: str,
+    steps: tuple[str, ...],
+    worker_args: str,
+    assignments: tuple[str, ...],
+    level: str,
+) -> WantedJobs:
+    """What the options of `submit` and `autoscale` mean. Raises UsageError where no scheduler is chosen."""
+    document, by_step = load_workers(spec_or_workspace, parse_assignments(assignments))
+    queues = queues_of(by_step, steps)
+    config = require_config()
+    _ = config.key  # made now, so that the jobs find it
+    name = scheduler or document.batch.type
+    if not scheduler_of(name).programs:
+        raise UsageError(
+            f"{spec_or_workspace} says batch.type {name}, where there are no jobs; "
+            f"set it to the scheduler, or give --scheduler {(installed() or ['slurm'])[0]}"
+        )
+    given = {key: value for key, value in (("queue", queue), ("bank", bank)) if value}
+    words = [
+        *(("--steps", *steps) if steps else ()),
+        *(("--worker-args", worker_args) if worker_args else ()),
+    ]
+    words += ["--vars", *assignments] if assignments else []
+    folder = jobs_folder(spec_or_workspace)
+    jobs = WorkerJobs(
+        target=spec_or_workspace.absolute(),
+        study=document.description.name,
+        scheduler=scheduler_of(name),
+        batch=document.batch.model_copy(update=given),
+        words=tuple(words),
+        exported=exported_variables(config),
+        records=JobRecords(folder),
+        directory=Path.cwd(),
+        level=level,
+    )
+    return WantedJobs(
+        path=spec_or_workspace, document=document, queues=queues, config=config, jobs=jobs, nodes=nodes,
+        walltime=walltime,
+    )  # fmt: skip
+
+
+def print_script(wanted: WantedJobs, as_json: bool) -> int:
+    """Print the job script."""
+    request = wanted.jobs.request(wanted.num_nodes, walltime_of(wanted.jobs.batch, wanted.walltime))
+    script = wanted.jobs.script(request)
+    if as_json:
+        print_json({"name": request.name, "script": script, "exit_code": 0})
+    else:
+        print(script, end="")
+    return 0
+
+
+def submit_jobs(wanted: WantedJobs, num_jobs: int, as_json: bool) -> int:
+    """Submit jobs and say which; a job that is refused ends it with an error."""
+    warn_of_servers(wanted.config)
+    client = SchedulerClient(wanted.jobs.scheduler)
+    records: list[JobRecord] = []
+    for _ in range(num_jobs):
+        request = wanted.jobs.request(wanted.num_nodes, walltime_of(wanted.jobs.batch, wanted.walltime))
+        records.append(wanted.jobs.submit(client, request, "merlin workers submit"))
+        if not as_json:
+            print(f"submitted job {records[-1].id} ({count(request.nodes, 'node')}): {records[-1].script}")
+            flush()
+    if as_json:
+        print_json({"jobs": records, "exit_code": 0})
+    else:
+        print(
+            f"to watch:\n  {command_line('workers', 'list')}\n  {command_line('workers', 'explain', wanted.path)}"
+        )
+    return 0
+
+
+def warn_of_servers(config: Config) -> None:
+    """Raise ExecutionError if a server does not answer here; warn of what jobs elsewhere will not find."""
+    for warning in require_reachable(config):
+        remark(f"merlin: warning: {warning}")
+    local = [e.safe_url for e in (config.broker, config.backend) if e.host and is_loopback(e.host)]
+    if local:
+        remark(
+            f"merlin: warning: {local[0]} is on this machine alone; workers on other nodes will not reach it "
+            f"(a private server for them: {command_line('server', 'config', '--host', '0.0.0.0')})"
+        )
+    if unexported(config):
+        remark(
+            "merlin: warning: MERLIN_BROKER_URL holds a password, so it is not written into the job script; jobs "
+            "find it only if the scheduler passes on your environment. An app.yaml is safer: merlin config create"
+        )
+
+
+# ------------------------------------------------------------------ list and stop
+
+
+def show_jobs(scheduler: str, *, as_json: bool) -> None:
+    """Print the jobs of this user that wait or run for workers."""
+    workers = _workers_if_any()
+    lines: list[JobLine] = []
+    for client in clients(scheduler):
+        jobs = our_jobs(client, workers)
+        lines += [job_line(job, client.scheduler.name, workers, time.time()) for job in jobs]
+    if as_json:
+        print_json({"jobs": lines, "exit_code": 0})
+    elif lines:
+        print_table(COLUMNS, [_row(line) for line in lines], right=("nodes", "workers", "chunks"))
+    else:
+        remark("no worker job waits or runs")
+
+
+def _row(line: JobLine) -> tuple[object, ...]:
+    hosts = ", ".join(line.hosts[:4]) + (f" and {len(line.hosts) - 4} more" if len(line.hosts) > 4 else "")
+    facts = (line.id, line.state, line.num_nodes, duration(line.left_s))
+    return (*facts, len(line.workers), line.num_chunks, hosts, line.reason)
+
+
+def _workers_if_any() -> list[WorkerInfo]:
+    """The live workers; none, with a remark, where the servers cannot be asked."""
+    try:
+        config = find_config()
+        return [] if config is None else open_registry(config).workers()
+    except (ConfigError, ExecutionError) as error:
+        remark(f"which workers live there is not known: {error}")
+        return []
+
+
+def stop_jobs(jobs: tuple[str, ...], stop_all: bool, wait_s: float, scheduler: str, as_json: bool) -> int:
+    """End jobs, and say what was done; returns 1 if one is unknown or could not be ended."""
+    if bool(jobs) == stop_all:
+        raise UsageError(
+            "give the jobs to end, or --all for every worker job; merlin workers list shows them"
+        )
+    workers = _workers_if_any()
+    ended: list[dict[str, Any]] = []
+    known: set[str] = set()
+    problems: list[str] = []
+    for client in clients(scheduler):
+        ours = our_jobs(client, workers)
+        known |= {job.id for job in ours}
+        chosen = [job for job in ours if stop_all or job.id in jobs]
+        try:
+            ended += end_jobs(client, chosen, workers, wait_s)
+        except ExecutionError as error:
+            problems.append(str(error))
+    for job in jobs:
+        if job not in known:
+            close = get_close_matches(job, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "; merlin workers list shows them"
+            problems.append(f"{job} is no worker job of yours that waits or runs{hint}")
+    code = int(bool(problems))
+    if as_json:
+        print_json({"ended": ended, "problems": problems, "exit_code": code})
+        return code
+    for entry in ended:
+        print(f"job {entry['job']}: {entry['done']}")
+    if not ended and not problems:
+        print("no worker job waits or runs")
+    flush()
+    for problem in problems:
+        remark(f"merlin: error: {problem}")
+    return code
+
+
+def end_jobs(
+    client: SchedulerClient, jobs: Sequence[Job], workers: Sequence[WorkerInfo], wait_s: float
+) -> list[dict[str, Any]]:
+    """Tell the workers of the jobs to stop, wait until they have gone, and cancel what is left of the jobs."""
+    scheduler, ids = client.scheduler.name, {job.id for job in jobs if job.state is JobState.RUNNING}
+    inside = [w for w in workers if w.job in ids and w.scheduler == scheduler]
+    left: set[str] = set()
+    if inside:
+        registry = open_registry(require_config())
+        registry.send([worker.name for worker in inside], "stop")
+        left = _wait_for(
+            lambda: {w.job for w in registry.workers() if w.name in {i.name for i in inside}}, wait_s
+        )
+    client.cancel([job.id for job in jobs])
+    told = {worker.job for worker in inside}
+    return [{"job": job.id, "done": _done(job, told, left)} for job in jobs]
+
+
+def _done(job: Job, told: Collection[str], left: Collection[str]) -> str:
+    if job.state is JobState.PENDING:
+        return "cancelled before it began"
+    if job.id in left:
+        return "cancelled; its workers give back what they run"
+    return (
+        "its workers have finished, and it is cancelled"
+        if job.id in told
+        else "cancelled; no worker was alive in it"
+    )
+
+
+def _wait_for(alive: Callable[[], set[str]], wait_s: float) -> set[str]:
+    """The jobs in which workers are alive after `wait_s` seconds."""
+    deadline = time.monotonic() + wait_s
+    while (left := alive()) and time.monotonic() < deadline:
+        time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+    return left
+
+
+# ------------------------------------------------------------------ explain
+
+
+def show_explanation(
+    spec_or_workspace: Path, variables: dict[str, str], scheduler: str, as_json: bool
+) -> int:
+    """Print what runs, and each condition that keeps more from running."""
+    document, by_step = load_workers(spec_or_workspace, variables)
+    name = scheduler or document.batch.type
+    is_asked = bool(scheduler_of(name).programs) and name in installed()
+    records = [r for r in JobRecords(jobs_folder(spec_or_workspace)).all() if r.purpose == PURPOSE]
+    asked = Asked(
+        path=spec_or_workspace,
+        queues=queues_of(by_step),
+        clients=[SchedulerClient(scheduler_of(name))] if is_asked else [],
+        records=records,
+    )
+    found = explain(asked)
+    if as_json:
+        print_json({**asdict(found), "exit_code": found.exit_code})
+        return found.exit_code
+    if found.num_chunks:
+        print(f"{count(found.num_chunks, 'chunk')} run on {count(found.num_workers, 'worker')}")
+    else:
+        print(f"nothing runs; {count(found.num_workers, 'worker')} alive")
+    for obstacle in found.obstacles:
+        print(f"- {obstacle.what}")
+        if obstacle.remedy:
+            print(f"    {obstacle.remedy}")
+    return found.exit_code
