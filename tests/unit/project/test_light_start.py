@@ -40,6 +40,7 @@ def modules_of(*argv: str) -> set[str]:
         ("sql", "--help"),
         ("run-workers", "--help"),
         ("monitor", "--help"),
+        ("workers", "submit", "--help"),
         ("nonsense",),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.commands.worker_jobs.options import scheduler_option
+from merlin.cli.job_options import scheduler_option
 from merlin.cli.options import json_option
 
 

@@ -1,0 +1,193 @@
+"""merlin workers: what is written and submitted, listed, ended, and explained, where nothing runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from paper_slurm import PaperSlurm
+from servers import RedisServer
+
+from merlin.cli import main as command_line
+
+SPEC = """\
+description: {name: demo study, description: d}
+batch: {type: slurm, nodes: 2, walltime: "1:00:00", bank: physics, queue: debug}
+env: {variables: {WHO: nobody}}
+study:
+  - {name: sim, run: {cmd: "echo $(WHO)", task_queue: hot}}
+  - {name: post, run: {cmd: "true", depends: [sim]}}
+"""
+URL = "redis://127.0.0.1:1/0"
+
+
+def merlin(*words: str | Path) -> int | str | None:
+    with pytest.raises(SystemExit) as caught:
+        command_line.main([str(word) for word in words])
+    return caught.value.code
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaperSlurm:
+    made = PaperSlurm(tmp_path / "slurm")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", made.path)
+    monkeypatch.setenv("MERLIN_BROKER_URL", URL)
+    monkeypatch.delenv("MERLIN_BACKEND_URL", raising=False)
+    (folder / "demo.yaml").write_text(SPEC)
+    return made
+
+
+@pytest.fixture
+def answering(slurm: PaperSlurm, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> PaperSlurm:
+    """With a broker that answers; nobody works for it."""
+    monkeypatch.setenv("MERLIN_BROKER_URL", any_redis.url)
+    return slurm
+
+
+def script_of(capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    assert merlin("workers", "submit", "demo.yaml", "--dry", *more) == 0
+    return capsys.readouterr().out
+
+
+def test_a_dry_run_prints_the_script_and_asks_nobody(slurm, capsys):
+    text = script_of(capsys, "--nodes", "3", "--queue", "long", "--steps", "sim", "--vars", "WHO=me")
+    header = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert {"#SBATCH --nodes=3", "#SBATCH --time=01:00:00", "#SBATCH --account=physics"} <= set(header)
+    assert {"#SBATCH --partition=long", "#SBATCH --exclusive", "#SBATCH --signal=USR1@60"} <= set(header)
+    *_, last = text.splitlines()
+    here = Path.cwd()
+    assert last == (
+        f"exec {sys.executable} -P -m merlin.cli -lvl INFO run-workers {here}/demo.yaml --foreground "
+        "--scheduler slurm --nodes 3 --steps sim --vars WHO=me"
+    )
+    assert f"cd {here} || exit 1" in text
+    assert f"export MERLIN_BROKER_URL={URL}" in text
+    assert slurm.calls == []
+
+
+def test_nothing_secret_stands_in_a_script(slurm, capsys, monkeypatch):
+    monkeypatch.setenv("MERLIN_BROKER_URL", "redis://:geheim@127.0.0.1:1/0")
+    monkeypatch.setenv("MERLIN_SECRET_THING", "geheim")
+    text = script_of(capsys)
+    assert "geheim" not in text
+    assert "export MERLIN_KEY_FILE=" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--worker-args", "-Q 'a\n#SBATCH --wrap=evil'"), ("--queue", "a\n#SBATCH --uid=0"), ("--bank", "x\ny")],
+)
+def test_a_line_break_in_a_word_is_refused_and_becomes_no_line(slurm, capsys, words):
+    assert merlin("workers", "submit", "demo.yaml", "--dry", *words) == 2
+    assert "no job script can be written" in capsys.readouterr().err
+
+
+def test_a_name_of_a_queue_never_becomes_a_line(slurm, capsys):
+    Path("demo.yaml").write_text(SPEC.replace("task_queue: hot", 'task_queue: "a\\n#SBATCH --wrap=evil"'))
+    assert not [line for line in script_of(capsys).splitlines() if "evil" in line]
+
+
+def test_without_a_scheduler_it_says_how_to_choose_one(slurm, capsys):
+    Path("demo.yaml").write_text(SPEC.replace("type: slurm", "type: local"))
+    assert merlin("workers", "submit", "demo.yaml", "--dry") == 2
+    assert "--scheduler slurm" in capsys.readouterr().err
+    assert "--scheduler slurm" in script_of(capsys, "--scheduler", "slurm")
+
+
+def test_a_walltime_that_is_none_is_refused(slurm, capsys):
+    assert merlin("workers", "submit", "demo.yaml", "--dry", "--walltime", "soon") == 2
+    assert "'soon'" in capsys.readouterr().err
+
+
+def test_without_servers_nothing_is_submitted(slurm, capsys):
+    assert merlin("workers", "submit", "demo.yaml") == 1
+    assert slurm.calls == []
+
+
+def test_jobs_are_submitted_listed_and_cancelled(answering, capsys):
+    assert merlin("workers", "submit", "demo.yaml", "--jobs", "2", "--json") == 0
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    assert [job["id"] for job in jobs] == ["1", "2"]
+    assert all(Path(job["script"]).parent == Path.cwd() / "merlin_jobs" for job in jobs)
+    assert all(Path(job["script"]).stat().st_mode & 0o777 == 0o700 for job in jobs)
+    asked = len(answering.calls)
+    assert merlin("workers", "list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)["jobs"]
+    assert [(line["id"], line["state"], line["reason"], line["num_nodes"]) for line in listed] == [
+        ("1", "pending", "Priority", 2), ("2", "pending", "Priority", 2),
+    ]  # fmt: skip
+    assert answering.calls[asked:] == ["squeue"]
+    assert merlin("workers", "stop", "1", "11") == 1
+    told = capsys.readouterr()
+    assert "job 1: cancelled before it began" in told.out
+    assert "11 is no worker job of yours" in told.err
+    assert answering.states == {"1": "CANCELLED", "2": "PENDING"}
+    assert merlin("workers", "stop", "--all") == 0
+    assert answering.states["2"] == "CANCELLED"
+
+
+def test_jobs_of_other_kinds_are_left_alone(answering, capsys):
+    (answering.folder / "jobs").write_text("7|RUNNING|1|0|2026-11-23T13:01:00|N/A|N/A|||mine|\n")
+    assert merlin("workers", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == []
+    assert merlin("workers", "stop", "7") == 1
+    assert answering.states == {"7": "RUNNING"}
+
+
+def test_a_scheduler_that_does_not_answer_is_never_no_jobs(answering, capsys):
+    answering.fail("down")
+    for words in (("list",), ("stop", "--all"), ("submit", "demo.yaml")):
+        assert merlin("workers", *words) == 1
+        assert "Unable to contact slurm controller" in capsys.readouterr().err
+
+
+def test_a_refusal_is_told_in_the_schedulers_words_and_explained_later(answering, capsys):
+    answering.fail("refuse")
+    assert merlin("workers", "submit", "demo.yaml") == 1
+    assert "Invalid account" in capsys.readouterr().err
+
+
+def test_explain_needs_no_broker_to_say_that_it_is_missing(slurm, capsys, monkeypatch):
+    assert merlin("workers", "explain", "demo.yaml", "--json") == 1
+    assert "127.0.0.1:1" in json.loads(capsys.readouterr().out)["obstacles"][0]["what"]
+    monkeypatch.delenv("MERLIN_BROKER_URL")
+    assert merlin("workers", "explain", "demo.yaml") == 1
+    told = capsys.readouterr().out
+    assert "no broker is configured" in told
+    assert "merlin server start" in told
+
+
+def test_explain_names_waiting_jobs_with_the_schedulers_reason(answering, capsys):
+    assert merlin("workers", "submit", "demo.yaml", "--jobs", "2") == 0
+    capsys.readouterr()
+    assert merlin("workers", "explain", "demo.yaml") == 1
+    assert "2 worker jobs (1, 2) wait: Priority" in capsys.readouterr().out
+
+
+def test_logs_are_listed_shown_and_guessed(slurm, capsys):
+    logs = Path("merlin_logs")
+    logs.mkdir()
+    (logs / "simw.12.node1.log").write_text("hello\n")
+    assert merlin("workers", "logs") == 0
+    assert "simw.12.node1" in capsys.readouterr().out
+    assert merlin("workers", "logs", "--worker", "celery@simw.12.node1") == 0
+    assert capsys.readouterr().out == "hello\n"
+    assert merlin("workers", "logs", "--worker", "simw.12.node2") == 2
+    assert "did you mean simw.12.node1?" in capsys.readouterr().err
+    assert merlin("workers", "logs", "--job", "12") == 2
+
+
+def test_the_output_of_a_job_is_found_by_its_id(answering, capsys):
+    assert merlin("workers", "submit", "demo.yaml", "--json") == 0
+    (job,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert merlin("workers", "logs", "--job", "1") == 0
+    assert "is not there yet" in capsys.readouterr().err
+    Path(job["output"]).write_text("from the job\n")
+    assert merlin("workers", "logs", "demo.yaml", "--job", "1") == 0
+    assert capsys.readouterr().out == "from the job\n"
