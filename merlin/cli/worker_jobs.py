@@ -49,67 +49,68 @@ class WantedJobs:
     queues: tuple[str, ...]
     config: Config
     jobs: WorkerJobs
-    nodes: int | None  # of one job, as given
-    walltime: str  # as given
+    options: JobOptions
 
     @property
     def num_nodes(self) -> int:
-        nodes = self.nodes or self.document.batch.nodes or 1
+        nodes = self.options.nodes or self.document.batch.nodes or 1
         if not isinstance(nodes, int):
             raise UsageError(f"batch: nodes must be a number, not {nodes!r}; or give --nodes")
         return nodes
 
 
-def wanted_jobs(
-    spec_or_workspace: Path,
-    nodes: int | None,
-    walltime: str,
-    queue: str,
-    bank: str,
-    scheduler: str,
-    steps: tuple[str, ...],
-    worker_args: str,
-    assignments: tuple[str, ...],
-    level: str,
-) -> WantedJobs:
-    """What the options of `submit` and `autoscale` mean. Raises UsageError where no scheduler is chosen."""
-    document, by_step = load_workers(spec_or_workspace, parse_assignments(assignments))
-    queues = queues_of(by_step, steps)
-    config = require_config()
-    _ = config.key  # made now, so that the jobs find it
-    name = scheduler or document.batch.type
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """The options that `submit` and `autoscale` share."""
+
+    nodes: int | None
+    walltime: str
+    queue: str
+    bank: str
+    scheduler: str
+    steps: tuple[str, ...]
+    worker_args: str
+    assignments: tuple[str, ...]
+    level: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Those that run-workers has, too."""
+        words = ["--steps", *self.steps] if self.steps else []
+        words += ["--worker-args", self.worker_args] if self.worker_args else []
+        return (*words, *(("--vars", *self.assignments) if self.assignments else ()))
+
+
+def wanted_jobs(path: Path, options: JobOptions) -> WantedJobs:
+    """What the options mean for a spec or workspace. Raises UsageError where no scheduler is chosen."""
+    document, by_step = load_workers(path, parse_assignments(options.assignments))
+    name = options.scheduler or document.batch.type
     if not scheduler_of(name).programs:
         raise UsageError(
-            f"{spec_or_workspace} says batch.type {name}, where there are no jobs; "
+            f"{path} says batch.type {name}, where there are no jobs; "
             f"set it to the scheduler, or give --scheduler {(installed() or ['slurm'])[0]}"
         )
-    given = {key: value for key, value in (("queue", queue), ("bank", bank)) if value}
-    words = [
-        *(("--steps", *steps) if steps else ()),
-        *(("--worker-args", worker_args) if worker_args else ()),
-    ]
-    words += ["--vars", *assignments] if assignments else []
-    folder = jobs_folder(spec_or_workspace)
+    config = require_config()
+    _ = config.key  # made now, so that the jobs find it
+    given = {key: value for key in ("queue", "bank") if (value := getattr(options, key))}
     jobs = WorkerJobs(
-        target=spec_or_workspace.absolute(),
+        target=path.absolute(),
         study=document.description.name,
         scheduler=scheduler_of(name),
         batch=document.batch.model_copy(update=given),
-        words=tuple(words),
+        words=options.words,
         exported=exported_variables(config),
-        records=JobRecords(folder),
+        records=JobRecords(jobs_folder(path)),
         directory=Path.cwd(),
-        level=level,
+        level=options.level,
     )
-    return WantedJobs(
-        path=spec_or_workspace, document=document, queues=queues, config=config, jobs=jobs, nodes=nodes,
-        walltime=walltime,
-    )  # fmt: skip
+    queues = queues_of(by_step, options.steps)
+    return WantedJobs(path=path, document=document, queues=queues, config=config, jobs=jobs, options=options)
 
 
 def print_script(wanted: WantedJobs, as_json: bool) -> int:
     """Print the job script."""
-    request = wanted.jobs.request(wanted.num_nodes, walltime_of(wanted.jobs.batch, wanted.walltime))
+    request = wanted.jobs.request(wanted.num_nodes, walltime_of(wanted.jobs.batch, wanted.options.walltime))
     script = wanted.jobs.script(request)
     if as_json:
         print_json({"name": request.name, "script": script, "exit_code": 0})
@@ -124,7 +125,9 @@ def submit_jobs(wanted: WantedJobs, num_jobs: int, as_json: bool) -> int:
     client = SchedulerClient(wanted.jobs.scheduler)
     records: list[JobRecord] = []
     for _ in range(num_jobs):
-        request = wanted.jobs.request(wanted.num_nodes, walltime_of(wanted.jobs.batch, wanted.walltime))
+        request = wanted.jobs.request(
+            wanted.num_nodes, walltime_of(wanted.jobs.batch, wanted.options.walltime)
+        )
         records.append(wanted.jobs.submit(client, request, "merlin workers submit"))
         if not as_json:
             print(f"submitted job {records[-1].id} ({count(request.nodes, 'node')}): {records[-1].script}")

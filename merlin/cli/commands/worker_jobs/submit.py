@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,13 +27,22 @@ from merlin.cli.options import json_option
 @click.option("--dry", is_flag=True, help="Print the job script, submit nothing.")
 @json_option
 @click.pass_context
-def submit(context: click.Context, /, num_jobs: int, dry: bool, as_json: bool, **given: Any) -> None:
+def submit(
+    context: click.Context,
+    /,
+    spec_or_workspace: Path,
+    num_jobs: int,
+    dry: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Submit batch jobs in which the workers of a spec, or of the study in a workspace, run.
 
     They serve every study of yours on the same queues, until nothing is left that they could do, or their walltime
     ends. The script, its output and a record are kept in the workspace (merlin_info/jobs), or in ./merlin_jobs.
     """
-    from merlin.cli.worker_jobs import print_script, submit_jobs, wanted_jobs
+    from merlin.cli.worker_jobs import JobOptions, print_script, submit_jobs, wanted_jobs
 
-    wanted = wanted_jobs(level=str(context.obj or "INFO"), **given)
+    options = JobOptions(level=str(context.obj or "INFO"), **given)
+    wanted = wanted_jobs(spec_or_workspace, options)
     sys.exit(print_script(wanted, as_json) if dry else submit_jobs(wanted, num_jobs, as_json))
