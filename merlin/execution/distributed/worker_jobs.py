@@ -34,6 +34,7 @@ _SECRET = (
     "TOKEN",
 )  # parts of the names of variables that stay out of scripts
 _URLS = ("MERLIN_BROKER_URL", "MERLIN_BACKEND_URL")
+_OF_THIS_JOB = ("MERLIN_WALLTIME_END",)  # if this is typed in an allocation
 
 
 def jobs_folder(path: Path | None) -> Path:
@@ -139,7 +140,11 @@ def exported_variables(config: Config, environment: Mapping[str, str] = os.envir
     out = {
         name: value
         for name, value in environment.items()
-        if (name.startswith("MERLIN_") and name not in _URLS and not any(word in name for word in _SECRET))
+        if (
+            name.startswith("MERLIN_")
+            and name not in _URLS + _OF_THIS_JOB
+            and not any(word in name for word in _SECRET)
+        )
         or name == "PYTHONPATH"
     }
     if not unexported(config):
