@@ -182,6 +182,30 @@ worker_filters = with_options(
     task_server_option,
 )
 
+# of commands about batch jobs
+scheduler_option = click.option(
+    "--scheduler", default="", metavar="NAME", help="Instead of the spec's batch.type, e.g. slurm."
+)
+job_options = with_options(
+    spec_or_workspace_argument,
+    number_option("--nodes", "N", "Nodes of one job, instead of the batch block's."),
+    click.option(
+        "--walltime", default="", metavar="HH:MM:SS", help="Of one job, instead of the batch block's."
+    ),
+    click.option(
+        "--queue", default="", metavar="NAME", help="Partition or queue, instead of the batch block's."
+    ),
+    click.option(
+        "--bank", default="", metavar="NAME", help="Account to charge, instead of the batch block's."
+    ),
+    scheduler_option,
+    steps_option("--steps", help="Only workers, and queues, of these steps."),
+    click.option(
+        "--worker-args", default="", metavar='"ARGS"', help='For the Celery workers, e.g. "--concurrency 4".'
+    ),
+    vars_option,
+)
+
 
 def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
     """Turn K=V words into a dict; raises UsageError for a word without a name or a name given twice."""

@@ -8,8 +8,13 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.job_options import scheduler_option
-from merlin.cli.options import json_option, parse_assignments, spec_or_workspace_argument, vars_option
+from merlin.cli.options import (
+    json_option,
+    parse_assignments,
+    scheduler_option,
+    spec_or_workspace_argument,
+    vars_option,
+)
 
 
 @click.command(cls=ManyCommand)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.job_options import scheduler_option
-from merlin.cli.options import json_option
+from merlin.cli.options import json_option, scheduler_option
 
 
 @click.command("list", cls=ManyCommand)

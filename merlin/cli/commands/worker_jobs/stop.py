@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.job_options import scheduler_option
-from merlin.cli.options import json_option
+from merlin.cli.options import json_option, scheduler_option
 
 
 @click.command(cls=ManyCommand)

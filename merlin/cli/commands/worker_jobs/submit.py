@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.job_options import job_options
-from merlin.cli.options import json_option
+from merlin.cli.options import job_options, json_option
 
 
 @click.command(cls=ManyCommand)
