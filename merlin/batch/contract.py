@@ -157,6 +157,11 @@ class BatchScheduler(Protocol):
     def list_command(self, ids: Sequence[str]) -> list[str]:
         """The state of these jobs in one question; without ids, of all jobs of this user."""
 
+    def own_job_command(self, environment: Mapping[str, str]) -> list[str]:
+        """The state of the job that the environment belongs to; [] outside of one."""
+        found = self.allocation(environment)
+        return self.list_command([found.job]) if found is not None else []
+
     def listed_jobs(self, output: str) -> list[Job]:
         """The jobs, from what the command printed. Raises ValueError."""
 

@@ -104,6 +104,13 @@ class Flux(BatchScheduler):
     def list_command(self, ids: Sequence[str]) -> list[str]:
         return ["flux", "jobs", "-n", "-o", _FORMAT, *(ids or ["-a"])]
 
+    def own_job_command(self, environment: Mapping[str, str]) -> list[str]:
+        """The job of an instance is known to the instance around it."""
+        if (found := self.allocation(environment)) is None:
+            return []
+        flux, *words = self.list_command([found.job])
+        return [flux, *(["--parent"] if environment.get("FLUX_ENCLOSING_ID") else []), *words]
+
     def listed_jobs(self, output: str) -> list[Job]:
         before, *records = output.split(_JOB)
         if before.strip():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
 from merlin.batch.devices import visible_gpus
 from merlin.batch.jobs import SchedulerClient
@@ -34,7 +35,7 @@ def find_here(environment: Mapping[str, str], *, client: SchedulerClient | None 
     Where the environment does not say when the walltime ends, `client` is asked once; without an answer the end is
     not known.
     """
-    found = find_allocation(environment)
+    found = allocation_here(environment, client=client)
     gpus = visible_gpus(environment).gpus
     if found is None:
         return Here(host=socket.gethostname(), cores=usable_cores(), gpus=gpus)
@@ -46,8 +47,30 @@ def find_here(environment: Mapping[str, str], *, client: SchedulerClient | None 
         job=found.job,
         hosts=tuple(found.hosts),
         num_nodes=found.num_nodes,
-        ends=found.ends if found.ends is not None else _asked_end(found.job, client),
+        ends=found.ends,
         num_restarts=found.num_restarts,
+    )
+
+
+def allocation_here(environment: Mapping[str, str], *, client: SchedulerClient | None) -> Allocation | None:
+    """The allocation of this process; None outside of one.
+
+    What its environment does not say, the number of nodes or the end of the walltime, `client` is asked once; without
+    an answer it stays unknown.
+    """
+    found = find_allocation(environment)
+    if found is None or client is None or (found.hosts and found.ends is not None):
+        return found
+    try:
+        job = client.own_job(environment)
+    except SchedulerUnreachableError:
+        return found
+    if job is None:
+        return found
+    return replace(
+        found,
+        num_nodes=found.num_nodes if found.hosts else job.num_nodes or found.num_nodes,
+        ends=job.ends if found.ends is None else found.ends,
     )
 
 
@@ -55,12 +78,3 @@ def client_here(environment: Mapping[str, str]) -> SchedulerClient | None:
     """A client of the scheduler whose allocation this is; None outside of one."""
     found = find_allocation(environment)
     return None if found is None else SchedulerClient(scheduler_of(found.scheduler), environment=environment)
-
-
-def _asked_end(job: str, client: SchedulerClient | None) -> float | None:
-    if client is None or not job:
-        return None
-    try:
-        return client.jobs([job])[job].ends
-    except SchedulerUnreachableError:
-        return None

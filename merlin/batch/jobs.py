@@ -178,8 +178,22 @@ class SchedulerClient:
             if alive:
                 raise SchedulerUnreachableError(_trouble(command, result))
 
+    def own_job(self, environment: Mapping[str, str]) -> Job | None:
+        """The job that the environment belongs to, asked now; None if there is none, or the scheduler forgot it.
+
+        Raises SchedulerUnreachableError.
+        """
+        found = self.scheduler.allocation(environment)
+        if found is None:
+            return None
+        with self._lock:
+            listed = self._answer(self.scheduler.own_job_command(environment))
+        return next((job for job in listed if job.id == found.job), None)
+
     def _list(self, ids: Sequence[str]) -> list[Job]:
-        command = self.scheduler.list_command(ids)
+        return self._answer(self.scheduler.list_command(ids))
+
+    def _answer(self, command: list[str]) -> list[Job]:
         result = self._run(command, _QUESTION)
         if result.code != 0 and not re.search(self.scheduler.knows_none, result.error):
             raise SchedulerUnreachableError(_trouble(command, result))

@@ -18,7 +18,7 @@ from typing import Any
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
-from merlin.batch.registry import find_allocation
+from merlin.batch.here import allocation_here, client_here
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
@@ -90,7 +90,7 @@ def wanted_workers(document: Document, by_step: Queues, scheduler: str = "", **g
         batch = document.batch.model_copy(update={"type": scheduler})
         document = document.model_copy(update={"batch": batch})
     return WantedWorkers(
-        document=document, by_step=by_step, allocation=find_allocation(os.environ),
+        document=document, by_step=by_step, allocation=allocation_here(os.environ, client=client_here(os.environ)),
         logs=Path.cwd() / LOGS_DIR, **given,
     )  # fmt: skip
 

@@ -12,8 +12,9 @@ from schedulers.stand_in import StandIn
 from waiting import wait_until
 
 from merlin.batch.contract import Job, JobRequest, JobState, LaunchRequest
+from merlin.batch.here import allocation_here, client_here
 from merlin.batch.jobs import SchedulerClient
-from merlin.batch.registry import find_allocation, scheduler_of
+from merlin.batch.registry import scheduler_of
 from merlin.batch.script import job_script
 from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
 
@@ -63,14 +64,18 @@ def test_a_job_runs_programs_on_its_nodes_and_ends_as_its_script(site: Site) -> 
         f"env -0 > {site.folder}/env\n{workers} sh -c 'echo worker $(uname -n)'\n{launch} echo task\nexit 3"
     )
     job = site.submit(site.request("whole", nodes=2, walltime_s=3600.0, cores_per_task=1), body)
+    wait_until((site.folder / "env").exists, lambda: str(site.job(job)))
+    entries = (site.folder / "env").read_text().split("\0")
+    variables = dict(entry.split("=", 1) for entry in entries if entry)
+    found = allocation_here(variables, client=client_here(variables))
+    (site.folder / "seen").touch()
+    assert found is not None and (found.scheduler, found.job) == (site.scheduler.name, job)
+    assert found.num_nodes == 2 and set(found.hosts) <= {"node1", "node2"}
+    assert found.ends is not None
     ended = site.wait(job, JobState.FAILED)
     assert (ended.name, ended.exit_code, ended.num_nodes) == ("whole", 3, 2)
     words = (site.folder / "whole.out").read_text().split()
     assert words.count("worker") == 2 and words.count("task") == 4
-    entries = (site.folder / "env").read_text().split("\0")
-    found = find_allocation(dict(entry.split("=", 1) for entry in entries if entry))
-    assert found is not None and (found.scheduler, found.job) == (site.scheduler.name, job)
-    assert set(found.hosts) <= {"node1", "node2"}
 
 
 def test_a_running_job_says_where_it_runs_and_when_it_ends(site: Site) -> None:
