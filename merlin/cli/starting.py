@@ -18,11 +18,10 @@ from typing import Any
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
-from merlin.batch.here import allocation_here, client_here
+from merlin.batch.here import allocation_here, client_here, end_for_children
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
-from merlin.execution import walltime
 from merlin.execution.distributed import launch
 from merlin.execution.distributed.launch import Launch, Queues, SpecWorker, WorkerSelection
 from merlin.execution.distributed.node_workers import CORES, NODE, PASSED_ON
@@ -132,9 +131,7 @@ def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_
     if not as_json:
         _say_skipped(selection, found)
     # it leads a worker to our configuration and key wherever it starts
-    environment = {**os.environ, **config.child_environment()}
-    if wanted.allocation and wanted.allocation.ends:  # so that not every worker asks the scheduler
-        environment.setdefault(walltime.VARIABLE, f"{wanted.allocation.ends:.0f}")
+    environment = {**os.environ, **config.child_environment(), **end_for_children(wanted.allocation)}
     known = registry.workers()
     started: list[StartedWorker] = []
     stay = _pass_signals_on(started) if foreground else None
