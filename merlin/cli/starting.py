@@ -18,11 +18,12 @@ from typing import Any
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
-from merlin.batch.here import allocation_here, client_here, end_for_children
+from merlin.batch.here import allocation_here, client_here
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import launch
+from merlin.execution.distributed.idle_watch import VARIABLE as LEAVE_WHEN_DONE
 from merlin.execution.distributed.launch import Launch, Queues, SpecWorker, WorkerSelection
 from merlin.execution.distributed.node_workers import CORES, NODE, PASSED_ON
 from merlin.execution.distributed.registry import WorkerInfo
@@ -120,7 +121,9 @@ def _say_skipped(selection: WorkerSelection, found: list[Launch]) -> None:
             remark(entry.note)
 
 
-def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_json: bool) -> int:
+def start_workers(
+    wanted: WantedWorkers, timeout_s: float, foreground: bool, as_json: bool, *, leave_when_done: bool = False
+) -> int:
     """Start them and wait until they have reported; returns the exit code, in the foreground once they have ended."""
     config = require_config()
     for warning in require_reachable(config):
@@ -131,7 +134,9 @@ def start_workers(wanted: WantedWorkers, timeout_s: float, foreground: bool, as_
     if not as_json:
         _say_skipped(selection, found)
     # it leads a worker to our configuration and key wherever it starts
-    environment = {**os.environ, **config.child_environment(), **end_for_children(wanted.allocation)}
+    environment = {**os.environ, **config.child_environment()}
+    if leave_when_done:
+        environment[LEAVE_WHEN_DONE] = "1"
     known = registry.workers()
     started: list[StartedWorker] = []
     stay = _pass_signals_on(started) if foreground else None

@@ -178,13 +178,15 @@ class Owner:
                 self._withdraw(chunk)
         return void
 
-    def too_short(self, times: Mapping[str, Times]) -> list[str]:
-        """For each step that could run, had any of its workers the time for one of its tasks: why it waits."""
-        out = []
+    def too_short(self, times: Mapping[str, Times]) -> dict[str, list[str]]:
+        """By queue, for each step that could run, had a worker the time for one of its tasks: why it waits."""
+        out = {}
         for queue in dict.fromkeys(self._queues.values()):
             longest_s = max((left_s for left_s, _ in times.get(queue, ())), default=inf)
             needs = self.scheduler.needs(queue).items() if longest_s < inf else ()
-            out += [too_short(step, need_s, longest_s) for step, need_s in needs if need_s > longest_s]
+            waiting = [too_short(step, need_s, longest_s) for step, need_s in needs if need_s > longest_s]
+            if waiting:
+                out[queue] = waiting
         return out
 
     def _waiting(self, line: _Line) -> dict[str, float]:

@@ -8,6 +8,7 @@ what follows from an end in `consequences`, what waits for a worker in `backlog`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -341,6 +342,25 @@ class Scheduler:
             return self._states[instance]
         except KeyError:
             raise ExecutionError(f"the plan has no step instance '{instance}'") from None
+
+    def open_work(self) -> dict[str, tuple[int, float]]:
+        """By queue: tasks that workers could run at the same time, now or later, and the least that they need.
+
+        Tasks of one depth of the graph can run together, and tasks of one sample at several depths cannot.
+        """
+        now, by_depth, needs = Counter[str](), Counter[tuple[str, int]](), dict[str, float]()
+        for state in self._states.values():
+            num_now = state.num[READY] + state.num[QUEUED] + state.num[RUNNING]
+            num_open, queue = num_now + state.num[WAITING], state.instance.queue
+            if state.jobs is None and num_open:
+                now[queue] += num_now
+                by_depth[queue, state.rank[1]] += num_open
+                needs[queue] = min(needs.get(queue, inf), self._need_s(state))
+        most = {
+            queue: max(now[queue], max(num for (name, _), num in by_depth.items() if name == queue))
+            for queue in needs
+        }
+        return {queue: (most[queue], need_s) for queue, need_s in needs.items()}
 
     def _need_s(self, state: InstanceState) -> float:
         return self._durations[state.instance.step].need_s()

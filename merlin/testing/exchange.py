@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from merlin.errors import OwnershipLostError, StudyGoneError
 from merlin.execution.distributed.contracts import Backend, Carrier, Leases, Letter, Mailbox
-from merlin.execution.distributed.registry import SILENT_S, RunningChunk, StudyInfo, WorkerInfo
+from merlin.execution.distributed.registry import SILENT_S, OpenWork, RunningChunk, StudyInfo, WorkerInfo
 
 LEASE_S = 60.0
 OWNER_S = 4.0  # or a little more
@@ -387,6 +387,27 @@ class ExchangeContract:
         assert (num_refused, len({c.id for c in commands})) == (0, 2)
         assert registry.receive("b") == ([], 0)
         assert [c.op for c in registry.receive("a")[0]] == ["stop"]
+
+    def test_what_a_study_wants_of_workers_is_known_until_it_is_withdrawn(self) -> None:
+        registry, other = self.make_backend().registry, self.make_backend().registry
+        work = [
+            OpenWork(queue="sim", num_at_once=7, need_s=60.5, waiting=["step a needs more"]),
+            OpenWork(queue="post", num_at_once=0),
+        ]
+        registry.publish_work(STUDY, work)
+        assert other.open_work() == {}, "of a study that nobody has advertised"
+        registry.advertise(INFO)
+        registry.publish_work(STUDY, work)
+        assert other.open_work() == {STUDY: work}
+        registry.publish_work(STUDY, [])
+        assert other.open_work() == {STUDY: []}
+        registry.withdraw(STUDY, "an earlier run")
+        assert other.open_work() == {STUDY: []}
+        registry.withdraw(STUDY, SESSION)
+        assert other.open_work() == {}
+        registry.advertise(INFO)
+        assert other.open_work() == {}
+        registry.withdraw(STUDY)
 
     def test_studies_are_advertised_until_their_run_is_withdrawn(self) -> None:
         registry, other = self.make_backend().registry, self.make_backend().registry

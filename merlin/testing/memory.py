@@ -21,7 +21,15 @@ from typing import Any
 
 from merlin.errors import OwnershipLostError, StudyGoneError
 from merlin.execution.distributed.contracts import Backend, Carrier, Envelope, Letter, Offer, Standing
-from merlin.execution.distributed.registry import COMMAND_S, SILENT_S, Command, Op, StudyInfo, WorkerInfo
+from merlin.execution.distributed.registry import (
+    COMMAND_S,
+    SILENT_S,
+    Command,
+    Op,
+    OpenWork,
+    StudyInfo,
+    WorkerInfo,
+)
 
 FORGET_S = 3600.0  # silent workers, and studies that are over
 BATCH = 1000  # letters per read
@@ -51,6 +59,7 @@ class MemoryServer:
         self.changed = threading.Condition(threading.RLock())
         self.studies: dict[str, _Study] = {}
         self.open_studies: dict[str, StudyInfo] = {}
+        self.open_work: dict[str, list[OpenWork]] = {}
         self.workers: dict[str, WorkerInfo] = {}
         self.inboxes: dict[str, list[Command]] = {}
         self.counters: dict[str, int] = {}
@@ -303,16 +312,26 @@ class MemoryRegistry:
     def advertise(self, study: StudyInfo) -> None:
         with self._call("advertise") as server:
             server.open_studies[study.study_id] = study
+            server.open_work.pop(study.study_id, None)
 
     def withdraw(self, study_id: str, session: str = "") -> None:
         with self._call("withdraw") as server:
             study = server.open_studies.get(study_id)
             if study is not None and session in ("", study.session):
                 del server.open_studies[study_id]
+                server.open_work.pop(study_id, None)
 
     def studies(self) -> list[StudyInfo]:
         with self._call("studies") as server:
             return sorted(server.open_studies.values(), key=lambda study: study.published)
+
+    def publish_work(self, study_id: str, work: Sequence[OpenWork]) -> None:
+        with self._call("publish_work") as server:
+            server.open_work[study_id] = list(work)
+
+    def open_work(self) -> dict[str, list[OpenWork]]:
+        with self._call("open_work") as server:
+            return {id: work for id, work in server.open_work.items() if id in server.open_studies}
 
     def count(self, name: str, num: int = 1) -> None:
         with self._call("count") as server:

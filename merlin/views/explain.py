@@ -129,6 +129,9 @@ def _of_study(asked: Asked, workspace: Workspace, look: Look) -> Iterator[Obstac
         yield Obstacle(
             what=f"tasks of {path} wait, and no worker serves {names}", remedy=_more_workers(asked)
         )
+    elif look.short_of_time:
+        for reason in look.short_of_time:
+            yield Obstacle(what=reason, remedy=_more_workers(asked))
     elif not any(c.ready or c.queued or c.running for c in look.per_step.values()):
         waiting = [step for step, counts in look.per_step.items() if counts.waiting]
         yield Obstacle(

@@ -45,6 +45,7 @@ class PublishedStudy:
         try:
             state, reason = self._state()
             workers, num_running = self._registry.workers(), self._mailbox.num_held()
+            work = self._registry.open_work().get(self._plan.study_id, [])
         except ExecutionError as error:
             return Look(state="unreachable", per_step={}, reason=str(error))
         counts = self._with_running(workers)
@@ -57,6 +58,7 @@ class PublishedStudy:
             num_running=num_running,
             reason=reason,
             idle_queues=idle_queues(self._plan, counts, set().union(*served)) if state == "running" else (),
+            short_of_time=tuple(reason for entry in work for reason in entry.waiting),
         )
 
     def live_workers(self) -> LiveWorkers | None:

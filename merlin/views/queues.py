@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from merlin.config.model import Config
 from merlin.execution.distributed.launch import plain_queue
@@ -35,6 +35,12 @@ def look_at_queues(config: Config, queues: Iterable[str]) -> dict[str, QueueInfo
         num_workers = sum(full in worker.queues for worker in workers)
         found[config.display_queue(full)] = QueueInfo(depth=info.depth, consumers=num_workers)
     return found
+
+
+def short_of_time(config: Config, queues: Collection[str]) -> list[str]:
+    """Why steps on these queues (as in specs) wait for workers with more time."""
+    work = open_registry(config).open_work().values()
+    return [reason for said in work for entry in said if entry.queue in queues for reason in entry.waiting]
 
 
 def unserved_queues(config: Config, queues: Sequence[str]) -> list[str]:

@@ -32,6 +32,7 @@ class Look:
     num_running: int = 0  # chunks
     reason: str = ""  # why it stopped, was dropped or cannot be reached
     idle_queues: tuple[str, ...] = ()  # with ready tasks and no worker
+    short_of_time: tuple[str, ...] = ()  # why steps wait for workers with more time
 
 
 class WatchedStudy(Protocol):
@@ -67,6 +68,7 @@ class Watch:
         self._idle: tuple[str, ...] = ()
         self._idle_since: float | None = None
         self._has_noted_idle = False
+        self._short_of_time: set[str] = set()  # what was said about steps
 
     def update(self, look: Look, now: float) -> list[str]:
         """Take the next look at the study into account; returns notes for the user."""
@@ -80,6 +82,7 @@ class Watch:
         if look.per_step:
             self.per_step = {s: c for s, c in look.per_step.items() if not self._steps or s in self._steps}
         self._judge(look)
+        notes += self._time_notes(look)
         return notes + ([] if self.over or look.state == "gone" else self._idle_notes(look, now))
 
     def _loss_notes(self, look: Look, now: float) -> list[str]:
@@ -106,6 +109,13 @@ class Watch:
             self.over = "ended"
         elif look.state == "stopped" and not (look.num_running and look.num_workers):
             self.over, self.reason = "stopped", look.reason
+
+    def _time_notes(self, look: Look) -> list[str]:
+        """Say, once for each step, that it waits for workers with more time."""
+        steps = {reason: reason.partition("; ")[0] for reason in look.short_of_time}
+        new = [reason for reason, step in steps.items() if step not in self._short_of_time]
+        self._short_of_time = set(steps.values())
+        return new
 
     def _idle_notes(self, look: Look, now: float) -> list[str]:
         """Say so, once, when work waits and nobody is there to do it."""

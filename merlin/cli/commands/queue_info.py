@@ -47,7 +47,7 @@ def queue_info(
 ) -> None:
     """Show the length of queues and how many workers serve them; by default of all queues with a worker or study."""
     from merlin.config.load import require_config
-    from merlin.views.queues import look_at_queues
+    from merlin.views.queues import look_at_queues, short_of_time
     from merlin.views.servers import require_reachable
 
     if spec is None and (assignments or steps):
@@ -65,6 +65,8 @@ def queue_info(
     elif found:
         rows = [(name, info.depth, info.consumers) for name, info in found.items()]
         print_table(("queue", "messages", "workers"), rows, right=("messages", "workers"))
+        for reason in short_of_time(config, names):
+            remark(reason)
     else:
         remark("no queues: no worker is alive, and no study is open")
 

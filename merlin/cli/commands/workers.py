@@ -32,6 +32,11 @@ QUIET_LEVEL = "ERROR"
 @vars_option
 @click.option("--disable-logs", is_flag=True, help="Log errors only.")
 @click.option("--foreground", is_flag=True, help="Stay until the workers have ended, and end with them.")
+@click.option(
+    "--leave-when-done",
+    is_flag=True,
+    help="They end when no open study has work for them, as in an allocation.",
+)
 @number_option("--nodes", "N", "On so many nodes of the allocation, instead of the spec's number.")
 @click.option("--scheduler", default="", metavar="NAME", help="Instead of the spec's batch.type, e.g. slurm.")
 @click.option(
@@ -48,6 +53,7 @@ def run_workers(
     assignments: tuple[str, ...],
     disable_logs: bool,
     foreground: bool,
+    leave_when_done: bool,
     timeout_s: float,
     as_json: bool,
     **given: Any,
@@ -66,7 +72,7 @@ def run_workers(
     if echo:
         print_lines(wanted, as_json=as_json)
     else:
-        sys.exit(start_workers(wanted, timeout_s, foreground, as_json))
+        sys.exit(start_workers(wanted, timeout_s, foreground, as_json, leave_when_done=leave_when_done))
 
 
 @click.command(cls=ManyCommand)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from merlin.execution.distributed.registry import Command, Op, StudyInfo, WorkerInfo
+from merlin.execution.distributed.registry import Command, Op, OpenWork, StudyInfo, WorkerInfo
 
 Envelope = str  # JSON of a sealed message
 MAX_LETTERS = 1000  # per read
@@ -159,6 +159,12 @@ class Registry(Protocol):
 
     def studies(self) -> list[StudyInfo]:
         """The studies that are not over, oldest first."""
+
+    def publish_work(self, study_id: str, work: Sequence[OpenWork]) -> None:
+        """Say what an advertised study wants of workers. It is forgotten with the advertisement."""
+
+    def open_work(self) -> dict[str, list[OpenWork]]:
+        """What the open studies want of workers, by study; one is missing of which nobody has said it yet."""
 
     def count(self, name: str, num: int = 1) -> None:
         """Add to a counter that belongs to no study, such as refused messages."""

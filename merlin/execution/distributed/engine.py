@@ -14,6 +14,7 @@ from merlin.batch.here import Here
 from merlin.errors import ExecutionError, ForgedMessageError, MerlinError, StudyGoneError
 from merlin.execution.distributed.chunk_runs import ChunkRuns
 from merlin.execution.distributed.contracts import Backend, Carrier
+from merlin.execution.distributed.idle_watch import IdleWatch
 from merlin.execution.distributed.leaving import Leaving, lease_s
 from merlin.execution.distributed.messages import open_chunk, open_notice
 from merlin.execution.distributed.owners import Owners
@@ -48,8 +49,10 @@ class Engine:
         leaving: Leaving | None = None,
         walltime: Walltime | None = None,
         here: Here | None = None,
+        first_wait_s: float | None = None,
         start_process: StartProcess = WorkerProcess,
     ) -> None:
+        """`here`: where it runs; `first_wait_s`: how long it waits for a first study, None if it does not leave."""
         self._config, self._backend, self._carrier = config, backend, carrier
         self._name, self._concurrency, self._queues = name, concurrency, list(queues)
         self._here = here or Here(host=socket.gethostname(), cores=0)
@@ -62,8 +65,13 @@ class Engine:
         self._runs = ChunkRuns(name, self._pool, self.leaving, config.key)
         self._upkeep = Upkeep(
             name, self._runs, self._registry, self._refusals, self.leaving,
-            lease_s=lease_s(), report=self.report,
+            lease_s=lease_s(), report=self.report, is_useless=self._is_useless,
         )  # fmt: skip
+        self._idle_watch = None
+        if first_wait_s is not None:
+            self._idle_watch = IdleWatch(
+                self._registry, config, self.info, self.report, self._server_time, first_wait_s
+            )
         tools = Tools(config=config, backend=backend, carrier=carrier, lease_s=lease_s())
         self._owners = Owners(tools, self._studies, self._runs)
         self._started = time.monotonic()
@@ -103,6 +111,7 @@ class Engine:
 
     def info(self) -> WorkerInfo:
         """The description of this worker for the registry."""
+        is_announced = self._idle_watch is not None and self._idle_watch.is_announced
         return WorkerInfo(
             name=self._name,
             host=socket.gethostname(),
@@ -117,7 +126,7 @@ class Engine:
             node=self._here.host if self._here.job else "",
             scheduler=self._here.scheduler,
             job=self._here.job,
-            is_stopping=self.leaving.is_leaving,
+            is_stopping=self.leaving.is_leaving or is_announced,
             running=[
                 RunningChunk(
                     study=r.study.id,
@@ -130,10 +139,17 @@ class Engine:
             ],
         )
 
+    def _server_time(self) -> float:
+        return time.monotonic() + self._clock
+
+    def _is_useless(self, now: float) -> bool:
+        """Whether it has no reason to stay."""
+        return self._idle_watch is not None and self._idle_watch.is_useless(now)
+
     def _ends(self) -> float | None:
         """When the walltime is over, by the server's clock."""
         ends = self._walltime.ends
-        return None if ends is None else max(0.0, ends - time.time() + time.monotonic() + self._clock)
+        return None if ends is None else max(0.0, ends - time.time() + self._server_time())
 
     # ---------------------------------------------------------------- messages
 

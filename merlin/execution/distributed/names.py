@@ -22,6 +22,8 @@ class Keys:
         self.workers = f"{self._prefix}:workers"
         # ZSET worker name -> server time of its last beat
         self.beats = f"{self._prefix}:beats"
+        # HASH study id -> sealed, what the study wants of workers
+        self.work = f"{self._prefix}:work"
         # HASH name of a counter -> its value; "refused" counts forged messages
         self.counters = f"{self._prefix}:counters"
 

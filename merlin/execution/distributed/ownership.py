@@ -32,6 +32,7 @@ from merlin.errors import (
 from merlin.execution.conductor import Conductor, durations_of, memories_of, next_attempt
 from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
+from merlin.execution.distributed.registry import OpenWork
 from merlin.execution.distributed.study import Study
 from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import MARGIN_S
@@ -86,7 +87,8 @@ class Ownership:
         self._ends: dict[
             str, list[tuple[float, int]]
         ] = {}  # by queue: (server time, slots of which tasks end then)
-        self._waiting_steps: list[str] = []  # why steps wait for workers with more time, as it was logged
+        self._waiting: dict[str, list[str]] = {}  # by queue: why steps wait for workers with more time
+        self._published: list[OpenWork] | None = None
         self._look_for_workers = self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
         self._look_for_lost = self._began
         self._missing: set[str] = set()  # leases that the server did not know at the last check
@@ -274,8 +276,19 @@ class Ownership:
             self._slots[queue] = sum(worker.concurrency for worker in serving)
             ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
             self._ends[queue] = sorted(ends)
+        self._publish_work()
         took = time.monotonic() - began
         self._look_for_workers = began + max(SLOTS_S, took / SLOTS_SHARE)
+
+    def _publish_work(self) -> None:
+        """Say what the study wants of workers, if that has changed."""
+        work = [
+            OpenWork(queue=queue, num_at_once=num, need_s=need_s, waiting=self._waiting.get(queue, []))
+            for queue, (num, need_s) in self.owner.scheduler.open_work().items()
+        ]
+        if work != self._published:
+            self._tools.backend.registry.publish_work(self._study.id, work)
+            self._published = work
 
     def _handle(self, letter: Letter) -> None:
         match letter.kind:
@@ -382,13 +395,13 @@ class Ownership:
             self._is_read = True
         return chunks
 
-    def _say_what_waits(self, reasons: list[str]) -> None:
-        """Log which steps wait for workers with more time, once for each time that it changes."""
-        steps = [reason.partition("; ")[0] for reason in reasons]
-        for reason, step in zip(reasons, steps, strict=True):
-            if step not in self._waiting_steps:
+    def _say_what_waits(self, waiting: dict[str, list[str]]) -> None:
+        """Log which steps wait for workers with more time, once until that changes."""
+        before = {reason.partition("; ")[0] for reasons in self._waiting.values() for reason in reasons}
+        for reason in (reason for reasons in waiting.values() for reason in reasons):
+            if reason.partition("; ")[0] not in before:
                 log.warning("%s: %s", self._study.workspace.path, reason)
-        self._waiting_steps = steps
+        self._waiting = waiting
 
     def _overdue(self, wait_s: float) -> list[Chunk]:
         """Chunks that nobody has taken for `wait_s`, if their queue is empty or seems to have lost the message."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import wraps
@@ -20,7 +20,15 @@ from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
 from merlin.execution.distributed.connect import redis_errors, server_time
 from merlin.execution.distributed.entries import DamagedEntries
-from merlin.execution.distributed.registry import COMMAND_S, SILENT_S, Command, Op, StudyInfo, WorkerInfo
+from merlin.execution.distributed.registry import (
+    COMMAND_S,
+    SILENT_S,
+    Command,
+    Op,
+    OpenWork,
+    StudyInfo,
+    WorkerInfo,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -67,7 +75,7 @@ class RedisRegistry:
     def __init__(self, client: Redis, config: Config) -> None:
         self._client, self._config = client, config
         self._keys = keys = names.Keys(config.namespace)
-        self._types = dict.fromkeys((keys.studies, keys.workers, keys.counters), "hash")
+        self._types = dict.fromkeys((keys.studies, keys.work, keys.workers, keys.counters), "hash")
         self._types[keys.beats] = "zset"
         self.damage = DamagedEntries()
 
@@ -170,6 +178,7 @@ class RedisRegistry:
     @retry_after_repair
     def advertise(self, study: StudyInfo) -> None:
         envelope = json.dumps(seal(asdict(study), self._config.key))
+        self._client.hdel(self._keys.work, study.study_id)  # of an earlier run
         self._client.hset(self._keys.studies, study.study_id, envelope)
 
     @retry_after_repair
@@ -178,12 +187,14 @@ class RedisRegistry:
         text = self._client.hget(self._keys.studies, study_id) if session else None
         if text is None:
             self._client.hdel(self._keys.studies, study_id)
+            self._client.hdel(self._keys.work, study_id)
             return
         with suppress(ForgedMessageError, ValueError):
             if self._study(study_id, str(text)).session != session:
                 return
         # only the entry that we read: a new run may have begun
-        self._client.eval(_DELETE_IF, 1, self._keys.studies, study_id, str(text))
+        if self._client.eval(_DELETE_IF, 1, self._keys.studies, study_id, str(text)):
+            self._client.hdel(self._keys.work, study_id)
 
     @retry_after_repair
     def studies(self) -> list[StudyInfo]:
@@ -204,6 +215,28 @@ class RedisRegistry:
         if study.study_id != id:
             raise ValueError("it is of another study")
         return study
+
+    @retry_after_repair
+    def publish_work(self, study_id: str, work: Sequence[OpenWork]) -> None:
+        body = {"study": study_id, "work": [asdict(entry) for entry in work]}
+        self._client.hset(self._keys.work, study_id, json.dumps(seal(body, self._config.key)))
+
+    @retry_after_repair
+    def open_work(self) -> dict[str, list[OpenWork]]:
+        open_studies = set(self._client.hkeys(self._keys.studies))
+        found: dict[str, list[OpenWork]] = {}
+        for id, text in self._hash(self._keys.work).items():
+            try:
+                body = self._unsealed(text)
+                if body.get("study") != id:
+                    raise ValueError("it is of another study")
+                work = as_kind(body.get("work"), list[OpenWork])
+            except (ForgedMessageError, ValueError) as error:
+                self.damage.note(f"{self._keys.work} {id}", error)
+                continue
+            if id in open_studies:
+                found[id] = work
+        return found
 
     # --------------------------------------------------------------- counters
 

@@ -25,7 +25,10 @@ STOP_S = 2.0  # for the thread to end
 
 
 class Upkeep:
-    """The background thread. `report` reports the state of this worker to the registry."""
+    """The background thread.
+
+    `report` reports the state of this worker to the registry; `is_useless` says whether it has no reason to stay.
+    """
 
     def __init__(
         self,
@@ -37,9 +40,11 @@ class Upkeep:
         *,
         lease_s: float,
         report: Callable[[], None],
+        is_useless: Callable[[float], bool] = lambda now: False,
     ) -> None:
         self._name, self._runs, self._registry, self._refusals = name, runs, registry, refusals
         self._leaving, self._lease_s, self._report = leaving, lease_s, report
+        self._is_useless = is_useless
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="upkeep", daemon=True)
         self._beat_every = lease_s / 4
@@ -96,6 +101,9 @@ class Upkeep:
             self._end(at_once=False)
         self.count_refused()
         self._answered = time.monotonic()
+        if not self._leaving.is_leaving and self._is_useless(now):
+            log.info("no open study needs this worker any more; it leaves")
+            self._leaving.leave()
         if is_watched or now - self._registered >= BEAT_S:
             self._report()
             self._registered = now

@@ -67,6 +67,7 @@ class Worker:
         concurrency: int,
         at_start: Callable[[], object],
         walltime: Walltime | None = None,
+        **more: Any,
     ) -> None:
         self.name, self.cluster = name, cluster
         self.run, self.at_start = run, at_start
@@ -87,6 +88,7 @@ class Worker:
             queues=[cluster.config.queue_name("merlin")],
             leaving=self.leaving,
             walltime=walltime,
+            **more,
             start_process=self._start_process,
         )
         self.leaving.shut_down = self.engine.shut_down
@@ -203,10 +205,11 @@ class Cluster:
         concurrency: int = 2,
         at_start: Callable[[], object] = lambda: None,
         walltime: Walltime | None = None,
+        **more: Any,
     ) -> Worker:
         """One that has not started yet."""
         name = name or f"celery@{len(self.workers)}"
-        self.workers.append(Worker(self, name, run, concurrency, at_start, walltime))
+        self.workers.append(Worker(self, name, run, concurrency, at_start, walltime, **more))
         return self.workers[-1]
 
     # ---------------------------------------------------------------- results

@@ -103,13 +103,14 @@ def test_no_more_is_offered_than_the_live_workers_can_finish() -> None:
     owner, times = owner_of(100, 10), {"merlin": [(50.0, 6), (500.0, 2)]}
     offers = owner.offers({"merlin": 8}, 0.0, 99, times)
     assert sorted(chunk.need_s for chunk in offers) == [10.0] * 6 + [100.0] * 2
-    assert owner.too_short(times) == []
+    assert owner.too_short(times) == {}
 
 
 def test_a_step_waits_and_says_why_when_no_worker_has_the_time() -> None:
     owner, times = owner_of(7200), {"merlin": [(2400.0, 6), (60.0, 2)]}
     assert owner.offers({"merlin": 8}, 0.0, 99, times) == []
-    assert owner.too_short(times) == ["step s7200 needs 02:00:00; the workers have at most 00:40:00 left"]
+    why = "step s7200 needs 02:00:00; the workers have at most 00:40:00 left"
+    assert owner.too_short(times) == {"merlin": [why]}
     assert len(owner.offers({"merlin": 8}, 0.0, 99, {"merlin": [(2400.0, 6), (math.inf, 1)]})) == 1
 
 

@@ -1,0 +1,110 @@
+"""Whether a worker has a reason to stay in its allocation: decided from the registry alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from merlin.execution.distributed.registry import OpenWork, StudyInfo, WorkerInfo
+from merlin.execution.walltime import MARGIN_S
+
+GRACE_S = 1.5  # without a reason to stay; the next study of a script may begin in between
+FIRST_S = (
+    60.0  # the same for a worker that nobody has needed so far: its study may be published after its start,
+)
+FIRST_ASKED_S = 5.0  # but not for one that was asked to leave when there is nothing to do
+CHECK_S = 0.5  # between two looks at the registry, or longer with many workers:
+CHECKS_PER_S = 50.0  # looks of all workers together
+MANY = 2**53  # of a study of which nobody has said yet what it wants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a study wants of the workers of one queue, with the name of the queue on the broker."""
+
+    queue: str
+    num_at_once: int
+    need_s: float = 0.0
+
+
+def wanted(
+    studies: Iterable[StudyInfo], work: Mapping[str, Sequence[OpenWork]], queue_name: Callable[[str], str]
+) -> list[Wanted]:
+    """What all open studies want."""
+    out = []
+    for study in studies:
+        said = work.get(study.study_id)
+        if said is None:
+            out += [Wanted(queue=queue_name(queue), num_at_once=MANY) for queue in study.queues]
+            continue
+        out += [
+            Wanted(queue=queue_name(open.queue), num_at_once=open.num_at_once, need_s=open.need_s)
+            for open in said
+            if open.num_at_once
+        ]
+    return out
+
+
+def is_needed(
+    me: WorkerInfo, workers: Iterable[WorkerInfo], all_wanted: Sequence[Wanted], now: float
+) -> bool:
+    """Whether there is work that `me` could do, now or later, and no other allocation that can do all of it.
+
+    `now`: server time. Of several allocations those leave first, as a whole, that do nothing and came last.
+    """
+    mine = [want for want in all_wanted if want.queue in me.queues and want.need_s <= _left_s(me, now)]
+    if not mine or not me.job:
+        return bool(mine)
+    here = _allocation(me)
+    alive = [w for w in workers if w.is_alive and not w.is_stopping and w.name != me.name]
+    if me.running or any(w.running for w in alive if _allocation(w) == here):
+        return True
+    queues, need_s = {want.queue for want in mine}, max(want.need_s for want in mine)
+    able = [w for w in alive if queues <= set(w.queues) and _left_s(w, now) >= need_s]
+    ranks = _ranks([*alive, me])
+    ahead = [w for w in able if ranks[_allocation(w)] < ranks[here]]
+    served = queues.union(*(w.queues for w in ahead))
+    return sum(w.concurrency for w in ahead) < sum(w.num_at_once for w in all_wanted if w.queue in served)
+
+
+def _left_s(worker: WorkerInfo, now: float) -> float:
+    return inf if worker.ends is None else worker.ends - MARGIN_S - now
+
+
+def _allocation(worker: WorkerInfo) -> tuple[str, str]:
+    return worker.scheduler, worker.job
+
+
+def _ranks(workers: Iterable[WorkerInfo]) -> dict[tuple[str, str], tuple[bool, bool, float, tuple[str, str]]]:
+    """The order of allocations, those first that stay longest; workers outside of one stay anyway."""
+    members: dict[tuple[str, str], list[WorkerInfo]] = {}
+    for worker in workers:
+        members.setdefault(_allocation(worker), []).append(worker)
+    return {
+        place: (bool(place[1]), not any(w.running for w in group), min(w.started for w in group), place)
+        for place, group in members.items()
+    }
+
+
+class Idleness:
+    """Since when a worker has had no reason to stay."""
+
+    def __init__(self, now: float, first_s: float = FIRST_S) -> None:
+        self._grace_s = first_s
+        self._needed_at, self._check_at = now, now
+
+    def busy(self, now: float) -> None:
+        """It runs something."""
+        self._needed_at, self._grace_s = now, GRACE_S
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look whether it is needed."""
+        return now >= self._check_at
+
+    def checked(self, is_needed: bool, now: float, num_workers: int) -> bool:
+        """It has looked; returns whether it leaves."""
+        self._check_at = now + max(CHECK_S, num_workers / CHECKS_PER_S)
+        if is_needed:
+            self.busy(now)
+        return now - self._needed_at >= self._grace_s
