@@ -20,11 +20,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from merlin.batch.registry import find_allocation
 from merlin.errors import ExecutionError, LeaseLostError, LedgerError, MerlinError
 from merlin.execution.job_folder import WORKER_PREFIX, JobFolder, StepJob
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import recorded_outcomes
+from merlin.execution.walltime import Walltime, find_end
 from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
 from merlin.plan.owner import ChunkReport
@@ -38,7 +38,6 @@ LOOK_S = 10.0  # between two looks whether the job was given up, while a task ru
 STOP_S = 10.0  # for a task to end after a signal; then it is killed
 ENDING_S = 5.0  # for the process to end after it has reported an error
 TROUBLE_S = 60.0  # so long may the folder be unreadable
-LAST_S = 20.0  # of the walltime, for the end: no task runs then; or a tenth of a short walltime
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -98,7 +97,7 @@ class _JobRun:
     def __init__(self, workspace: Workspace, folder: JobFolder, job: StepJob, signals: _Signals) -> None:
         self._workspace, self._folder, self._job, self._signals = workspace, folder, job, signals
         self._name = WORKER_PREFIX + job.lease
-        self._last_at = _last_moment(job)
+        self._walltime = Walltime(_end_of(job))
         self._must_end = False  # by a signal, or because the walltime is over
         self._error = ""  # of the machine, as the process reported it
         self._is_void = False
@@ -144,9 +143,11 @@ class _JobRun:
             session=self._job.session,
             num_threads=len(os.sched_getaffinity(0)),
             is_fenced=True,
+            ends=self._walltime.ends,
         )
         try:
-            process.run(left)
+            # the job is for these tasks alone: each may begin while there is time at all
+            process.run(replace(left, need_s=0.0))
             result = self._serve(process)
             if result is not None:
                 return self._ended(before, result)
@@ -191,7 +192,7 @@ class _JobRun:
         poll.register(self._signals.fd, select.POLLIN)
         if not process.channel.is_closed:
             poll.register(process.channel.fileno(), select.POLLIN)
-        limit_s = min(limit_s, math.inf if self._must_end else self._last_at - time.time())
+        limit_s = min(limit_s, math.inf if self._must_end else self._walltime.left_s())
         ready = {fd for fd, _ in poll.poll(1000 * max(0.0, limit_s))}
         self._signals.drain()
         return process.pidfd in ready
@@ -251,20 +252,16 @@ class _JobRun:
         return replace(report, cut_off=blamed, walltime=job.walltime)
 
     def _is_out_of_time(self) -> bool:
-        return self._signals.number in _OUT_OF_TIME or time.time() >= self._last_at
+        return self._signals.number in _OUT_OF_TIME or self._walltime.left_s() <= 0
 
     def _why_it_ends(self) -> str:
         return "its walltime is over" if self._is_out_of_time() else signal.Signals(self._signals.number).name
 
 
-def _last_moment(job: StepJob) -> float:
-    """When tasks must have ended, so that what they did can be reported; infinite without a walltime."""
-    allocation = find_allocation(os.environ)
-    walltime_s = math.inf if job.walltime_s is None else job.walltime_s
-    ends = time.time() + walltime_s
-    if allocation is not None and allocation.ends is not None:
-        ends = allocation.ends
-    return ends - min(LAST_S, walltime_s / 10)
+def _end_of(job: StepJob) -> float | None:
+    """When the walltime is over, in epoch seconds; None without one."""
+    ends = find_end(os.environ)
+    return ends if ends is not None or job.walltime_s is None else time.time() + job.walltime_s
 
 
 def _without(chunk: Chunk, done: tuple[Run, ...]) -> Chunk | None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from typing import TYPE_CHECKING
 
 from merlin.batch.jobs import SchedulerClient
-from merlin.batch.registry import scheduler_of
-from merlin.errors import UsageError
-from merlin.plan.job_policy import job_policy
+from merlin.batch.registry import SCHEDULERS, scheduler_of
+from merlin.errors import ExecutionError, SchedulerUnreachableError, UsageError
+from merlin.plan.job_policy import LOCAL, job_policy
 from merlin.plan.schedule import Scheduler
 
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+
 ANSWER_S = 10.0  # for the first question
+_WITHOUT = (
+    "To run the step without jobs of its own, write type: local in its block batch, or set the variable that the type "
+    "is taken from with --vars"
+)
 
 
 def scheduler_client(name: str) -> SchedulerClient:
@@ -30,11 +38,28 @@ def require_schedulers(scheduler: Scheduler) -> None:
         require_scheduler(name, step)
 
 
+def require_schedulers_of(spec: Spec) -> None:
+    """The same, before anything is prepared."""
+    default, steps = spec.document.batch.type, dict[str, str]()
+    for step in spec.document.study:
+        if step.run.batch is not None and step.run.batch.submit is True:
+            steps.setdefault(step.run.batch.type or default, step.name)
+    for name, step_name in steps.items():
+        if name in SCHEDULERS and name != LOCAL:  # others have parameters
+            require_scheduler(name, step_name)
+
+
 def require_scheduler(name: str, step: str) -> None:
     """The same, for one step."""
     if not is_installed(name):
         raise UsageError(lacks_program(name, step))
-    SchedulerClient(scheduler_of(name), limit_s=ANSWER_S).find("")
+    try:
+        SchedulerClient(scheduler_of(name), limit_s=ANSWER_S).find("")
+    except SchedulerUnreachableError as error:
+        title = scheduler_of(name).title
+        raise ExecutionError(
+            f"step {step!r} has batch.submit, and {title} cannot be asked here: {error}\n{_WITHOUT}"
+        ) from error
 
 
 def is_installed(name: str) -> bool:
@@ -48,6 +73,5 @@ def lacks_program(name: str, step: str) -> str:
     batch = scheduler_of(name)
     return (
         f"step {step!r} has batch.submit and is for {batch.title}, but there is no {batch.programs[0]} on the PATH; "
-        "start it where that is, or run it without jobs of its own: write type: local in its block batch, or set the "
-        "variable that the type is taken from with --vars"
+        f"start it where that is. {_WITHOUT}"
     )

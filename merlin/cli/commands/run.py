@@ -68,7 +68,6 @@ def run(
     """
     from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for
-    from merlin.execution.try_import import import_warnings
     from merlin.workspace.checking import load_checked
     from merlin.workspace.launchers import launch_warnings
 
@@ -82,7 +81,7 @@ def run(
     options = replace(options, is_dry=is_dry)
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if not is_dry:
-        warn(import_warnings(loaded, elsewhere=config is not None))
+        _check_machine(loaded, is_elsewhere=config is not None)
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:
@@ -94,6 +93,16 @@ def run(
         sys.exit(write_scripts(workspace, as_json=as_json))
     start_workers = command_line("run-workers", spec, *(("--vars", *assignments) if assignments else ()))
     sys.exit(_carry_out(workspace, config, num_workers, start_workers, as_json))
+
+
+def _check_machine(spec: Spec, *, is_elsewhere: bool) -> None:
+    """Warn of functions that cannot be imported; raise MerlinError if a scheduler that the study needs is not here."""
+    from merlin.execution.job_schedulers import require_schedulers_of
+    from merlin.execution.try_import import import_warnings
+
+    if not is_elsewhere:
+        require_schedulers_of(spec)
+    warn(import_warnings(spec, elsewhere=is_elsewhere))
 
 
 def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspace:

@@ -406,5 +406,5 @@ def test_without_the_scheduler_the_run_says_so_before_it_begins(
     monkeypatch.setenv("PATH", str(tmp_path))
     resources = {**JOBS, "batch.type": "pbs"}
     workspace = make_workspace(tmp_path, step("sim", 8, command="true", resources=resources))
-    with pytest.raises(UsageError, match=r"no qsub on the PATH.*type: local"):
+    with pytest.raises(UsageError, match=r"(?s)no qsub on the PATH.*type: local"):
         run_embedded(workspace, RunOptions(workers=1), RecordingObserver())

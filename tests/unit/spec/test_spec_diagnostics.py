@@ -47,6 +47,8 @@ def samples(body: str) -> str:
         (run("cmd: x\ndependz: [a]"), 6, 5, "unknown-key", "did you mean 'depends'?"),
         (run("cmd: x\ncmd: y"), 6, 5, "duplicate-key", "line 5"),
         (run("cmd: x\nmax_retries: many"), 6, 18, "value", "whole number"),
+        (run("cmd: x\nbatch: {tasks_per_job: 0}"), 6, 28, "value", ""),
+        (run("cmd: x\nbatch: {submit: perhaps}"), 6, 21, "value", "true"),
         (run("cmd: x\nnodes: 0"), 6, 12, "value", ""),
         (run("cmd: x\non_failure: skp"), 6, 17, "value", "did you mean 'skip'?"),
         (run("cmd: x\ntimeout: soon"), 6, 14, "value", "HH:MM:SS"),
@@ -142,6 +144,13 @@ def test_what_is_no_walltime_is_an_error(tmp_path: Path, time: str) -> None:
     [
         ("cmd: x", "batch: {wallltime: 60}\n", "in batch has", "did you mean 'walltime'?"),
         ("cmd: x\nbatch: {typ: slurm}", "", "in batch of step 'one'", "did you mean 'type'?"),
+        (
+            "cmd: x\nbatch: {submit: true, tasks_per_jb: 5}",
+            "",
+            "in batch of step 'one'",
+            "did you mean 'tasks_per_job'?",
+        ),
+        ("cmd: x\nbatch: {sumbit: true}", "", "in batch of step 'one'", "did you mean 'submit'?"),
         (
             "cmd: x\nbatch: {walltime: 60}",
             "",
@@ -584,3 +593,20 @@ def test_many_errors_come_in_one_go_ordered_by_place(tmp_path: Path) -> None:
         )
     ]
     assert [d.severity for d in found] == ["error"] * 6 + ["warning"]
+
+
+def test_an_aggregate_cannot_have_batch_jobs_of_its_own(tmp_path: Path) -> None:
+    text = study(
+        """
+        - name: one
+          run: {function: "a:b", batch: {submit: true}}
+        - name: two
+          run:
+            depends: [one_*]
+            aggregate: {fields: {y: {dtype: float32, shape: []}}}
+            batch: {submit: true}
+        """,
+        "merlin: {samples: {column_labels: [X], file: f.csv}}\n",
+    )
+    found = [d for d in check(tmp_path, text) if d.code == "step-kind"]
+    assert [(d.line, d.text) for d in found] == [(9, "submit")]
