@@ -72,6 +72,7 @@ class Submit:
     reason: str
     num_nodes: int
     walltime_s: float | None
+    job: str = ""  # its id, once it is submitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

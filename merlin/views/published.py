@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from merlin.base.text import count
 from merlin.config.model import Config
 from merlin.errors import ExecutionError
+from merlin.execution.conductor import durations_of
 from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.ledger.replay import replay
+from merlin.plan.durations import Durations, Spread
+from merlin.plan.fit import need_of
+from merlin.plan.job_policy import job_policy
+from merlin.plan.plan import StepInstance
 from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import TaskCounts
+from merlin.plan.tasks import Outcome
 from merlin.status.snapshot import CANCELLED, LiveWorkers, end_of_run, is_published
 from merlin.views.queues import served_queues
 from merlin.views.watch import Look, State, idle_queues, sum_by_step
@@ -23,6 +30,27 @@ from merlin.workspace.directory import Workspace
 
 SETTLE_S = 6.0  # for the end of a study to be written down; an owner that was killed is replaced after 4
 POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outstanding:
+    """What is left of a study on some queues, in seconds of slots: a task of two cores takes two slots."""
+
+    num_startable: int  # tasks that could run now, or do
+    left_s: float  # of the tasks whose steps have told how long they take
+    is_known: bool  # a task has ended, so that `left_s` means something
+    busy_s: float  # of the tasks that have ended
+    needs_s: Mapping[str, float]  # by step: what a worker must have left of its walltime; 0: not known
+
+
+def _startable(counts: TaskCounts) -> int:
+    return counts.ready + counts.queued + counts.running
+
+
+def _need_s(instance: StepInstance, spread: Spread) -> float:
+    durations = Durations(instance)
+    durations.learn(spread)
+    return durations.need_s()
 
 
 class PublishedStudy:
@@ -74,6 +102,33 @@ class PublishedStudy:
             num_slots=sum(worker.concurrency for worker in ours),
             running=Counter(c.instance for w in ours for c in w.running if c.study == self._plan.study_id),
             idle_queues=idle_queues(self._plan, self._with_running(every), set().union(*served.values())),
+        )
+
+    def outstanding(self, queues: Collection[str]) -> Outstanding:
+        """The work that is left on these queues; call `look` first."""
+        counts = self._with_running(self._registry.workers())
+        ours = [i for i in self._plan.instances if i.queue in queues]
+        spreads = durations_of(self._replay, self._plan)
+        known: dict[str, tuple[float, int]] = {}
+        for instance in ours:
+            headers = [
+                entry.header for entry in self._replay.entries(instance.id) if entry.header.elapsed_s > 0
+            ]
+            before_s, before = known.get(instance.step, (0.0, 0))
+            num = sum(h.counts[Outcome.OK] + h.counts[Outcome.FAILED] for h in headers)
+            busy_s = need_of(instance).cores * sum(h.elapsed_s for h in headers)
+            known[instance.step] = before_s + busy_s, before + num
+        missing = [i for i in ours if counts[i.id].missing]
+        left = [i for i in missing if job_policy(i) is None]
+        # for steps with batch jobs of their own one worker is enough: the owner, which submits them
+        num_owners = int(len(left) < len(missing))
+        costs = [(counts[i.id].missing, *known[i.step]) for i in left]
+        return Outstanding(
+            num_startable=num_owners + sum(_startable(counts[i.id]) for i in left),
+            left_s=sum(tasks * seconds / num for tasks, seconds, num in costs if num),
+            is_known=any(num for _, num in known.values()),
+            busy_s=sum(seconds for seconds, _ in known.values()),
+            needs_s={i.step: _need_s(i, spreads.get(i.step, ())) for i in left},
         )
 
     def settle(self) -> None:

@@ -9,6 +9,7 @@ from merlin.cli.lazy import LazyGroup
 # name -> (module of this package, attribute, help line)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "submit": ("submit", "submit", "Submit batch jobs in which the workers of a spec run."),
+    "autoscale": ("autoscale", "autoscale", "Submit and end worker jobs as the work that is left demands."),
     "list": ("list_", "list_jobs", "List the worker jobs, their time left and what runs in them."),
     "stop": ("stop", "stop", "End worker jobs; their workers give back what they cannot finish."),
     "logs": ("logs", "logs", "Show the log of a worker or the output of a job."),

@@ -1,0 +1,170 @@
+"""Runs `merlin workers autoscale`: one round after another, each decision printed and kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from merlin.base.document.scalars import Problem, to_seconds
+from merlin.base.locks import LockTaken, locked
+from merlin.base.text import count
+from merlin.batch.autoscale import Caps, Finish, Move, Submit, Wait
+from merlin.batch.jobs import SchedulerClient
+from merlin.batch.walltime import as_clock
+from merlin.cli.output import remark
+from merlin.cli.worker_jobs import JobOptions, WantedJobs, stop_jobs, wanted_jobs, warn_of_servers
+from merlin.errors import UsageError, WorkspaceError, command_line
+from merlin.execution.distributed.autoscaler import POLLS_PER_MINUTE, Autoscaler
+from merlin.execution.distributed.worker_jobs import walltime_of
+from merlin.execution.walltime import MARGIN_S
+from merlin.spec.model import Autoscale
+from merlin.views.demand import QueueDemand
+
+LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
+SHARE = 0.05  # of its time that it may spend on looking
+LOG_NAME = "autoscale.jsonl"
+SAY_AGAIN_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenCaps:
+    """The limits of the command line; None, or "": as the spec has them."""
+
+    min_nodes: int | None
+    max_nodes: int | None
+    max_jobs: int | None
+    backlog: str | None
+    idle: str | None
+
+
+def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: bool, as_json: bool) -> int:
+    """Submit and end jobs until the work on the queues is done and the jobs have gone; returns the exit code."""
+    wanted = wanted_jobs(path, options)
+    caps = caps_of(wanted, given)
+    warn_of_servers(wanted.config)
+    demand = QueueDemand(wanted.config, wanted.queues)
+    looked = demand.look()
+    if not looked.num_open:
+        remark(f"no open study of yours uses these queues; publish one first: {command_line('run', path)}")
+    _warn_of_long_steps(looked.needs_s, caps)
+    client = SchedulerClient(wanted.jobs.scheduler, polls_per_minute=POLLS_PER_MINUTE)
+    scaler = Autoscaler(wanted.jobs, client, caps, demand, clock=time.time)
+    folder = wanted.jobs.records.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    diary = Diary(folder.parent / LOG_NAME if path.is_dir() else folder / LOG_NAME, as_json=as_json)
+    try:
+        with locked(folder / "autoscale.lock"):
+            return _rounds(scaler, diary)
+    except LockTaken as holder:
+        raise WorkspaceError(f"another merlin workers autoscale has the jobs in {folder}: {holder}") from None
+    except KeyboardInterrupt:
+        return _interrupted(scaler, wanted, stop_at_end)
+
+
+def _rounds(scaler: Autoscaler, diary: Diary) -> int:
+    while True:
+        began = time.monotonic()
+        moves = scaler.round()
+        for move in moves:
+            diary.note(move)
+            if isinstance(move, Finish):
+                return int(move.is_failure)
+        time.sleep(max(LOOK_S, (time.monotonic() - began) / SHARE))
+
+
+def _interrupted(scaler: Autoscaler, wanted: WantedJobs, stop_at_end: bool) -> int:
+    jobs = scaler.live_jobs
+    if jobs and stop_at_end:
+        stop_jobs(tuple(jobs), False, 30.0, wanted.jobs.scheduler.name, False)
+    elif jobs:
+        end = command_line("workers", "stop", *jobs)
+        remark(f"{count(len(jobs), 'job goes', 'jobs go')} on: {', '.join(jobs)}; to end them: {end}")
+    return 130
+
+
+def caps_of(wanted: WantedJobs, given: GivenCaps) -> Caps:
+    """The limits of the command line, else of batch.autoscale, else of the batch block. Raises UsageError."""
+    block = wanted.document.batch.autoscale or Autoscale()
+    nodes = wanted.options.nodes or block.nodes or wanted.num_nodes
+    most = given.max_nodes or block.max or nodes
+    least = block.min if given.min_nodes is None else given.min_nodes
+    if least > most:
+        raise UsageError(f"at least {least} nodes and at most {most} exclude each other; see --min and --max")
+    return Caps(
+        max_nodes=most,
+        min_nodes=least,
+        max_jobs=given.max_jobs or block.jobs,
+        nodes_per_job=min(nodes, most),
+        walltime_s=walltime_of(wanted.jobs.batch, wanted.options.walltime or block.walltime or ""),
+        backlog_s=_seconds(given.backlog, "--backlog", block.backlog) or 1.0,
+        idle_s=_seconds(given.idle, "--idle", block.idle),
+    )
+
+
+def _seconds(text: str | None, option: str, default: float) -> float:
+    try:
+        return default if text is None else to_seconds(text)
+    except Problem as problem:
+        raise UsageError(f"{option}: {problem}") from None
+
+
+def _warn_of_long_steps(needs_s: Mapping[str, float], caps: Caps) -> None:
+    """Say which steps no job would have the time for."""
+    if caps.walltime_s is None:
+        return
+    for step, need_s in needs_s.items():
+        if need_s > caps.walltime_s - MARGIN_S:
+            remark(
+                f"merlin: warning: step {step} needs {as_clock(need_s)}, and the jobs have "
+                f"{as_clock(caps.walltime_s)}: its tasks will not start in them; give more --walltime"
+            )
+
+
+class Diary:
+    """Prints decisions, and keeps them as JSON lines; the same reason to wait is told once in a while."""
+
+    def __init__(self, path: Path, *, as_json: bool) -> None:
+        self._path, self._as_json = path, as_json
+        self._last, self._said_at = "", 0.0
+
+    def note(self, move: Move) -> None:
+        now = time.time()
+        key = re.sub(r"\d[\d.,]*( min| h| s)?", "#", move.reason)
+        if isinstance(move, Wait):
+            if key == self._last and now - self._said_at < SAY_AGAIN_S:
+                return
+            self._last, self._said_at = key, now
+        else:
+            self._last = ""
+        facts = {"time": now, "move": type(move).__name__.lower(), **_facts(move)}
+        line = json.dumps(facts)
+        with self._path.open("a", encoding="utf-8") as file:  # a line more, of a file that nobody reads back
+            file.write(line + "\n")
+        text = line if self._as_json else f"{datetime.fromtimestamp(now):%H:%M:%S} {_text(move)}"
+        print(text, flush=True)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def _facts(move: Move) -> dict[str, Any]:
+    return {name: getattr(move, name) for name in type(move).__slots__}
+
+
+def _text(move: Move) -> str:
+    match move:
+        case Submit():
+            walltime = "" if move.walltime_s is None else f" for {as_clock(move.walltime_s)}"
+            return f"submitted job {move.job}: {count(move.num_nodes, 'node')}{walltime}; {move.reason}"
+        case Wait():
+            return f"waiting: {move.reason}"
+        case Finish():
+            return f"{'gave up' if move.is_failure else 'finished'}: {move.reason}"
+        case _:
+            return f"ended job {move.job}: {move.reason}"

@@ -1,0 +1,324 @@
+"""Carries out what `batch.autoscale` decides: looks at work, workers and jobs, submits jobs and ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from merlin.batch.autoscale import Caps, End, Finish, Move, Situation, Submit, Wait, Work, WorkerJob, decide
+from merlin.batch.contract import Job, JobRequest, JobState
+from merlin.batch.job_records import JobRecord
+from merlin.batch.jobs import SchedulerClient
+from merlin.errors import ExecutionError, SchedulerRefusedError, SchedulerUnreachableError
+from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.worker_jobs import PURPOSE, WorkerJobs
+
+CALLS_PER_MINUTE = 6  # of the scheduler, whatever they are
+POLLS_PER_MINUTE = 3.0  # of them questions about all jobs
+MAX_REFUSED = 3  # submissions in a row
+TOLD_S = 60.0  # for the workers of a job to finish; then it is cancelled
+WINDOW_S = 20.0  # in which the rate is measured
+LEAST_SHARE = 0.1  # of the slots: a lower rate is no rate, but work that does not report
+USUAL_START_S = 60.0
+READ_AGAIN_S = 30.0  # between two looks at the records of jobs
+NEW_S = 60.0  # a job that the scheduler does not know so soon after its submission is not over
+
+
+class LookedAt(Protocol):
+    """The work on the queues at one moment; see `views.demand`."""
+
+    @property
+    def num_open(self) -> int: ...
+    @property
+    def num_startable(self) -> int: ...
+    @property
+    def left_s(self) -> float | None: ...
+    @property
+    def busy_s(self) -> float: ...
+    @property
+    def needs_s(self) -> Mapping[str, float]: ...
+    @property
+    def workers(self) -> Sequence[WorkerInfo]: ...
+
+
+class Demanding(Protocol):
+    """The queues that the jobs are for."""
+
+    def look(self) -> LookedAt: ...
+    def stop(self, names: Collection[str]) -> None: ...
+
+
+@dataclass(slots=True)
+class Tracked:
+    """What was seen of a job of ours."""
+
+    record: JobRecord
+    request: JobRequest | None = None  # while nobody knows whether it was submitted
+    reported: float | None = None  # when a worker of it was seen first
+    busy_at: float = 0.0  # when one was seen at work last
+    told_at: float | None = None  # when its workers were told to leave
+    is_cancelled: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.reported is not None or (
+            self.record.seen is not None and self.record.seen.state is JobState.RUNNING
+        )
+
+
+class Rate:
+    """The share of their time that slots spend on tasks, measured while there is enough to do."""
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._since: tuple[float, float] | None = None  # time, busy seconds
+        self._slot_s = 0.0
+        self._last = 0.0
+
+    def update(self, now: float, busy_s: float, num_slots: int, *, is_saturated: bool) -> None:
+        if not is_saturated or self._since is None or busy_s < self._since[1]:
+            self._since, self._slot_s, self._last = (now, busy_s) if is_saturated else None, 0.0, now
+            return
+        self._slot_s += num_slots * (now - self._last)
+        self._last = now
+        if now - self._since[0] >= WINDOW_S and self._slot_s > 0:
+            measured = (busy_s - self._since[1]) / self._slot_s
+            self.share = min(1.0, max(LEAST_SHARE, measured))
+            self._since, self._slot_s = (now, busy_s), 0.0
+
+
+class Autoscaler:
+    """One round after another; `round` returns the moves that were made, or why none was."""
+
+    def __init__(
+        self,
+        jobs: WorkerJobs,
+        client: SchedulerClient,
+        caps: Caps,
+        demand: Demanding,
+        *,
+        clock: Callable[[], float],
+        excluded: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """`clock`: epoch seconds. `excluded`: nodes that no job shall get."""
+        self._jobs, self._client, self._caps, self._demand = jobs, client, caps, demand
+        self._clock, self._excluded = clock, excluded
+        self._rate = Rate()
+        self._start_s = USUAL_START_S
+        self._num_fruitless = self._num_refused = 0
+        self._tracked: dict[str, Tracked] = {}  # by the job's name
+        self._over: set[str] = set()
+        self._read_again_at = 0.0
+
+    @property
+    def live_jobs(self) -> list[str]:
+        return [t.record.id or t.record.name for t in self._tracked.values()]
+
+    def round(self) -> list[Move]:
+        """Look, decide, act. Only WorkspaceError and UsageError come out: the disk, or a spec that makes no script."""
+        now = self._clock()
+        try:
+            looked = self._demand.look()
+        except ExecutionError as error:
+            return [Wait(reason=f"the servers do not answer, so nothing is decided: {_first_line(error)}")]
+        trouble = self._look_at_jobs()
+        self._look_at_workers(looked.workers, now)
+        moves = decide(self._situation(looked, trouble, now), self._caps)
+        made = [self._make(move, looked, now) for move in moves]
+        if self._num_refused >= MAX_REFUSED and not self._tracked:
+            reasons = "; ".join(dict.fromkeys(move.reason for move in made))
+            return [Finish(reason=f"the scheduler takes no job: {reasons}", is_failure=True)]
+        return made
+
+    # ------------------------------------------------------------------ looking
+
+    def _look_at_jobs(self) -> str:
+        """Bring the jobs up to date; returns why the scheduler cannot say how they are, or ""."""
+        for record in self._jobs.records.all():
+            is_ours = record.purpose == PURPOSE and record.scheduler == self._client.scheduler.name
+            if (
+                is_ours
+                and record.is_open
+                and record.name not in self._tracked
+                and record.name not in self._over
+            ):
+                self._tracked[record.name] = Tracked(record)
+        try:
+            self._settle_doubts()
+            known = {t.record.id: t for t in self._tracked.values() if t.record.id}
+            for name, job in self._client.jobs(list(known)).items():
+                self._note(known[name], job)
+        except SchedulerUnreachableError as error:
+            return _first_line(error)
+        return ""
+
+    def _read_records(self) -> None:
+        """Take up the jobs that others have submitted for the same spec, or that we did in an earlier life."""
+        if self._clock() < self._read_again_at:
+            return
+        self._read_again_at = self._clock() + READ_AGAIN_S
+        for record in self._jobs.records.all():
+            is_ours = record.purpose == PURPOSE and record.scheduler == self._client.scheduler.name
+            if is_ours and record.is_open and record.name not in {*self._tracked, *self._over}:
+                self._tracked[record.name] = Tracked(record)
+
+    def _settle_doubts(self) -> None:
+        """Find the jobs of which nobody knows whether they were submitted, or submit them."""
+        for tracked in [t for t in self._tracked.values() if not t.record.id]:
+            if not self._may_call():
+                raise SchedulerUnreachableError("it is not known yet whether the last job was submitted")
+            name = tracked.record.name
+            if tracked.request is not None:
+                self._submit_again(tracked, tracked.request)
+            elif (found := self._client.find(name)) is not None:
+                tracked.record = replace(tracked.record, id=found.id)
+                self._jobs.records.write(tracked.record)
+            else:
+                self._jobs.records.write(replace(tracked.record, refused="it was not submitted"))
+                self._forget(name)
+
+    def _submit_again(self, tracked: Tracked, request: JobRequest) -> None:
+        try:
+            tracked.record = self._jobs.submit(self._client, request, tracked.record.reason)
+            tracked.request = None
+        except SchedulerRefusedError:  # the record says why
+            self._num_refused += 1
+            self._forget(request.name)
+
+    def _note(self, tracked: Tracked, job: Job) -> None:
+        if job.state is JobState.UNKNOWN and self._clock() - tracked.record.created < NEW_S:
+            return
+        if job != tracked.record.seen:
+            tracked.record = replace(tracked.record, seen=job, seen_at=self._clock())
+            self._jobs.records.write(tracked.record)
+        if job.state.is_over:
+            if tracked.reported is None and not tracked.record.cancelled:
+                self._num_fruitless += 1
+            self._forget(tracked.record.name)
+
+    def _forget(self, name: str) -> None:
+        self._over.add(name)
+        del self._tracked[name]
+
+    def _look_at_workers(self, workers: Sequence[WorkerInfo], now: float) -> None:
+        for tracked in self._tracked.values():
+            inside = [worker for worker in workers if self._lives_in(worker, tracked)]
+            if inside and tracked.reported is None:
+                tracked.reported = tracked.busy_at = now
+                self._num_fruitless = 0
+                self._start_s = max(1.0, now - tracked.record.created)
+            if not inside or any(worker.running for worker in inside):
+                tracked.busy_at = now
+
+    def _lives_in(self, worker: WorkerInfo, tracked: Tracked) -> bool:
+        return bool(tracked.record.id) and (worker.scheduler, worker.job) == (
+            self._client.scheduler.name,
+            tracked.record.id,
+        )
+
+    # ------------------------------------------------------------------ deciding
+
+    def _situation(self, looked: LookedAt, trouble: str, now: float) -> Situation:
+        ours = [w for w in looked.workers if any(self._lives_in(w, t) for t in self._tracked.values())]
+        names = {worker.name for worker in ours}
+        own, elsewhere = _slots(ours), _slots(w for w in looked.workers if w.name not in names)
+        num_slots = sum(own.values()) + sum(elsewhere.values())
+        self._rate.update(now, looked.busy_s, num_slots, is_saturated=looked.num_startable > num_slots > 0)
+        like = own or elsewhere  # what a node of a job can do, or is likely to
+        per_node = sum(like.values()) / len(like) if like else None
+        return Situation(
+            now=now,
+            work=Work(
+                is_open=looked.num_open > 0,
+                num_startable=looked.num_startable,
+                left_s=looked.left_s,
+                longest_s=max(looked.needs_s.values(), default=0.0),
+            ),
+            jobs=None if trouble else [self._worker_job(t, now) for t in self._tracked.values()],
+            trouble=trouble,
+            slots_per_node=per_node,
+            rate_per_node=None if per_node is None else per_node * self._rate.share,
+            elsewhere=sum(elsewhere.values()) * self._rate.share,
+            start_s=self._start_s,
+            num_fruitless=self._num_fruitless,
+        )
+
+    def _worker_job(self, tracked: Tracked, now: float) -> WorkerJob:
+        record = tracked.record
+        return WorkerJob(
+            id=record.name,
+            num_nodes=record.num_nodes,
+            is_running=tracked.is_running,
+            ends=record.seen.ends if record.seen else None,
+            lasts_s=record.walltime_s,
+            idle_s=now - tracked.busy_at if tracked.reported is not None else 0.0,
+            is_told=tracked.told_at is not None and (now - tracked.told_at < TOLD_S or tracked.is_cancelled),
+        )
+
+    # ------------------------------------------------------------------ acting
+
+    def _may_call(self) -> bool:
+        """Return whether the scheduler has been called less often than it may be."""
+        recent = [call for call in self._client.calls if call.at > self._clock() - 60.0]
+        return len(recent) < CALLS_PER_MINUTE - 1  # a submission without an answer asks as well
+
+    def _make(self, move: Move, looked: LookedAt, now: float) -> Move:
+        """Make a move; returns it with the id of its job, or why it was not made."""
+        if isinstance(move, Submit):
+            return self._submit(move)
+        if isinstance(move, End):
+            return self._end(move, looked, now)
+        return move
+
+    def _submit(self, move: Submit) -> Move:
+        if not self._may_call():
+            return Wait(reason="the scheduler was called often enough for this minute")
+        request = self._jobs.request(move.num_nodes, move.walltime_s, sorted(self._excluded()))
+        try:
+            record = self._jobs.submit(self._client, request, move.reason)
+        except SchedulerRefusedError as error:
+            self._num_refused += 1
+            self._over.add(request.name)
+            return Wait(reason=str(error))
+        except SchedulerUnreachableError as error:
+            record = self._jobs.records.read(request.name)
+            self._tracked[request.name] = Tracked(record, request)
+            return Wait(reason=f"the scheduler does not answer: {_first_line(error)}")
+        self._num_refused = 0
+        self._tracked[request.name] = Tracked(record)
+        return replace(move, job=record.id)
+
+    def _end(self, move: End, looked: LookedAt, now: float) -> Move:
+        tracked = self._tracked[move.job]
+        inside = [worker.name for worker in looked.workers if self._lives_in(worker, tracked)]
+        try:
+            if inside and tracked.told_at is None:
+                self._demand.stop(inside)
+            elif not self._may_call():
+                return Wait(reason="the scheduler was called often enough for this minute")
+            else:
+                self._client.cancel([tracked.record.id])
+                tracked.is_cancelled = True
+        except ExecutionError as error:
+            return Wait(reason=_first_line(error))
+        tracked.told_at = now
+        tracked.record = replace(tracked.record, cancelled=move.reason)
+        self._jobs.records.write(tracked.record)
+        return replace(move, job=tracked.record.id)
+
+
+def _slots(workers: Iterable[WorkerInfo]) -> dict[tuple[str, str], int]:
+    """What the workers run at once, by job and node: not more than it has cores."""
+    found: dict[tuple[str, str], list[WorkerInfo]] = {}
+    for worker in workers:
+        found.setdefault((worker.job, worker.node or worker.host), []).append(worker)
+    slots = {}
+    for place, there in found.items():
+        wanted, cores = sum(worker.concurrency for worker in there), max(worker.cores for worker in there)
+        slots[place] = min(wanted, cores) if cores else wanted
+    return slots
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,69 @@
+"""What the queues of some workers demand: the work that is left on them, and who is at it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.config.model import Config
+from merlin.errors import MerlinError
+from merlin.execution.distributed.redis_registry import RedisRegistry
+from merlin.execution.distributed.registry import WorkerInfo
+from merlin.views.published import PublishedStudy
+from merlin.views.queues import served_queues
+from merlin.views.servers import open_registry
+from merlin.workspace.directory import open_workspace
+
+OPEN = ("running", "gone", "unreachable")  # states of a study that may need workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The work on some queues at one moment, in seconds of slots."""
+
+    num_open: int  # studies that are not over
+    num_startable: int
+    left_s: float | None  # None: no task has ended yet
+    busy_s: float  # of the tasks that have ended
+    needs_s: Mapping[str, float]  # by step: what a worker must have left of its walltime
+    workers: tuple[WorkerInfo, ...]  # alive, on these queues
+
+
+class QueueDemand:
+    """Follows the open studies on some queues (names as in specs)."""
+
+    def __init__(self, config: Config, queues: Collection[str]) -> None:
+        self._config, self._queues = config, frozenset(queues)
+        self._registry: RedisRegistry | None = None
+        self._studies: dict[str, PublishedStudy] = {}
+
+    def look(self) -> Demand:
+        """The demand now. Raises ExecutionError if Redis does not answer."""
+        if self._registry is None:
+            self._registry = open_registry(self._config)
+        wanted = {s.study_id: s for s in self._registry.studies() if self._queues & set(s.queues)}
+        for name, info in wanted.items():
+            with suppress(MerlinError):  # this machine does not see its workspace
+                if name not in self._studies:
+                    self._studies[name] = PublishedStudy(open_workspace(Path(info.workspace)), self._config)
+        self._studies = {name: study for name, study in self._studies.items() if name in wanted}
+        alive = [study for study in self._studies.values() if study.look().state in OPEN]
+        left = [study.outstanding(self._queues) for study in alive]
+        return Demand(
+            num_open=len(alive) + len(wanted.keys() - self._studies.keys()),
+            num_startable=sum(each.num_startable for each in left),
+            left_s=sum(each.left_s for each in left) if any(each.is_known for each in left) else None,
+            busy_s=sum(each.busy_s for each in left),
+            needs_s={step: need for each in left for step, need in each.needs_s.items()},
+            workers=tuple(
+                worker
+                for worker in self._registry.workers()
+                if not worker.is_stopping and served_queues(worker, self._config) & self._queues
+            ),
+        )
+
+    def stop(self, names: Collection[str]) -> None:
+        """Tell workers to finish what they run and leave. Raises ExecutionError if Redis does not answer."""
+        (self._registry or open_registry(self._config)).send(sorted(names), "stop")
