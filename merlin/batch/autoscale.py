@@ -156,11 +156,11 @@ def _scale(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Mo
         return
     least = max(wanted, caps.min_nodes, min(1, now.work.num_startable))
     surplus: list[Move] = list(_surplus(jobs, least, caps))
-    yield from surplus or [Wait(reason=f"{count(have, 'node')} enough: {_in(alone_s, have)}")]
+    yield from surplus or [Wait(reason=f"no more nodes are needed: {_in(alone_s, have)}")]
 
 
 def _in(alone_s: float, have: int) -> str:
-    return f"{count(have, 'node')} would take {duration(alone_s)}" if have else "and no node is at it"
+    return f"{count(have, 'node')} would take {duration(alone_s)}" if have else "no node is at it"
 
 
 def _allowed(caps: Caps) -> str:

@@ -17,6 +17,7 @@ id=$(($(wc -l < jobs) + 1))
 name=$(sed -n 's/^#SBATCH --job-name=//p' "$2")
 nodes=$(sed -n 's/^#SBATCH --nodes=//p' "$2")
 echo "$id|PENDING|$nodes|0|2026-11-23T13:01:00|N/A|N/A|Priority||$name|" >> jobs
+[ -f lose ] && kill -9 $$
 echo "$id"
 """
 _SQUEUE = """#!/bin/sh
@@ -65,5 +66,9 @@ class PaperSlurm:
         (self.folder / "jobs").write_text("".join("|".join(words) + "\n" for words in lines))
 
     def fail(self, how: str) -> None:
-        """From now on it is "down", or "refuse"s jobs."""
+        """From now on it is "down", "refuse"s jobs, or takes them and "lose"s its answer."""
         (self.folder / how).touch()
+
+    def work_again(self) -> None:
+        for how in ("down", "refuse", "lose"):
+            (self.folder / how).unlink(missing_ok=True)
