@@ -19,7 +19,7 @@ from merlin.batch.contract import (
 )
 from merlin.batch.environment import read_count
 from merlin.batch.hostlist import expand_hosts
-from merlin.batch.shell_words import is_on, joined_words, number_word, one_line, walltime_word
+from merlin.batch.shell_words import is_on, joined_words, number_word, one_line, quoted_word, walltime_word
 from merlin.batch.walltime import as_seconds
 
 # Between the fields of a job, and before each job: control characters, which no name of a job should hold.
@@ -67,7 +67,7 @@ class Flux(BatchScheduler):
         nodes = f"-N {number_word(request.nodes, 'nodes')}" if request.nodes else ""
         return joined_words(
             one_line(request.launch_pre, "launch_pre"),
-            f"{shlex.quote(_program(step, 'batch.flux_path'))} run",
+            f"{quoted_word(_program(step, 'batch.flux_path'), 'flux_path')} run",
             nodes,
             f"-n {number_word(request.procs, 'procs')}",
             *_launch_flags(step, has_nodes=bool(nodes)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,10 @@ from merlin.batch.cores import usable_cores
 from merlin.batch.devices import visible_gpus
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import find_allocation, scheduler_of
-from merlin.errors import SchedulerUnreachableError
+from merlin.errors import ExecutionError, SchedulerUnreachableError
+
+WALLTIME_END = "MERLIN_WALLTIME_END"  # epoch seconds; where the scheduler does not say it, or to end earlier
+ANSWER_S = 15.0  # for the end of the walltime; without it there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +33,12 @@ class Here:
     num_restarts: int = 0
 
 
-def find_here(environment: Mapping[str, str], *, client: SchedulerClient | None = None) -> Here:
-    """The place of this process.
-
-    Where the environment does not say when the walltime ends, `client` is asked once; without an answer the end is
-    not known.
-    """
-    found = allocation_here(environment, client=client)
+def find_here(environment: Mapping[str, str]) -> Here:
+    """The place of this process. Raises ExecutionError if `MERLIN_WALLTIME_END` is no time."""
+    found = find_allocation(environment)
     gpus = visible_gpus(environment).gpus
     if found is None:
-        return Here(host=socket.gethostname(), cores=usable_cores(), gpus=gpus)
+        return Here(host=socket.gethostname(), cores=usable_cores(), gpus=gpus, ends=find_end(environment))
     return Here(
         host=found.host or socket.gethostname(),
         cores=usable_cores(found.cores),
@@ -47,19 +47,27 @@ def find_here(environment: Mapping[str, str], *, client: SchedulerClient | None 
         job=found.job,
         hosts=tuple(found.hosts),
         num_nodes=found.num_nodes,
-        ends=found.ends,
+        ends=find_end(environment),
         num_restarts=found.num_restarts,
     )
 
 
-def allocation_here(environment: Mapping[str, str], *, client: SchedulerClient | None) -> Allocation | None:
+def allocation_here(
+    environment: Mapping[str, str], *, client: SchedulerClient | None = None
+) -> Allocation | None:
     """The allocation of this process; None outside of one.
 
     What its environment does not say, the number of nodes or the end of the walltime, `client` is asked once; without
     an answer it stays unknown.
+
+    Raises ExecutionError if `MERLIN_WALLTIME_END` is no time.
     """
     found = find_allocation(environment)
-    if found is None or client is None or (found.hosts and found.ends is not None):
+    if found is None:
+        return None
+    given = _given_end(environment, found.job)
+    found = replace(found, ends=given if given is not None else found.ends)
+    if client is None or (found.hosts and found.ends is not None):
         return found
     try:
         job = client.own_job(environment)
@@ -74,7 +82,39 @@ def allocation_here(environment: Mapping[str, str], *, client: SchedulerClient |
     )
 
 
+def find_end(environment: Mapping[str, str], *, client: SchedulerClient | None = None) -> float | None:
+    """When this process has to end, in epoch seconds, as `allocation_here` knows it; None if nobody says it."""
+    found = allocation_here(environment, client=client)
+    return _given_end(environment, "") if found is None else found.ends
+
+
 def client_here(environment: Mapping[str, str]) -> SchedulerClient | None:
-    """A client of the scheduler whose allocation this is; None outside of one."""
+    """A client of the scheduler whose allocation this is, for one short question; None outside of one."""
     found = find_allocation(environment)
-    return None if found is None else SchedulerClient(scheduler_of(found.scheduler), environment=environment)
+    if found is None:
+        return None
+    return SchedulerClient(scheduler_of(found.scheduler), environment=environment, limit_s=ANSWER_S)
+
+
+def end_for_children(allocation: Allocation | None) -> dict[str, str]:
+    """The variable with which processes of an allocation know its end, so that not each of them has to ask.
+
+    It names the job, because a program may submit jobs of its own, which inherit it.
+    """
+    if allocation is None or allocation.ends is None:
+        return {}
+    return {WALLTIME_END: f"{allocation.ends:.0f} {allocation.job}".strip()}
+
+
+def _given_end(environment: Mapping[str, str], job: str) -> float | None:
+    """The end that the variable gives to every job, or to this one."""
+    text, _, its_job = environment.get(WALLTIME_END, "").strip().partition(" ")
+    if not text or its_job not in ("", job):
+        return None
+    try:
+        ends = float(text)
+    except ValueError:
+        ends = math.nan
+    if not 0 <= ends < 1e11:
+        raise ExecutionError(f"{WALLTIME_END} must be a time in seconds since 1970, not {text!r}")
+    return ends

@@ -27,7 +27,7 @@ _TAIL_LINES = 5
 # where this process runs says nothing about where its jobs will
 _OF_THIS_PROCESS = (
     *DEVICE_VARIABLES,
-    *("OMPI_*", "PMI_*", "PMIX_*"),
+    *("OMPI_*", "PMI_*", "PMIX_*", "MERLIN_WALLTIME_END"),
 )
 _QUESTION = {"LC_ALL": "C", "TZ": "UTC"}
 

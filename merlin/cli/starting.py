@@ -18,7 +18,7 @@ from typing import Any
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
-from merlin.batch.here import allocation_here, client_here
+from merlin.batch.here import allocation_here, client_here, end_for_children
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
@@ -134,7 +134,7 @@ def start_workers(
     if not as_json:
         _say_skipped(selection, found)
     # it leads a worker to our configuration and key wherever it starts
-    environment = {**os.environ, **config.child_environment()}
+    environment = {**os.environ, **config.child_environment(), **end_for_children(wanted.allocation)}
     if leave_when_done:
         environment[LEAVE_WHEN_DONE] = "1"
     known = registry.workers()

@@ -13,6 +13,7 @@ from math import inf
 from types import FrameType
 from typing import Any
 
+from merlin.batch.here import client_here, find_end
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
@@ -21,7 +22,7 @@ from merlin.execution.orphans import kill_orphans
 from merlin.execution.places import places_for
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.step_jobs import StepJobs
-from merlin.execution.walltime import Walltime, find_end
+from merlin.execution.walltime import Walltime
 from merlin.execution.wire import Message, received
 from merlin.plan.durations import too_short
 from merlin.plan.job_policy import job_policy
@@ -120,7 +121,7 @@ class _Run:
         self._is_stopping = False  # the stop was announced
         self._has_noted_stop_workers = False
         self._kill_at: float | None = None
-        self._walltime = Walltime(find_end(os.environ))
+        self._walltime = Walltime(find_end(os.environ, client=client_here(os.environ)))
         self._next_progress = 0.0
         self._is_changed = True
         self._selector = selectors.DefaultSelector()

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from merlin.batch.here import find_end
 from merlin.errors import ExecutionError, LeaseLostError, LedgerError, MerlinError
 from merlin.execution.job_folder import WORKER_PREFIX, JobFolder, StepJob
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import recorded_outcomes
-from merlin.execution.walltime import Walltime, find_end
+from merlin.execution.walltime import Walltime
 from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
 from merlin.plan.owner import ChunkReport

@@ -5,13 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Mapping
 from types import FrameType
 
-from merlin.batch.here import client_here, find_here
-from merlin.errors import ExecutionError
-
-VARIABLE = "MERLIN_WALLTIME_END"  # epoch seconds; where the scheduler does not say it, or to end earlier
 WARNINGS = (signal.SIGTERM, signal.SIGUSR1)
 MARGIN_S = 6.0  # before the end: for interrupts, last records and reports
 
@@ -60,16 +55,3 @@ class Warnings:
         while self._last < started and time.monotonic() < deadline:
             time.sleep(0.02)
         return self._last >= started
-
-
-def find_end(environment: Mapping[str, str]) -> float | None:
-    """When the allocation of this process ends, in epoch seconds; None outside of one. Raises ExecutionError."""
-    if text := environment.get(VARIABLE, "").strip():
-        try:
-            ends = float(text)
-        except ValueError:
-            ends = math.nan
-        if not 0 <= ends < 1e11:
-            raise ExecutionError(f"{VARIABLE} must be a time in seconds since 1970, not {text!r}")
-        return ends
-    return find_here(environment, client=client_here(environment)).ends

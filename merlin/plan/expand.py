@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from merlin.base.document.findings import allowed
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.errors import Diagnostic, ExecutionError, SpecError
@@ -29,8 +28,8 @@ from merlin.plan.plan import (
     StepInstance,
     StepKind,
 )
+from merlin.plan.step_resources import step_resources
 from merlin.plan.study_variables import runtime_variables
-from merlin.spec.run_block import BATCH_TYPES
 
 if TYPE_CHECKING:
     from merlin.spec.data_set_blocks import AggregateBlock
@@ -41,8 +40,6 @@ MANIFEST_SUFFIX = ".manifest"
 _BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
 _NO_COMBINATION = Combination({}, {})
 _NO_LAUNCHERS = Launchers()
-# what the batch block of the study says for every step that does not say it itself
-_BATCH_OF_STEPS = ("type", "bank", "queue", "reservation", "qos", "flux_path")
 
 
 def make_plan(
@@ -231,22 +228,13 @@ class _Planner:
         return run.on_failure if is_said else self.spec.document.merlin.on_failure
 
     def _resources(self, needs: StepNeeds, fill: Callable[[str], str]) -> dict[str, Scalar]:
-        """What the step asks of its scheduler, under it what the batch block of the study says for all steps."""
-        batch = self.spec.document.batch
-        shared = {f"batch.{name}": getattr(batch, name) for name in _BATCH_OF_STEPS if getattr(batch, name)}
-        if shared["batch.type"] == "local":
-            del shared["batch.type"]
-        asked = {**shared, **needs.step.run.resources}
-        resources = {
-            key: _number(fill(value)) if isinstance(value, str) else value for key, value in asked.items()
-        }
-        kind = str(resources.get("batch.type", "local"))
-        if kind not in BATCH_TYPES:
-            message = f"step {needs.name!r}: there is no scheduler {kind!r}"
-            where = self._in_run(needs, "batch" if needs.step.run.batch else "cmd")
-            hint = allowed(kind, BATCH_TYPES, "allowed")
-            raise SpecError([self.spec.finding(where, message, "batch-type", hint)])
-        return resources
+        run = needs.step.run
+        try:
+            return step_resources(run, self.spec.document.batch, fill)
+        except Problem as problem:
+            where = self._in_run(needs, "batch" if run.batch else "cmd")
+            message = f"step {needs.name!r}: {problem}"
+            raise SpecError([self.spec.finding(where, message, "batch-type", problem.hint)]) from problem
 
     # ------------------------------------------------------------------ commands
 
@@ -397,8 +385,3 @@ def instance_id(needs: StepNeeds, combo: Combination) -> str:
 
 def _queue(name: str) -> str:
     return "merlin" if name.strip().lower() in ("", "none") else name.strip()
-
-
-def _number(text: str) -> Scalar:
-    """A resource that came out of a parameter is a number again."""
-    return int(text) if text.isdecimal() else text

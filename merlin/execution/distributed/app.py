@@ -28,7 +28,7 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.slots import Slots
 from merlin.execution.distributed.transport import use_guarded
-from merlin.execution.walltime import Walltime, find_end
+from merlin.execution.walltime import Walltime
 
 QUIET = ("celery.worker.strategy", "celery.app.trace")
 ANSWER_S = 15.0  # for one command to Redis as a broker, such as a poll of the queues
@@ -113,6 +113,7 @@ class WorkerApp:
             logging.getLogger(name).setLevel(logging.WARNING)
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
         self.slots.num = int(instance.concurrency or 1)
+        here = find_here(os.environ)
         backend = RedisBackend(self.config, make_client(self.config.backend), lease_s=lease_s(), name=sender)
         self.engine = engine = Engine(
             self.config,
@@ -122,8 +123,8 @@ class WorkerApp:
             concurrency=self.slots.num,
             queues=queues,
             refusals=self.refusals,
-            walltime=Walltime(find_end(os.environ)),
-            here=(here := find_here(os.environ)),
+            walltime=Walltime(here.ends),
+            here=here,
             first_wait_s=first_wait_s(os.environ, is_in_allocation=bool(here.job)),
         )
         signals.worker_ready.connect(lambda **_: self._start(engine), weak=False)

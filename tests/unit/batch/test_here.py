@@ -4,9 +4,11 @@ import os
 
 import pytest
 
+from merlin.batch.contract import Allocation
 from merlin.batch.cores import cgroup_cores, usable_cores
 from merlin.batch.devices import visible_gpus
-from merlin.batch.here import find_here
+from merlin.batch.here import WALLTIME_END, end_for_children, find_end, find_here
+from merlin.errors import ExecutionError
 
 JOB = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "node2"}
 
@@ -24,9 +26,31 @@ def test_a_job_of_few_cores_has_few():
 def test_the_end_of_the_walltime_is_asked_for_where_the_environment_does_not_say_it(slurm):
     line = "1|RUNNING|2|0|2026-11-23T13:01:00|2026-11-23T13:01:00|2026-11-23T13:31:00|None|node[1-2]|a|\n"
     (slurm.folder / "jobs").write_text(line)
-    assert find_here(JOB, client=slurm.client()).ends == 1795440660.0
+    assert find_end(JOB, client=slurm.client()) == 1795440660.0
     slurm.fail("down")
-    assert find_here(JOB, client=slurm.client()).ends is None
+    assert find_end(JOB, client=slurm.client()) is None
+
+
+def test_the_end_is_that_of_the_variable_or_of_the_allocation():
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1700000000"}
+    assert find_end({}) is None
+    assert find_end(slurm) == 1_700_000_000
+    assert find_end(slurm | {WALLTIME_END: "1600000000.5"}) == 1_600_000_000.5
+    for text in ("soon", "-1", "nan", "inf"):
+        with pytest.raises(ExecutionError, match=WALLTIME_END):
+            find_end({WALLTIME_END: text})
+
+
+def test_children_are_told_the_end_so_that_they_need_not_ask():
+    told = end_for_children(Allocation(scheduler="slurm", job="7", ends=1_700_000_000.0))
+    assert (
+        find_end({"SLURM_JOB_ID": "7", **told})
+        == find_here({"SLURM_JOB_ID": "7", **told}).ends
+        == 1_700_000_000
+    )
+    assert find_end({"SLURM_JOB_ID": "8", **told}) is None
+    assert find_end(told) is None
+    assert end_for_children(None) == {}
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import pytest
 from study_on_disk import end_of, make_workspace, processes_of, start_run, step, workers_of
 from waiting import wait_until
 
-from merlin.errors import ExecutionError
+from merlin.batch.here import WALLTIME_END
 from merlin.execution.conductor import RunOptions
 from merlin.execution.distributed import leaving
 from merlin.execution.distributed.leaving import Leaving
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
-from merlin.execution.walltime import MARGIN_S, VARIABLE, Walltime, Warnings, find_end
+from merlin.execution.walltime import MARGIN_S, Walltime, Warnings
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Outcome
 
@@ -35,16 +35,6 @@ class LeftS(Walltime):
 
     def left_s(self) -> float:
         return self._each.pop(0) if len(self._each) > 1 else self._each[0]
-
-
-def test_the_end_is_that_of_the_variable_or_of_the_allocation() -> None:
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1700000000"}
-    assert find_end({}) is None
-    assert find_end(slurm) == 1_700_000_000
-    assert find_end(slurm | {VARIABLE: "1600000000.5"}) == 1_600_000_000.5
-    for text in ("soon", "-1", "nan", "inf"):
-        with pytest.raises(ExecutionError, match=VARIABLE):
-            find_end({VARIABLE: text})
 
 
 def test_without_an_end_there_is_time_for_everything() -> None:
@@ -134,11 +124,11 @@ def test_a_run_in_an_allocation_stops_in_time_and_can_be_resumed(
 ) -> None:
     gate = tmp_path / "gate"
     workspace = make_workspace(tmp_path, step("sim", 2, command=f"[ -e {gate} ] || sleep 600"))
-    monkeypatch.setenv(VARIABLE, str(time.time() + MARGIN_S + 1))
+    monkeypatch.setenv(WALLTIME_END, str(time.time() + MARGIN_S + 1))
     summary = run_embedded(workspace, RunOptions(workers=2), SilentObserver())
     assert summary.stop_reason.startswith("the walltime is over") and summary.missing == 2
     assert processes_of(workspace) == []
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(WALLTIME_END)
     gate.touch()
     assert run_embedded(workspace, RunOptions(workers=2), SilentObserver()).ok == 2
 
@@ -152,7 +142,7 @@ def test_a_run_starts_nothing_that_cannot_end_in_time(
         step("short", 20, command="true", resources=short),
         step("long", 20, command="true", resources=long),
     )
-    monkeypatch.setenv(VARIABLE, str(time.time() + 3600))
+    monkeypatch.setenv(WALLTIME_END, str(time.time() + 3600))
     summary = run_embedded(workspace, RunOptions(workers=2), SilentObserver())
     assert (summary.ok, summary.missing) == (20, 20)
     assert "step long needs 02:00:00" in summary.stop_reason

@@ -1,11 +1,17 @@
 """What $(LAUNCHER) and $(VLAUNCHER) become under a scheduler."""
 
+import re
+from pathlib import Path
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from merlin.batch.local import Local
-from merlin.batch.registry import scheduler_of
+from merlin.batch.registry import SCHEDULERS, scheduler_of
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 
+DOCS = Path(__file__).parents[3] / "docs" / "schedulers.md"
 LAUNCHERS = Launchers(Local("mpirun"), {"slurm": scheduler_of("slurm")})
 BY_VARIABLES = "srun -n ${MERLIN_PROCS} -N ${MERLIN_NODES} -c ${MERLIN_CORES}"
 
@@ -59,3 +65,36 @@ def test_a_declared_vlauncher_has_every_variable_that_its_line_reads():
 def test_a_line_break_in_what_the_user_gives_does_not_become_another_command():
     resources = {"procs": 2, "slurm": "--mpi=pmix\nrm -rf x", "batch.type": "slurm"}
     assert "\n" not in fill_launchers("$(LAUNCHER) x", resources, LAUNCHERS)
+
+
+HOSTILE = st.one_of(
+    st.text(st.sampled_from("\n\r\t\x00\x0b\u2028;$(`' a1-"), max_size=12), st.integers(), st.booleans()
+)
+KEYS = (
+    "nodes", "procs", "cores per task", "gpus", "gpus per task", "walltime", "reservation", "qos", "slurm", "flux",
+    "lsf", "pbs", "bind", "bind gpus", "launch_distribution", "num resource set", "tasks per rs", "exit_on_error",
+    "exclusive.launcher", "batch.launch_pre", "batch.launch_args", "batch.flux_path",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@given(resources=st.dictionaries(st.sampled_from(KEYS), HOSTILE))
+@settings(deadline=None)
+def test_whatever_a_step_says_its_launch_line_is_one_line_or_refused(scheduler, resources):
+    launchers = Launchers(Local("mpirun"), SCHEDULERS)
+    try:
+        line = fill_launchers("$(LAUNCHER)", {**resources, "batch.type": scheduler}, launchers)
+    except ValueError:
+        return
+    assert line.isprintable()
+
+
+def test_the_launch_lines_in_the_documentation_are_those_of_the_schedulers():
+    text = DOCS.read_text(encoding="utf-8").partition("## Launch lines")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*) \| `(.*)` \|$", text, re.MULTILINE)
+    launchers = Launchers(Local("mpirun"), SCHEDULERS)
+    step = {"nodes": 2, "procs": 8, "cores per task": 3, "walltime": "00:30:00"}
+    said = {name: line for names, line in rows for name in re.findall(r"`([\w-]+)`", names)}
+    assert said == {
+        name: fill_launchers("$(LAUNCHER)", {**step, "batch.type": name}, launchers) for name in SCHEDULERS
+    }
