@@ -228,10 +228,15 @@ class SlurmCluster:
 
     # ------------------------------------------------------------------ using it
 
-    def run(self, *argv: str, cwd: Path | None = None) -> str:
-        """What a command of Slurm printed; it must end with 0."""
+    def run(self, *argv: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+        """What a command of Slurm printed; it must end with 0. An environment of your own needs SLURM_CONF."""
         done = subprocess.run(
-            argv, capture_output=True, text=True, env=self.environment, cwd=cwd, timeout=COMMAND_S
+            argv,
+            capture_output=True,
+            text=True,
+            env=environment or self.environment,
+            cwd=cwd,
+            timeout=COMMAND_S,
         )
         assert done.returncode == 0, f"{argv} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
