@@ -151,6 +151,13 @@ class VirtualNode:
                     found.append(int(entry.name))
         return [pid for pid in found if pid != self.pid]
 
+    def end_processes(self, but: tuple[str, ...]) -> None:
+        """SIGKILL those whose name does not begin with one of these words."""
+        for pid in self.processes():
+            with suppress(OSError):
+                if not Path(f"/proc/{pid}/comm").read_text().startswith(but):
+                    os.kill(pid, signal.SIGKILL)
+
     def kill9(self) -> None:
         """The power fails."""
         if self._first.poll() is None:

@@ -311,10 +311,18 @@ class SlurmCluster:
             state = self.run("sinfo", "--noheader", f"--nodes={name}", "--format=%T")
             if any(word in state for word in ("drain", "down")):
                 self.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
-        if jobs := self._live():
-            self.run("scancel", "--signal=KILL", "--full", *jobs)
-            self.run("scancel", *jobs)
+        wait_until(self._end_jobs, self.describe)
         self.wait_until_idle()
+
+    def _end_jobs(self) -> bool:
+        """Cancel what there is, without the time that Slurm leaves processes to end; whether nothing is left."""
+        jobs = self._live()
+        if jobs:
+            words = ["scancel", *jobs]  # one that has just ended makes it fail
+            subprocess.run(words, capture_output=True, env=self.environment, timeout=COMMAND_S)
+            for node in self.nodes.values():
+                node.end_processes(but=("slurmd", "slurmstepd"))
+        return not jobs
 
     def describe(self) -> str:
         """What the daemons say, for a test that fails."""

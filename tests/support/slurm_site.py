@@ -28,7 +28,7 @@ class SlurmSite(Installation):
     def __init__(self, folder: Path, redis: RedisServer, cluster: SlurmCluster, **options: Any) -> None:
         super().__init__(folder, redis, **options)
         self.cluster = cluster
-        self.environment |= {"SLURM_CONF": str(cluster.conf)}
+        self.environment |= {"SLURM_CONF": str(cluster.conf), "MERLIN_STOP_GRACE_S": "1"}
 
     def submit_workers(self, spec: Path, *options: str) -> str:
         """The job script that Merlin ships, with options of sbatch; returns the job's number."""
