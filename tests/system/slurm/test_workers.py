@@ -39,6 +39,7 @@ def test_a_cancelled_job_loses_nothing_and_a_requeued_one_costs_no_retry(site):
     study.let_go()
     study.wait_for_end()
     study.check()
-    report = site.merlin("detailed-status", study.workspace.path, "--json").stdout
+    tasks = json.loads(site.merlin("detailed-status", study.workspace.path, "--json").stdout)["tasks"]
+    assert {task["restarts"] for task in tasks} == {0}
     site.merlin("stop-workers", "--wait", "100")
     site.cluster.wait_until_over(first)
