@@ -8,6 +8,8 @@ from lines_study import LinesStudy
 from slurm import NODES
 from waiting import wait_until
 
+HOUR_S = 3600
+
 
 def workers(site):
     return json.loads(site.merlin("query-workers", "--json").stdout)
@@ -17,14 +19,17 @@ def test_workers_come_to_every_node_of_an_allocation_and_finish_the_study(site):
     study = LinesStudy.publish(site, "N=60", "SHARD=20", held=True)
     job = site.submit_workers(study.spec, "--nodes=3")
     wait_until(lambda: len(workers(site)) == 3, site.describe)
-    names = {worker["name"]: worker["concurrency"] for worker in workers(site)}
-    assert names == {f"celery@default_worker.{job}.{node}": 2 for node in NODES}
+    found = workers(site)
+    assert sorted(worker["node"] for worker in found) == list(NODES)
+    assert {(w["scheduler"], w["job"], w["cores"], w["concurrency"]) for w in found} == {("slurm", job, 2, 2)}
+    submitted = (site.folder / f"slurm-{job}.out").stat().st_ctime
+    assert all(0 < worker["ends"] - submitted < 2 * HOUR_S for worker in found)  # the script asks for an hour
     study.let_go()
     study.wait_for_end()
     facts = study.check()
     assert facts.num_again == 0
     site.merlin("stop-workers", "--wait", "100")
-    site.cluster.wait_until_over(job)
+    assert site.cluster.wait_until_over(job) == {job: "COMPLETED"}
 
 
 def test_a_cancelled_job_loses_nothing_and_a_requeued_one_costs_no_retry(site):
@@ -39,7 +44,7 @@ def test_a_cancelled_job_loses_nothing_and_a_requeued_one_costs_no_retry(site):
     study.let_go()
     study.wait_for_end()
     study.check()
-    tasks = json.loads(site.merlin("detailed-status", study.workspace.path, "--json").stdout)["tasks"]
+    tasks = json.loads(site.merlin("detailed-status", study.workspace.path, "--json").stdout)
     assert {task["restarts"] for task in tasks} == {0}
     site.merlin("stop-workers", "--wait", "100")
-    site.cluster.wait_until_over(first)
+    assert site.cluster.wait_until_over(first) == {first: "COMPLETED"}
