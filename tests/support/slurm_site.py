@@ -8,6 +8,7 @@ study.wait_for_end()
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ class SlurmSite(Installation):
         """The job script that Merlin ships, with options of sbatch; returns the job's number."""
         words = ["sbatch", "--parsable", "--output=slurm-%j.out", *options, str(SCRIPT), str(spec)]
         return self.cluster.run(*words, cwd=self.folder, environment=self.environment).strip()
+
+    def live_workers(self) -> list[dict[str, Any]]:
+        return json.loads(self.merlin("query-workers", "--json").stdout)
 
     def describe(self) -> str:
         logs = [*self.folder.glob("slurm-*.out"), *self.folder.glob("merlin_logs/*.log")]
