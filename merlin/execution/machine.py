@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from merlin.batch.devices import CUDA, visible_gpus
 from merlin.batch.registry import find_allocation
@@ -15,19 +15,25 @@ class Machine:
     cores: tuple[int, ...]
     gpus: tuple[str, ...] = ()  # by index or identifier
     gpu_variable: str = CUDA  # that tells a program which of them it may use
-    other_nodes: tuple[str, ...] = ()  # of the allocation
+    other_nodes: tuple[str, ...] = ()  # of the allocation, if no other worker uses them
+    num_nodes: int = 1  # of the allocation
 
 
 def this_machine(environment: Mapping[str, str]) -> Machine:
     """The cores and GPUs that this process may use, as the system and its environment say."""
-    found = visible_gpus(environment)
-    cores = tuple(sorted(os.sched_getaffinity(0)))
-    return Machine(cores=cores, gpus=found.gpus, gpu_variable=found.variable)
+    found, allocation = visible_gpus(environment), find_allocation(environment)
+    return Machine(
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        gpus=found.gpus,
+        gpu_variable=found.variable,
+        num_nodes=1 if allocation is None else allocation.num_nodes,
+    )
 
 
-def other_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes of the allocation that this process lives in, without its own."""
-    allocation = find_allocation(environment)
+def whole_allocation(environment: Mapping[str, str]) -> Machine:
+    """The same, for a process that has all nodes of its allocation for itself."""
+    here, allocation = this_machine(environment), find_allocation(environment)
     if allocation is None or allocation.host not in allocation.hosts:
-        return ()
-    return tuple(host for host in dict.fromkeys(allocation.hosts) if host != allocation.host)
+        return here
+    others = tuple(host for host in dict.fromkeys(allocation.hosts) if host != allocation.host)
+    return replace(here, other_nodes=others)

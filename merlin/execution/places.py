@@ -7,13 +7,12 @@ import stat
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from merlin.base.locks import LockTaken, locked
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
-from merlin.execution.machine import Machine, other_nodes, this_machine
+from merlin.execution.machine import Machine, whole_allocation
 from merlin.plan.fit import ONE_CORE, Capacity, Placement, need_of, needs_of
 from merlin.plan.plan import Plan, StepInstance, StepKind
 
@@ -29,7 +28,13 @@ class Places:
 
     def __init__(self, machine: Machine, num_slots: int, locks: Path | None = None) -> None:
         """`locks`: the directory in which the processes of this user agree on cores."""
-        self.room = Capacity(machine.cores, machine.gpus, machine.other_nodes, num_slots=num_slots)
+        self.room = Capacity(
+            machine.cores,
+            machine.gpus,
+            machine.other_nodes,
+            num_slots=num_slots,
+            shared_nodes=1 if machine.other_nodes else machine.num_nodes,
+        )
         self._cores, self._gpus, self._variable = machine.cores, machine.gpus, machine.gpu_variable
         self._locks = locks or MEMORY / f"merlin-{os.getuid()}"
         self._held: dict[str, tuple[Placement, ExitStack]] = {}  # by lease
@@ -61,15 +66,17 @@ class Places:
         need = need_of(instance)
         with self._lock:
             placement, stack = self.room.place(need), ExitStack()
-            cores = self._pinned(placement.cores, stack) if need.is_pinned else ()
+            is_spread = self.room.spreads(need)
+            cores = self._pinned(placement.cores, stack) if need.is_pinned and not is_spread else ()
             self._held[lease] = placement, stack
-        variables = {self._variable: ",".join(placement.gpus)} if placement.gpus else {}
+        gpus = () if is_spread else placement.gpus
+        variables = {self._variable: ",".join(gpus)} if gpus else {}
         if cores:
             variables |= {name: value for name, value in _OPEN_MPI.items() if name not in os.environ}
         return Assignment(
             cores=cores,
-            gpus=placement.gpus,
-            keeps_gpus=bool(placement.gpus) and instance.kind is StepKind.FUNCTION,
+            gpus=gpus,
+            keeps_gpus=bool(gpus) and instance.kind is StepKind.FUNCTION,
             variables=variables,
         )
 
@@ -108,5 +115,4 @@ def places_for(plan: Plan, environment: Mapping[str, str], num_slots: int) -> Pl
     """The places of a run on this machine; None if every task needs one core, which is what `num_slots` is about."""
     if set(needs_of(plan).values()) <= {ONE_CORE}:
         return None
-    machine = replace(this_machine(environment), other_nodes=other_nodes(environment))
-    return Places(machine, num_slots)
+    return Places(whole_allocation(environment), num_slots)

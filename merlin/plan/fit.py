@@ -7,8 +7,9 @@ start.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from merlin.plan.job_policy import job_policy
@@ -27,6 +28,12 @@ class Need:
     nodes: int = 1
     is_exclusive: bool = False  # nothing else runs beside it on its nodes
     is_pinned: bool = False  # its processes stay on its cores
+
+    def on_each_of(self, num_nodes: int) -> Need:
+        """The part of it on each of so many nodes."""
+        if num_nodes <= 1:
+            return self
+        return replace(self, cores=-(-self.cores // num_nodes), gpus=math.ceil(self.gpus / num_nodes))
 
     def __str__(self) -> str:
         """The part of it that a machine may not have, e.g. "4 GPUs"."""
@@ -113,14 +120,19 @@ class Capacity:
         nodes: Sequence[str] = (),
         *,
         num_slots: int = 0,
+        shared_nodes: int = 1,
     ) -> None:
-        """`num_slots`: tasks of one core that run at once; if they are more than the cores, they share these."""
+        """`num_slots`: tasks of one core that run at once; if they are more than the cores, they share these.
+
+        `nodes`: others that its tasks have for themselves. `shared_nodes`: of an allocation with more workers, whose
+        scheduler finds the cores on other nodes.
+        """
         rounds = -(-max(num_slots, len(cores)) // len(cores))
         self._num_cores = max(num_slots, len(cores))
         self._cores = sorted([*cores] * rounds)[: self._num_cores]
         self._gpus = dict.fromkeys(gpus, _WHOLE)  # free parts of each device
         self._nodes = list(nodes)  # that are free
-        self._num_nodes = len(nodes)
+        self._num_nodes, self._shared_nodes = len(nodes), shared_nodes
 
     @property
     def num_free_cores(self) -> int:
@@ -132,7 +144,11 @@ class Capacity:
 
     def is_short_of_cores(self, need: Need) -> bool:
         """Return whether a task with this need gets fewer cores here than it asks for."""
-        return not (need.nodes > 1 and self._num_nodes) and need.cores > self._num_cores
+        return not self.spreads(need) and need.cores > self._num_cores
+
+    def spreads(self, need: Need) -> bool:
+        """Return whether a task with this need also runs on other nodes, and its launcher decides where."""
+        return need.nodes > 1 and max(self._num_nodes + 1, self._shared_nodes) > 1
 
     def fits(self, need: Need, waiting: Need | None = None) -> bool:
         """Return whether a task with this need may start now, and does not delay one with the other need."""
@@ -178,8 +194,9 @@ class Capacity:
                 0,
                 min(need.nodes, self._num_nodes),
             )
-        cores = self._num_cores if need.is_exclusive else min(need.cores, self._num_cores)
-        return cores, _parts(need), 0
+        here = need.on_each_of(min(need.nodes, self._shared_nodes))
+        cores = self._num_cores if need.is_exclusive else min(here.cores, self._num_cores)
+        return cores, _parts(here), 0
 
     def _has_devices(self, parts: int) -> bool:
         if not parts:
@@ -208,8 +225,42 @@ def _num_devices(parts: int) -> int:
 def num_at_once(need: Need, *, num_cores: int, num_gpus: int) -> int:
     """How many tasks with this need a machine can run at a time; 0 if it never can."""
     by_cores = 1 if need.is_exclusive or need.nodes > 1 else max(1, num_cores // need.cores)
-    parts = _parts(need)
+    parts = _parts(need.on_each_of(need.nodes))
     if not parts:
         return by_cores
     by_gpus = num_gpus * (_WHOLE // parts) if parts < _WHOLE else num_gpus // _num_devices(parts)
     return min(by_cores, by_gpus)
+
+
+class QueueRoom:
+    """What the workers of a queue can take: with each need, as many tasks wait for them as they can run at once."""
+
+    def __init__(self, workers: Collection[tuple[int, int]], waiting: Iterable[Need] = ()) -> None:
+        """`workers`: cores and GPUs of each; with none, nobody knows what will come. `waiting`: of what is offered."""
+        self._workers, self._num_waiting = workers, Counter(waiting)
+        self._num_at_once: dict[Need, int] = {}
+
+    def fits(self, need: Need, waiting: Need | None = None) -> bool:
+        if need == ONE_CORE or not self._workers:
+            return True
+        return self._num_waiting[need] < self._at_once(need)
+
+    def add(self, need: Need) -> None:
+        """One more is offered."""
+        self._num_waiting[need] += 1
+
+    def lacks(self, need: Need) -> bool:
+        """Return whether none of the workers can ever run a task with this need."""
+        return bool(self._workers) and not self._at_once(need)
+
+    def _at_once(self, need: Need) -> int:
+        if need not in self._num_at_once:
+            self._num_at_once[need] = sum(
+                num_at_once(need, num_cores=cores, num_gpus=gpus) for cores, gpus in self._workers
+            )
+        return self._num_at_once[need]
+
+
+def lacking(step: str, need: Need, queue: str) -> str:
+    """Why a step waits although its queue has workers."""
+    return f"step '{step}' needs {need}; no worker of queue {queue} has {'it' if need.gpus <= 1 else 'them'}"

@@ -14,6 +14,7 @@ from math import inf
 
 from merlin.plan.chunking import LEAST_S
 from merlin.plan.durations import Spread, too_short
+from merlin.plan.fit import ONE_CORE, QueueRoom, lacking, needs_of
 from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
@@ -24,6 +25,7 @@ from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
 PATIENCE_S = 60.0  # for an offer in a queue in which other studies' messages wait, too
 Times = Collection[tuple[float, int]]  # of the workers of a queue: (seconds that they have left, slots)
+Machines = Collection[tuple[int, int]]  # of the workers of a queue: (cores, GPUs)
 SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
 
 
@@ -100,6 +102,8 @@ class Owner:
         self.scheduler = scheduler
         self._min_chunk_s = min_chunk_s
         self._queues = {instance.id: instance.queue for instance in scheduler.plan.instances}
+        self._needs = needs_of(scheduler.plan)
+        self._has_small_tasks_only = set(self._needs.values()) <= {ONE_CORE}
         self._offered: dict[str, _Line] = {}  # by queue
 
     # ------------------------------------------------------------------ events
@@ -142,11 +146,17 @@ class Owner:
     # ----------------------------------------------------------------- answers
 
     def offers(
-        self, slots: Mapping[str, int], now: float, limit: int, times: Mapping[str, Times] | None = None
+        self,
+        slots: Mapping[str, int],
+        now: float,
+        limit: int,
+        times: Mapping[str, Times] | None = None,
+        machines: Mapping[str, Machines] | None = None,
     ) -> list[Chunk]:
-        """At most `limit` chunks to be offered, with `times` only what its workers can finish.
+        """At most `limit` chunks to be offered; with `times` only what its workers can finish.
 
-        As many wait in each queue as its workers run at a time, or as many as they take within seconds.
+        As many wait in each queue as its workers run at a time, or as many as they take within seconds. With
+        `machines`, no more of those that need several cores, or GPUs, than there is room for.
         """
         num_slots = max(1, sum(slots.values()))
         self.scheduler.num_workers = num_slots
@@ -155,17 +165,52 @@ class Owner:
         self.scheduler.least_s = max(LEAST_S, round_s / 4)
         out: list[Chunk] = []
         queues = deque(dict.fromkeys(self._queues.values()))
+        rooms = {queue: self._room(queue, (machines or {}).get(queue, ())) for queue in queues}
         while queues and len(out) < limit:
             queue = queues.popleft()
             line = self._offered.setdefault(queue, _Line())
             if len(line.since) >= max(1, min(slots.get(queue, 0), line.demand(now))):
                 continue
             left_s = self._longest_need_s(line, (times or {}).get(queue, ()))
-            if (chunk := self.scheduler.take(now, queue, left_s=left_s)) is not None:
+            room = rooms[queue]
+            if (chunk := self.scheduler.take(now, queue, left_s=left_s, room=room)) is not None:
                 line.since[chunk.lease] = now
+                if room is not None:
+                    room.add(self._needs[chunk.instance])
                 out.append(chunk)
                 queues.append(queue)  # in turn: none waits for a queue that is never full
         return out
+
+    def lacking(self, machines: Mapping[str, Machines]) -> dict[str, list[str]]:
+        """By queue, for each step that could run, had a worker the devices for one of its tasks: why it waits."""
+        if self._has_small_tasks_only:
+            return {}
+        rooms = {queue: QueueRoom(machines.get(queue, ())) for queue in dict.fromkeys(self._queues.values())}
+        found = [i for i in self.scheduler.plan.instances if rooms[i.queue].lacks(self._needs[i.id])]
+        counts = self.scheduler.counts() if found else {}
+        out: dict[str, dict[str, None]] = {}
+        for i in found:
+            if counts[i.id].ready or counts[i.id].queued:
+                out.setdefault(i.queue, {})[lacking(i.step, self._needs[i.id], i.queue)] = None
+        return {queue: list(reasons) for queue, reasons in out.items()}
+
+    def why_waiting(
+        self, times: Mapping[str, Times], machines: Mapping[str, Machines]
+    ) -> dict[str, list[str]]:
+        """By queue, why steps that could run wait for other workers than there are."""
+        both = self.too_short(times), self.lacking(machines)
+        return {
+            queue: [reason for part in both for reason in part.get(queue, ())]
+            for queue in dict.fromkeys((*both[0], *both[1]))
+        }
+
+    def _room(self, queue: str, machines: Machines) -> QueueRoom | None:
+        """What the workers of a queue can take besides what waits for them; None if all tasks need one core."""
+        if self._has_small_tasks_only:
+            return None
+        line = self._offered.setdefault(queue, _Line())
+        held = (self.scheduler.held(lease) for lease in line.since)
+        return QueueRoom(machines, [self._needs[chunk.instance] for chunk in held if chunk is not None])
 
     def withdraw_unfit(self, times: Mapping[str, Times]) -> list[str]:
         """Take back what waits for workers of which none has the time for it any more; returns its leases."""

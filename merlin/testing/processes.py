@@ -119,6 +119,7 @@ class ThreadProcess(WorkerProcess):
         self.name, self.is_ready, self.is_leaving, self.is_closed = name, False, False, False
         self.chunk: Chunk | None = None
         self.ended = self.failed = 0
+        self._gpus = ()
         self.crash = ""
         self.log, self._log_start = workspace.info / LOGS_DIR / f"{name}.err", 0
         ours, theirs = socket.socketpair()

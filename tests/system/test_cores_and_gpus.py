@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+import pytest
 from commands import run_merlin
+from live_processes import processes_inside
+from servers import RedisServer
+from waiting import wait_until
 
 # the system's uptime is the same clock for all processes; the end is written before the task ends
 SCRIPT = r"""
@@ -43,7 +48,8 @@ def spec(steps: dict[str, str]) -> str:
     for name, needs in steps.items():
         text = SCRIPT.replace("{name}", name)
         head += f"  - name: {name}\n    run:\n      {needs or 'max_retries: 1'}\n      cmd: |{text}"
-    return head + "merlin:\n  samples: {column_labels: [X], file: samples.csv}\n"
+    head += "merlin:\n  resources: {overlap: true, workers: {one: {args: -c 2}}}\n"
+    return head + "  samples: {column_labels: [X], file: samples.csv}\n"
 
 
 def parsed(text: str) -> frozenset[int]:
@@ -104,3 +110,38 @@ def test_gpus_that_are_not_here_are_an_error_before_anything_runs(tmp_path: Path
     assert done.returncode != 0
     assert "step 'both' needs 2 GPUs for each task, and this machine has only 0" in done.stdout + done.stderr
     assert not list(tasks(tmp_path))
+
+
+@pytest.fixture
+def environments(tmp_path: Path, any_redis: RedisServer) -> Iterator[list[dict[str, str]]]:
+    """Of two workers that have different devices of this machine."""
+    more = {"MERLIN_BROKER_URL": any_redis.url, "MERLIN_LEASE_S": "4"}
+    found = [environment(tmp_path, devices) | more for devices in ("3", "5,6")]
+    yield found
+    run_merlin("stop-workers", "--now", "--wait", "100", cwd=tmp_path, env=found[0])
+    alive = lambda: [line for line in processes_inside(tmp_path) if "redis-server" not in line]  # noqa: E731
+    wait_until(lambda: not alive(), alive)
+
+
+def test_two_workers_of_a_machine_give_their_tasks_different_cores_and_devices(
+    tmp_path: Path, environments: list[dict[str, str]]
+) -> None:
+    path = prepare(tmp_path, STEPS)
+
+    def merlin(*words: str, env: dict[str, str]) -> str:
+        done = run_merlin(*words, cwd=tmp_path, env=env)
+        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    workspace = json.loads(merlin("run", path.name, "--json", env=environments[0]))["workspace"]
+    other = path.with_name("two.yaml")
+    other.write_text(path.read_text().replace("one:", "two:"))
+    for file, env in zip((path, other), environments, strict=True):
+        merlin("run-workers", file.name, env=env)
+    merlin("monitor", workspace, env=environments[0])
+    found = list(tasks(tmp_path))
+    assert len(found) == NUM * len(STEPS)
+    for task in found:
+        assert task.gpus <= {"3"} or task.gpus <= {"5", "6"}
+        assert task.step != "both" or task.gpus == {"5", "6"}
+    check_nothing_overlaps(found)

@@ -126,6 +126,7 @@ class WorkerApp:
             walltime=Walltime(here.ends),
             here=here,
             first_wait_s=first_wait_s(os.environ, is_in_allocation=bool(here.job)),
+            slots=self.slots,
         )
         signals.worker_ready.connect(lambda **_: self._start(engine), weak=False)
         signals.worker_shutting_down.connect(lambda **_: engine.shut_down(), weak=False)

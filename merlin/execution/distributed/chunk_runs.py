@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection
 
 from merlin.errors import ExecutionError, LedgerError, StudyGoneError
+from merlin.execution.assignment import Assignment
 from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.leaving import INTERRUPT_S, RETRY_S, Leaving
 from merlin.execution.distributed.messages import seal_report
@@ -43,16 +44,18 @@ class ChunkRuns:
         with self._lock:
             return list(self._runs)
 
-    def run(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> None:
+    def run(
+        self, study: Study, session: str, leases: Leases, chunk: Chunk, assignment: Assignment | None = None
+    ) -> None:
         """Run a chunk to its end, and send its report.
 
         Raises ExecutionError if the machine cannot start a process (the chunk is given back), or if the study is gone.
         """
-        run = self._begin(study, session, leases, chunk)
+        run = self._begin(study, session, leases, chunk, assignment)
         if run is None:
             return
         try:
-            run.process.run(chunk)
+            run.process.run(chunk, assignment)
             result = self._serve_process(run)
         except BaseException:
             run.process.kill()
@@ -103,10 +106,12 @@ class ChunkRuns:
 
     # ------------------------------------------------------------- messages
 
-    def _begin(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> ChunkRun | None:
+    def _begin(
+        self, study: Study, session: str, leases: Leases, chunk: Chunk, assignment: Assignment | None
+    ) -> ChunkRun | None:
         """Assign a process to the chunk. When this worker is leaving, give the chunk back and return None."""
         try:
-            run = self._pool.assign(study, session, leases, chunk)
+            run = self._pool.assign(study, session, leases, chunk, assignment)
         except ExecutionError:
             self._leaving.out_of_time.wait(RETRY_S)  # otherwise the same chunk would come back at once
             self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))

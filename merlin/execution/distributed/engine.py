@@ -6,12 +6,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from merlin import __version__
 from merlin.batch.here import Here
 from merlin.errors import ExecutionError, ForgedMessageError, MerlinError, StudyGoneError
+from merlin.execution.distributed.admission import Admission, Admitted, Arrival
 from merlin.execution.distributed.chunk_runs import ChunkRuns
 from merlin.execution.distributed.contracts import Backend, Carrier
 from merlin.execution.distributed.idle_watch import IdleWatch
@@ -21,9 +22,12 @@ from merlin.execution.distributed.owners import Owners
 from merlin.execution.distributed.ownership import Tools
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
+from merlin.execution.distributed.slots import Slots
 from merlin.execution.distributed.study import Studies
 from merlin.execution.distributed.upkeep import Upkeep
 from merlin.execution.distributed.worker_pool import StartProcess, WorkerPool
+from merlin.execution.machine import Machine, this_machine
+from merlin.execution.places import Places
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.walltime import Walltime
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
 
 log = logging.getLogger("merlin.worker")
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -51,6 +57,8 @@ class Engine:
         here: Here | None = None,
         first_wait_s: float | None = None,
         start_process: StartProcess = WorkerProcess,
+        machine: Machine | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """`here`: where it runs; `first_wait_s`: how long it waits for a first study, None if it does not leave."""
         self._config, self._backend, self._carrier = config, backend, carrier
@@ -62,10 +70,13 @@ class Engine:
         self.leaving = leaving or Leaving(self._walltime)
         self._studies = Studies()
         self._pool = WorkerPool(name.replace("/", "_"), concurrency, start_process, self._walltime)
+        self._machine = machine or this_machine(os.environ)
+        self._admission = Admission(Places(self._machine, concurrency), concurrency, slots)
         self._runs = ChunkRuns(name, self._pool, self.leaving, config.key)
         self._upkeep = Upkeep(
             name, self._runs, self._registry, self._refusals, self.leaving,
             lease_s=lease_s(), report=self.report, is_useless=self._is_useless,
+            sort_out=self._return_waiting,
         )  # fmt: skip
         self._idle_watch = None
         if first_wait_s is not None:
@@ -104,6 +115,7 @@ class Engine:
         self._upkeep.stop()
         self._pool.dismiss_idle()
         try:
+            self._return_waiting()
             self._registry.leave(self._name)
             self._upkeep.count_refused()
         except ExecutionError as error:
@@ -120,9 +132,9 @@ class Engine:
             concurrency=self._concurrency,
             started=self._started + self._clock,
             version=__version__,
+            cores=len(self._machine.cores),
+            gpus=list(self._machine.gpus),
             ends=self._ends(),
-            cores=self._here.cores,
-            gpus=list(self._here.gpus),
             node=self._here.host if self._here.job else "",
             scheduler=self._here.scheduler,
             job=self._here.job,
@@ -155,8 +167,15 @@ class Engine:
 
     def handle(self, envelope: dict[str, str]) -> None:
         """Take the offer that a message announces, and run it. Never raises, so that the worker continues."""
+        admitted = self._guarded(lambda: self._enter(envelope))
+        while admitted is not None:
+            current = admitted
+            self._guarded(lambda: self._take_and_run(current))  # noqa: B023
+            admitted = self._admission.left(current)
+
+    def _guarded(self, act: Callable[[], T]) -> T | None:
         try:
-            self._handle(envelope)
+            return act()
         except ForgedMessageError as error:
             self._refusals.note(str(error))
         except StudyGoneError as error:
@@ -165,8 +184,10 @@ class Engine:
             log.error("%s", error)
         except Exception:
             log.exception("a message led to an error that nobody foresaw")
+        return None
 
-    def _handle(self, envelope: dict[str, str]) -> None:
+    def _enter(self, envelope: dict[str, str]) -> Admitted | None:
+        """Check a message, and find room for its chunk; None if there is nothing to do now."""
         notice = open_notice(envelope, self._config.key)
         study = self._studies.get(notice.study, notice.workspace, notice.plan)
         is_elsewhere = not study.is_served(notice.instance, self._queues, self._config)
@@ -174,8 +195,30 @@ class Engine:
             self._refusals.note("a message in a queue of other steps; it was put into its own")
         if is_elsewhere or self.leaving.is_leaving:
             self._carrier.send(study.workspace.instance(notice.instance).queue, [envelope])
-            return
+            return None
         self._owners.note_session(notice.study, notice.session)
+        entered = self._admission.enter(Arrival(notice=notice, study=study, envelope=envelope))
+        if isinstance(entered, Arrival):
+            self._send_back(entered)
+            return None
+        return entered
+
+    def _send_back(self, arrival: Arrival) -> None:
+        self._carrier.send(arrival.instance.queue, [arrival.envelope])
+
+    def _return_waiting(self) -> None:
+        """Put messages back that find no room here; all of them when this worker ends."""
+        admission = self._admission
+        for arrival in (
+            admission.close() if self.leaving.is_leaving else admission.to_return(time.monotonic())
+        ):
+            self._send_back(arrival)
+
+    def _take_and_run(self, admitted: Admitted) -> None:
+        notice, study = admitted.arrival.notice, admitted.arrival.study
+        if self.leaving.is_leaving:
+            self._send_back(admitted.arrival)
+            return
         leases = self._backend.leases(notice.study)
         text = leases.take(notice.lease, self._name)
         if text is None:
@@ -185,4 +228,4 @@ class Engine:
         if not self._walltime.has_time_for(chunk.need_s):
             self._runs.decline(study, leases, chunk)
             return
-        self._runs.run(study, notice.session, leases, chunk)
+        self._runs.run(study, notice.session, leases, chunk, admitted.assignment)

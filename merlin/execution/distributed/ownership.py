@@ -87,8 +87,9 @@ class Ownership:
         self._ends: dict[
             str, list[tuple[float, int]]
         ] = {}  # by queue: (server time, slots of which tasks end then)
-        self._waiting: dict[str, list[str]] = {}  # by queue: why steps wait for workers with more time
+        self._waiting: dict[str, list[str]] = {}  # by queue: why steps wait for other workers
         self._published: list[OpenWork] | None = None
+        self._machines: dict[str, list[tuple[int, int]]] = {}  # by queue: cores and GPUs of its workers
         self._look_for_workers = self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
         self._look_for_lost = self._began
         self._missing: set[str] = set()  # leases that the server did not know at the last check
@@ -276,6 +277,7 @@ class Ownership:
             self._slots[queue] = sum(worker.concurrency for worker in serving)
             ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
             self._ends[queue] = sorted(ends)
+            self._machines[queue] = [(w.cores, len(w.gpus)) for w in serving]
         self._publish_work()
         took = time.monotonic() - began
         self._look_for_workers = began + max(SLOTS_S, took / SLOTS_SHARE)
@@ -387,8 +389,8 @@ class Ownership:
         now = self._now()
         times = {queue: [(end - now, num) for end, num in ends] for queue, ends in self._ends.items()}
         self._mailbox.void(self.owner.withdraw_unfit(times))
-        chunks = self.owner.offers(self._slots, now, MAX_OFFERS, times)
-        self._say_what_waits(self.owner.too_short(times))
+        chunks = self.owner.offers(self._slots, now, MAX_OFFERS, times, self._machines)
+        self._say_what_waits(self.owner.why_waiting(times, self._machines))
         self._has_more = self._has_more or len(chunks) == MAX_OFFERS
         if chunks or not self._is_read:
             self._mailbox.offer({c.lease: seal_chunk(c, study.id, key) for c in chunks}, self._read)
@@ -396,7 +398,7 @@ class Ownership:
         return chunks
 
     def _say_what_waits(self, waiting: dict[str, list[str]]) -> None:
-        """Log which steps wait for workers with more time, once until that changes."""
+        """Log which steps wait for other workers, once until that changes."""
         before = {reason.partition("; ")[0] for reasons in self._waiting.values() for reason in reasons}
         for reason in (reason for reasons in waiting.values() for reason in reasons):
             if reason.partition("; ")[0] not in before:

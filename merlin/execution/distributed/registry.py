@@ -79,7 +79,7 @@ class OpenWork:
     queue: Text  # name in the spec
     num_at_once: Whole  # tasks that could run at the same time, now or later
     need_s: Seconds = 0.0  # that a worker must have left to start the shortest of them; 0: any
-    waiting: list[Text] = field(default_factory=list)  # why steps wait for workers with more time
+    waiting: list[Text] = field(default_factory=list)  # why steps wait for workers with more time or devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ class Slots:
 
     def __init__(self, num: int = 1) -> None:
         self.num = num
-        self._num_taken = 0
+        self._num_taken = self._num_closed = 0
         self._lock = threading.Lock()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def has_room(self) -> bool:
-        return self._num_taken < self.num
+        return self._num_taken + self._num_closed < self.num
 
     def take(self) -> None:
         with self._lock:
@@ -27,6 +27,13 @@ class Slots:
         with self._lock:
             self._num_taken -= 1
         os.eventfd_write(self._fd, 1)
+
+    def close(self, num: int) -> None:
+        """Let so many stay free, because the chunks that run leave no cores for more."""
+        with self._lock:
+            is_more, self._num_closed = num < self._num_closed, num
+        if is_more:
+            os.eventfd_write(self._fd, 1)
 
     def fileno(self) -> int:
         return self._fd

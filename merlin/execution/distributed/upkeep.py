@@ -27,7 +27,8 @@ STOP_S = 2.0  # for the thread to end
 class Upkeep:
     """The background thread.
 
-    `report` reports the state of this worker to the registry; `is_useless` says whether it has no reason to stay.
+    `report` reports the state of this worker to the registry; `is_useless` says whether it has no reason to stay;
+    `sort_out` returns messages that find no room here.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class Upkeep:
         lease_s: float,
         report: Callable[[], None],
         is_useless: Callable[[float], bool] = lambda now: False,
+        sort_out: Callable[[], None] = lambda: None,
     ) -> None:
         self._name, self._runs, self._registry, self._refusals = name, runs, registry, refusals
         self._leaving, self._lease_s, self._report = leaving, lease_s, report
-        self._is_useless = is_useless
+        self._is_useless, self._sort_out = is_useless, sort_out
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="upkeep", daemon=True)
         self._beat_every = lease_s / 4
@@ -92,6 +94,7 @@ class Upkeep:
             self._renew_leases(now)
             self._renewed = now
         self._run_commands()
+        self._sort_out()
         if not self._leaving.is_leaving and self._leaving.must_leave():
             log.warning("the walltime is over in a few seconds; this worker leaves")
             self._leaving.warn()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from merlin.base.processes import read_process
 from merlin.errors import ExecutionError
+from merlin.execution.assignment import Assignment
 from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.study import Study
 from merlin.execution.pool import WorkerProcess
@@ -94,21 +95,24 @@ class WorkerPool:
         ] = []  # study, session, process; the one used last is last
         self._numbers = itertools.count()
 
-    def assign(self, study: Study, session: str, leases: Leases, chunk: Chunk) -> ChunkRun:
+    def assign(
+        self, study: Study, session: str, leases: Leases, chunk: Chunk, assignment: Assignment | None = None
+    ) -> ChunkRun:
         """Assign a process to the chunk. Raises ExecutionError if the machine cannot start one."""
-        process = self._acquire(study, session)
+        process = self._acquire(study, session, assignment)
         try:
             return ChunkRun(study, chunk, process, session, leases)
         except OSError as error:  # no descriptor is left
             dismiss([process])
             raise ExecutionError(f"cannot watch a worker process: {error}") from error
 
-    def _acquire(self, study: Study, session: str) -> WorkerProcess:
+    def _acquire(self, study: Study, session: str, assignment: Assignment | None) -> WorkerProcess:
         """An idle process of the study, or a new one."""
         with self._lock:
             ours = [entry for entry in self._idle if entry[0] == study.id]
             fit = [entry for entry in ours if entry[1] == session and entry[2].process.poll() is None]
             leaving = [entry for entry in ours if entry not in fit]
+            fit = [entry for entry in fit if entry[2].suits(assignment)]
             others = [entry for entry in self._idle if entry not in leaving]
             if not fit and len(others) >= self._size:
                 leaving.append(others[0])

@@ -76,6 +76,7 @@ class Worker:
         self.awake = threading.Event()  # not: every call waits
         self.awake.set()
         self.is_dead = False
+        self.num_sent = 0  # messages
         self.processes: list[ThreadProcess] = []
         self.backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=self._meddle)
         self.leaving = Staying(walltime)
@@ -117,6 +118,7 @@ class Worker:
 
     def send(self, queue: str, envelopes: Sequence[Mapping[str, str]], *, is_retry: bool = False) -> None:
         self._meddle("send message", False)
+        self.num_sent += len(envelopes)
         self.cluster.carrier.send(queue, envelopes, is_retry=is_retry)
 
     def empty(self, queues: Any) -> list[str]:

@@ -20,11 +20,12 @@ from study_on_disk import same, step
 from waiting import wait_until
 
 from merlin.errors import ExecutionError, RedisUnreachableError, StudyGoneError
-from merlin.execution.distributed import chunk_runs, leaving, owners, ownership, upkeep
+from merlin.execution.distributed import admission, chunk_runs, leaving, owners, ownership, upkeep
 from merlin.execution.distributed.chunk_runs import MAX_FAILED_STARTS
 from merlin.execution.distributed.control import owning
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.distributed.worker_pool import ChunkRun
+from merlin.execution.machine import Machine
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.memory import MemoryCarrier
 from merlin.testing.processes import Work
@@ -35,6 +36,7 @@ QUICKLY: dict[Any, dict[str, float]] = {
     owners: {"WAIT_S": 0.02, "TICK_S": 0.01, "ASK_S": 0.02, "LIST_S": 0.05, "NOTICE_S": 0.0, "RETRY_S": 0.01},
     ownership: {"RENEW_S": 0.05, "EXPIRE_S": 0.01, "SLOTS_S": 0.02, "RETRY_S": 0.01},
     upkeep: {"TICK_S": 0.01},
+    admission: {"HOLD_S": 0.05},
 }
 
 
@@ -687,3 +689,55 @@ def test_what_a_worker_says_is_in_the_servers_time(make: Make) -> None:
     (again,) = cluster.tools().backend.registry.workers()
     assert abs(again.started - time.time()) > 3000
     assert info.name == again.name
+
+
+# ------------------------------------------------------------- cores and GPUs
+
+
+class Together:
+    """Notes which steps ran beside each other."""
+
+    def __init__(self) -> None:
+        self._lock, self._running = threading.Lock(), list[str]()
+        self.seen: set[tuple[str, ...]] = set()
+
+    def __call__(self, work: Work) -> ChunkResult:
+        with self._lock:
+            self._running.append(work.chunk.instance)
+            self.seen.add(tuple(sorted(self._running)))
+        result = run_ok(work)
+        with self._lock:
+            self._running.remove(work.chunk.instance)
+        return result
+
+
+def test_a_wide_task_runs_beside_what_fits_and_nothing_else(make: Make) -> None:
+    cluster = make(step("small", 40), step("wide", 8, resources={"procs": 3}))
+    run = Together()
+    cluster.worker(run, concurrency=4, machine=Machine(cores=(0, 1, 2, 3))).start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert all(kinds.count("wide") <= 1 and len(kinds) + 2 * kinds.count("wide") <= 4 for kinds in run.seen)
+
+
+def test_a_step_with_gpus_waits_for_a_worker_that_has_them(make: Make) -> None:
+    cluster = make(step("sim", 6), step("train", 4, resources={"gpus": 2}))
+    cluster.worker(machine=Machine(cores=(0, 1), gpus=("0",))).start()
+    wait_until(lambda: cluster.outcomes("sim") == {"OK": 6}, cluster.show)
+    assert not cluster.outcomes("train")
+    cluster.worker(machine=Machine(cores=(0, 1), gpus=("0", "1"))).start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()
+    assert {name for name, instance, *_ in cluster.ran if instance == "train"} == {"celery@1"}
+
+
+def test_a_message_for_which_a_worker_has_no_gpus_goes_back_to_the_queue(make: Make) -> None:
+    cluster = make(step("train", 3, resources={"gpus": 1}))
+    with owning(cluster.workspace, cluster.tools()) as ownership:  # offered while no worker is there
+        assert ownership.offer_and_release() == 1
+    without = cluster.worker(machine=Machine(cores=(0, 1))).start()
+    wait_until(lambda: without.num_sent >= 3, cluster.show)
+    assert not cluster.ran
+    cluster.worker(machine=Machine(cores=(0, 1), gpus=("0",))).start()
+    cluster.wait_until_over()
+    cluster.expect_all_ok()

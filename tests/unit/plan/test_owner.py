@@ -206,3 +206,25 @@ def test_failures_that_are_opened_again_and_a_run_that_is_cut_off_are_completed_
     world.begin_run()
     world.run()
     assert all(m.ranges([OK, FAILED, SKIPPED, SOFT_FAILED]) == [(0, m.size)] for m in world.ledger.values())
+
+
+def test_no_more_wide_tasks_are_offered_than_workers_have_room_for() -> None:
+    wide = step("wide", 9, resources={"procs": 4}, canary=0)
+    owner = owner_of(step("small", 9, canary=0), wide)
+    offers = owner.offers({"merlin": 16}, 0.0, 99, None, {"merlin": [(8, 0), (4, 0), (2, 0)]})
+    assert Counter(chunk.instance for chunk in offers) == {"small": 9, "wide": 4}
+    check_owner(owner)
+
+
+def test_what_no_worker_has_is_not_offered_and_the_reason_is_known() -> None:
+    train = step("train", 3, resources={"gpus": 4}, queue="gpu", canary=0)
+    owner = owner_of(step("sim", 3, canary=0), train)
+    machines = {"merlin": [(8, 0)], "gpu": [(8, 2), (8, 2)]}
+    offers = owner.offers({"merlin": 8, "gpu": 16}, 0.0, 99, None, machines)
+    assert {chunk.instance for chunk in offers} == {"sim"}
+    reason = "step 'train' needs 4 GPUs; no worker of queue gpu has them"
+    assert owner.why_waiting({}, machines) == {"gpu": [reason]}
+    machines["gpu"].append((8, 4))
+    assert owner.why_waiting({}, machines) == {}
+    assert len(owner.offers({"merlin": 8, "gpu": 16}, 0.0, 99, None, machines)) == 1
+    assert owner.why_waiting({}, {}) == {}  # nobody knows what workers will come
