@@ -78,16 +78,17 @@ class Engine:
             lease_s=lease_s(), report=self.report, is_useless=self._is_useless,
             sort_out=self._return_waiting,
         )  # fmt: skip
-        self._idle_watch = None
-        if first_wait_s is not None:
-            self._idle_watch = IdleWatch(
-                self._registry, config, self.info, self.report, self._server_time, first_wait_s
-            )
+        self._idle_watch = None if first_wait_s is None else self._watch_for_idleness(first_wait_s)
         tools = Tools(config=config, backend=backend, carrier=carrier, lease_s=lease_s())
         self._owners = Owners(tools, self._studies, self._runs)
         self._started = time.monotonic()
         # server time minus `monotonic`; our own clock until the server has answered
         self._clock = time.time() - self._started
+
+    def _watch_for_idleness(self, first_wait_s: float) -> IdleWatch:
+        return IdleWatch(
+            self._registry, self._config, self.info, self.report, self._server_time, first_wait_s
+        )
 
     # -------------------------------------------------------------- life cycle
 
