@@ -82,7 +82,8 @@ def test_a_running_job_says_where_it_runs_and_when_it_ends(site: Site) -> None:
     job = site.submit(site.request("long", nodes=2, walltime_s=3600.0), "sleep 600")
     running = site.wait(job, JobState.RUNNING)
     assert set(running.hosts) == {"node1", "node2"} and running.ends is not None
-    assert site.client.find("long") == running and site.client.find("short") is None
+    found = site.client.find("long")
+    assert found is not None and found.id == job and site.client.find("short") is None
     waiting = site.submit(site.request("waits", nodes=2), "true")
     assert site.job(waiting).state == JobState.PENDING
     site.client.cancel([job, waiting])
