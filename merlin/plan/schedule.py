@@ -346,16 +346,20 @@ class Scheduler:
     def open_work(self) -> dict[str, tuple[int, float]]:
         """By queue: tasks that workers could run at the same time, now or later, and the least that they need.
 
-        Tasks of one depth of the graph can run together, and tasks of one sample at several depths cannot.
+        Tasks of one depth of the graph can run together, and tasks of one sample at several depths cannot. A step with
+        batch jobs of its own wants one worker, which submits them.
         """
         now, by_depth, needs = Counter[str](), Counter[tuple[str, int]](), dict[str, float]()
         for state in self._states.values():
             num_now = state.num[READY] + state.num[QUEUED] + state.num[RUNNING]
             num_open, queue = num_now + state.num[WAITING], state.instance.queue
-            if state.jobs is None and num_open:
+            need_s = self._need_s(state) if state.jobs is None else 0.0
+            if state.jobs is not None:
+                num_now, num_open = min(num_now, 1), min(num_open, 1)
+            if num_open:
                 now[queue] += num_now
                 by_depth[queue, state.rank[1]] += num_open
-                needs[queue] = min(needs.get(queue, inf), self._need_s(state))
+                needs[queue] = min(needs.get(queue, inf), need_s)
         most = {
             queue: max(now[queue], max(num for (name, _), num in by_depth.items() if name == queue))
             for queue in needs

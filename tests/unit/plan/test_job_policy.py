@@ -83,3 +83,11 @@ def test_what_a_walltime_cut_off_runs_again_first_and_fails_after_so_many_times(
     assert rest is not None
     assert rest.task_ids() == [2, 3]
     assert not bench.scheduler.overran(chunk, [], [1], "")  # it is not handed out any more
+
+
+def test_a_worker_stays_as_long_as_jobs_have_to_be_submitted() -> None:
+    bench = start(step("a", 10, resources={**JOBS, "walltime": "10:00:00"}))
+    assert bench.scheduler.open_work() == {"merlin": (1, 0.0)}
+    while (chunk := bench.scheduler.take_for_job(0.0, "a")) is not None:
+        bench.finish_ok(chunk)
+    assert bench.scheduler.open_work() == {}
