@@ -23,9 +23,20 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
 
 
 class StandIn:
-    """One scheduler in a folder. `variables` are to be set where its programs are called."""
+    """One scheduler in a folder. `variables` are to be set where its programs are called.
 
-    def __init__(self, folder: Path, scheduler: str, *, num_nodes: int = 3, cores: int = 2) -> None:
+    `login` are variables that a login sets: a job of PBS has no others from where it was submitted.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        scheduler: str,
+        *,
+        num_nodes: int = 3,
+        cores: int = 2,
+        login: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder, self.scheduler = folder, scheduler
         (folder / "faults").mkdir(parents=True)
         (folder / "home").mkdir()
@@ -37,6 +48,7 @@ class StandIn:
         (folder / scheduler / "queue.json").write_text(json.dumps(about))
         self.path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
         profile = {"PATH": self.path, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        profile |= login or {}
         (folder / "profile.json").write_text(json.dumps(profile))
         for program in PROGRAMS[scheduler]:
             words = [sys.executable, "-I", "-S", str(_HERE / "program.py"), str(folder), program]

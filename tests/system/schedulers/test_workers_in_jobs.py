@@ -1,0 +1,74 @@
+"""Workers in jobs of Flux, LSF and PBS run a study on all nodes; the schedulers are stand-ins, the rest is real."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import run_merlin
+from schedulers.stand_in import StandIn
+from servers import RedisServer
+from waiting import wait_until
+
+SPEC = """\
+description: {name: hosts, description: every task writes down where it runs}
+batch: {type: SCHEDULER, walltime: "1:00:00"}
+study:
+  - name: sim
+    description: one file per sample
+    run: {cmd: "uname -n > where; LAUNCH echo rank >> where; sleep 0.05; echo $(X)", procs: 2}
+merlin:
+  samples: {file: x.csv, column_labels: [X]}
+"""
+
+
+class Site:
+    """A folder of a user on a machine with one scheduler."""
+
+    def __init__(self, folder: Path, name: str, redis: RedisServer) -> None:
+        self.folder = folder
+        login = {"MERLIN_BROKER_URL": redis.url}
+        self.stand_in = StandIn(folder / "stand-in", name, num_nodes=2, login=login)
+        (folder / "home").mkdir()
+        # jsrun cannot start programs of workers that it has started itself
+        spec = SPEC.replace("SCHEDULER", name).replace("LAUNCH", "" if name == "lsf" else "$(LAUNCHER)")
+        (folder / "hosts.yaml").write_text(spec)
+        (folder / "x.csv").write_text("".join(f"{k}\n" for k in range(40)))
+        self.environment = {**os.environ, **self.stand_in.variables, **login, "HOME": str(folder / "home")}
+
+    def merlin(self, *words: str) -> str:
+        done = run_merlin(*words, cwd=self.folder, env=self.environment, timeout=200)
+        assert done.returncode == 0, f"merlin {words}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def story(self) -> str:
+        logs = [*self.folder.glob("merlin_jobs/*.out"), *self.folder.glob("merlin_logs/*.log")]
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in logs)
+
+
+@pytest.fixture(params=["flux", "lsf", "pbs"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, any_redis: RedisServer) -> Iterator[Site]:
+    made = Site(tmp_path, request.param, any_redis)
+    yield made
+    made.stand_in.close()
+
+
+def test_a_job_of_workers_runs_a_study_on_its_nodes_and_ends_with_it(site: Site) -> None:
+    site.merlin("run", "hosts.yaml")
+    submitted = json.loads(site.merlin("workers", "submit", "hosts.yaml", "--nodes", "2", "--json"))
+    (job,) = [entry["id"] for entry in submitted["jobs"]]
+    (workspace,) = (path.parent for path in site.folder.glob("*/merlin_info"))
+    site.merlin("monitor", workspace.name, "--sleep", "0.5")
+    site.merlin("stop-workers", "--wait", "100")
+    wait_until(lambda: site.stand_in.job(job)["state"] == "over", site.story)
+    assert site.stand_in.job(job)["code"] == 0, site.story()
+    (sim,) = json.loads(site.merlin("status", workspace.name, "--json"))["steps"]
+    assert sim["ok"] == 40, site.story()
+    written = [path.read_text().split() for path in workspace.glob("sim/**/where")]
+    assert len(written) == 40
+    if os.geteuid() == 0:  # only root gives processes another host name
+        assert {words[0] for words in written} == {"node1", "node2"}
+    assert all(words.count("rank") == (1 if site.stand_in.scheduler == "lsf" else 2) for words in written)
