@@ -128,14 +128,11 @@ class BatchScheduler(Protocol):
     programs: ClassVar[tuple[str, ...]]  # what must be on the PATH to use it: the first one submits
     prefix: ClassVar[str]  # of directives in job scripts, e.g. "#SBATCH"
     script_suffix: ClassVar[str] = ".sh"  # of step scripts with directives, e.g. ".slurm.sh"
-    hidden_variables: ClassVar[tuple[str, ...]] = ()  # that would change what the commands do; "X_*" for many
-    launch_variables: ClassVar[
-        tuple[str, ...]
-    ] = ()  # that its launcher sets, and that would rule nested launches
+    # variables that would change what the commands do, and those of a launch that would rule the next; "X_*" for many
+    hidden_variables: ClassVar[tuple[str, ...]] = ()
+    launch_variables: ClassVar[tuple[str, ...]] = ()
     launcher_nests: ClassVar[bool] = True  # what its launcher has started may use the launcher itself
-    knows_none: ClassVar[str] = (
-        r"(?!)"  # what a question says on stderr, as a pattern, if it knows no such job
-    )
+    knows_none: ClassVar[str] = r"(?!)"  # what a question says on stderr, as a pattern, about unknown jobs
 
     def launch_line(self, request: LaunchRequest) -> str:
         """The words that stand before a program in a script, e.g. ``srun -n 4 -N 2``; "" if none are needed."""
