@@ -107,7 +107,7 @@ def _by_hand(site: Site, num: int, task_s: float) -> Callable[[Path], None]:
         site.merlin("run", str(SPEC), *_variables(folder, num, task_s), cwd=folder)
         script = folder / "workers.sh"
         script.write_text(
-            f"#!/bin/bash\n#SBATCH -N 3 --ntasks-per-node=1 -c 2 -t 30\nsrun {MERLIN} run-workers {SPEC} --foreground\n"
+            f"#!/bin/bash\n#SBATCH -N 3 --ntasks-per-node=1 -c 2 -t 30\n{MERLIN} run-workers {SPEC} --foreground\n"
         )
         job = site.run("sbatch", "--parsable", str(script), cwd=folder).strip()
         site.wait(lambda: _has_ended(folder, num), 0.2)
@@ -134,9 +134,12 @@ def _job_per_sample(site: Site, num: int, task_s: float) -> Callable[[Path], Non
 
 def _by_dask(site: Site, num: int, task_s: float) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
-        python = _dask_python()
         site.run(
-            python,
+            "env",
+            "-u",
+            "PYTHONPATH",  # it leads to our `distributed`
+            _dask_python(),
+            "-P",  # and so would the script's folder
             str(HERE / "dask_study.py"),
             str(num),
             str(task_s),
