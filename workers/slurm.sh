@@ -1,7 +1,6 @@
 #!/bin/bash
 #SBATCH --job-name=merlin-workers
 #SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1
 #SBATCH --time=01:00:00
 #SBATCH --exclusive
 #SBATCH --signal=USR1@60
