@@ -50,7 +50,8 @@ def show_status(workspace: Workspace, *, as_json: bool, dump: Path | None, cb_he
     first, *added = [study.snapshot for study in studies]
     if studies[0].note:
         remark(studies[0].note)
-    document = {**plain(first), "extensions": added} if added else first
+    document = {**plain(first), "batch_jobs": [counts for study in studies for counts in study.jobs]}
+    document |= {"extensions": added} if added else {}
     if dump is not None:
         names = [{"extension": member.member} if added else {} for member in members]
         rows = [
@@ -139,8 +140,10 @@ def show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> Non
 
 
 def _show_idle(studies: Sequence[LiveStudy]) -> None:
-    """Say where no worker is there, and how to start one."""
+    """Say what batch jobs there are, where no worker is, and how to start one."""
     for study in studies:
+        for counts in study.jobs:
+            print(counts)
         start = command_line("run-workers", study.snapshot.workspace)
         if study.idle_queues:
             print(nobody_serves(study.idle_queues, 0, start))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from merlin.batch.contract import Job, JobState
 from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
+from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_errands import Client, Errands
 from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, put_away_unusable, reported
 from merlin.execution.job_schedulers import is_installed, lacks_program, scheduler_client
@@ -34,6 +35,7 @@ ASK_S = 10.0  # between two questions to a batch scheduler, for all jobs of the 
 SUBMIT_S = 0.25  # between two submissions
 SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a row, and then the last one
 MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
+TELL_S = 60.0  # between two times that people are told what the jobs do
 REPORT_S = 10.0  # for a report to become visible after its job has ended
 MAX_FALSE_STARTS = 3  # jobs in a row that end before our program begins: the study stops
 END_S = 5.0  # for jobs to report after they were cancelled with the study
@@ -81,6 +83,8 @@ class StepJobs:
         self._num_refusals = self._num_false_starts = 0
         self._refusal = ""  # why the last submission failed
         self._is_trouble_noted = False
+        self._told: list[str] = []
+        self._tell_at = 0.0
         self._end_at: float | None = None  # of a study that stops at once
         self._has_cancelled = False
         self._has_stopped = False  # jobs that had not begun were given up
@@ -280,6 +284,14 @@ class StepJobs:
                 live.folder.write(changed)
             if job.state.is_over and live.ended is None:
                 live.ended, live.ended_at = job, now
+        self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        """Say what the jobs do when that has changed, now and then."""
+        lines = [str(counts) for counts in count_jobs(live.job for live in self._live.values())]
+        if lines != self._told and now >= self._tell_at:
+            self._told, self._tell_at = lines, now + TELL_S
+            self._notes += lines
 
     # -------------------------------------------------------------------- ends
 

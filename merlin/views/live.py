@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from merlin.errors import ConfigError, ExecutionError, WorkspaceError
+from merlin.execution.job_counts import StepJobCounts, count_jobs
+from merlin.execution.job_folder import all_jobs
 from merlin.ledger.replay import replay
 from merlin.status.live import is_live
 from merlin.status.snapshot import LiveWorkers, Snapshot, is_published, snapshot_of
@@ -23,6 +25,7 @@ class LiveStudy:
     snapshot: Snapshot
     idle_queues: tuple[str, ...]  # with tasks that could run, and no worker
     note: str  # that the servers of a published study could not be asked, or ""
+    jobs: tuple[StepJobCounts, ...] = ()  # of steps that have batch jobs of their own
 
 
 def live_study(workspace: Workspace) -> LiveStudy:
@@ -38,7 +41,8 @@ def live_study(workspace: Workspace) -> LiveStudy:
             note = f"what runs now is not known: {error}"
     live = workers is not None or is_live(workspace)
     snapshot = snapshot_of(workspace, state, live, time.time(), workers=workers)
-    return LiveStudy(snapshot, () if workers is None else workers.idle_queues, note)
+    jobs = tuple(count_jobs(all_jobs(workspace)))
+    return LiveStudy(snapshot, () if workers is None else workers.idle_queues, note, jobs)
 
 
 def ask_workers(workspace: Workspace, config: Config) -> LiveWorkers | None:

@@ -19,6 +19,7 @@ from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, Usag
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RecordingObserver
+from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_folder import JobFolder, all_jobs
 from merlin.execution.step_jobs import StepJobs
 from merlin.plan.owner import ChunkReport, settle_report
@@ -167,6 +168,16 @@ def test_all_jobs_are_asked_for_in_one_question_and_not_more_often_than_six_time
     assert at.client.num_questions <= 60
 
 
+def test_people_are_told_what_the_jobs_do_and_why_they_wait(bench: Callable[..., Bench]) -> None:
+    at = bench(8)
+    at.rounds(3)
+    at.client.end("1", JobState.RUNNING)
+    at.client.end("2", JobState.PENDING, "Priority")
+    at.rounds(8)
+    assert at.jobs.notes()[-1] == "batch jobs of sim: 1 pending (Priority), 1 running"
+    assert str(*count_jobs(all_jobs(at.workspace))) == "batch jobs of sim: 1 pending (Priority), 1 running"
+
+
 def test_a_lost_job_that_made_progress_runs_on_in_a_new_one_without_a_retry(
     bench: Callable[..., Bench],
 ) -> None:
@@ -248,7 +259,7 @@ def test_nothing_follows_from_an_answer_that_is_garbage(bench: Callable[..., Ben
     at.rounds(2)
     at.client.error = SchedulerUnreachableError("squeue: <html>")
     assert at.rounds(20) == []
-    assert [note.count("squeue: <html>") for note in at.jobs.notes()] == [1]
+    assert sum("squeue: <html>" in note for note in at.jobs.notes()) == 1
     at.client.error = None
     at.end(1)
     at.rounds(2)

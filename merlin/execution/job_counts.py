@@ -1,0 +1,48 @@
+"""How many batch jobs a study's steps have, and why they wait: for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from merlin.batch.contract import JobState
+from merlin.execution.job_folder import StepJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepJobCounts:
+    """The batch jobs of one step instance that are not settled."""
+
+    instance: str
+    scheduler: str
+    pending: int  # also those that are about to be submitted
+    running: int
+    ended: int  # their outcomes are about to be read
+    reasons: tuple[str, ...]  # why those that are pending wait, in the scheduler's words
+
+    def __str__(self) -> str:
+        why = f" ({', '.join(self.reasons)})" if self.reasons else ""
+        ended = f", {self.ended:,} ended" if self.ended else ""
+        return (
+            f"batch jobs of {self.instance}: {self.pending:,} pending{why}, {self.running:,} running{ended}"
+        )
+
+
+def count_jobs(jobs: Iterable[StepJob]) -> list[StepJobCounts]:
+    """By step instance, as the scheduler described them last."""
+    by_instance: dict[tuple[str, str], list[StepJob]] = {}
+    for job in jobs:
+        by_instance.setdefault((job.chunk.instance, job.scheduler), []).append(job)
+    return [
+        StepJobCounts(
+            instance=instance,
+            scheduler=scheduler,
+            pending=sum(job.state is JobState.PENDING for job in ours),
+            running=sum(job.state is JobState.RUNNING for job in ours),
+            ended=sum(job.state.is_over for job in ours),
+            reasons=tuple(
+                sorted({job.reason for job in ours if job.state is JobState.PENDING and job.reason})
+            ),
+        )
+        for (instance, scheduler), ours in sorted(by_instance.items())
+    ]
