@@ -8,12 +8,12 @@ import secrets
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from merlin.base.files import sync_path
 from merlin.errors import LedgerError
-from merlin.ledger.encode import TailBudget, encode
 from merlin.ledger.format import SUFFIX, SegmentHeader, Writer, encode_payload, frame
 from merlin.ledger.records import Record
 
@@ -51,7 +51,10 @@ class LedgerWriter:
         self.path = Path(directory) / name
         self._sync = sync
         self._synced = time.monotonic()
-        self._budget = TailBudget()
+        # NumPy takes a tenth of a second, and most workers on many machines write no segment themselves
+        from merlin.ledger.encode import TailBudget, encode
+
+        self._encode = partial(encode, budget=TailBudget())
         self._end = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +75,7 @@ class LedgerWriter:
     def append(self, *records: Record) -> None:
         """Append all records or none. Raises LedgerError after it has removed a partial write."""
         now = time.time()
-        framed = [frame(encode_payload(*encode(record, now, self._budget))) for record in records]
+        framed = [frame(encode_payload(*self._encode(record, now))) for record in records]
         if framed:
             self._write(b"".join(framed))
 

@@ -18,7 +18,6 @@ from merlin.spec.load import load_spec
 from merlin.spec.model import Document
 from merlin.views.queues import served_queues
 from merlin.workspace.directory import open_workspace
-from merlin.workspace.prepare import plan_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +107,8 @@ def load_workers(path: Path, variables: dict[str, str]) -> tuple[Document, Queue
         document = spec.document
         if not any("$(" in step.run.task_queue for step in document.study):
             return document, queues_by_step(document)
+        from merlin.workspace.prepare import plan_only  # heavy, and rarely needed
+
         plan = plan_only(spec)
     queues: dict[str, dict[str, None]] = {}
     for instance in plan.instances:

@@ -47,7 +47,7 @@ MAX_OFFERS = 300  # per round; then letters are read again
 RENEW_S = 0.8  # between two renewals of the ownership
 EXPIRE_S = 0.5  # between two checks for expired leases
 REISSUE_S = 5.0  # an offer that nobody has taken gets a new message after this time, if its queue is empty
-SLOTS_S = 1.0  # between two counts of the workers, or longer:
+SLOTS_S = 0.5  # between two counts of the workers, or longer:
 SLOTS_SHARE = 0.05  # at most this share of the time
 RETRY_S = 1.0  # after an error of the disk
 MAX_TROUBLE_S = 10.0  # of such errors; then somebody else may own the study
@@ -217,6 +217,7 @@ class Ownership:
             self._renew()
         if now >= self._look_for_workers:
             self._count_slots()
+        wait_s = min(wait_s, max(0.0, self._look_for_workers - now))
         wakeup = self.owner.scheduler.next_wakeup()
         if wakeup is not None:
             wait_s = min(wait_s, max(0.0, wakeup - self._now()))

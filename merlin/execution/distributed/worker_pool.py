@@ -23,6 +23,7 @@ from merlin.execution.walltime import Walltime
 from merlin.plan.tasks import Chunk
 
 LEAVE_S = 2.0  # for idle processes to exit when asked; then they are killed
+MIN_IDLE = 8  # processes are kept even where fewer run at once: several small studies take turns
 REAP_S = 10.0  # for a killed process to end; one that hangs in the kernel is not waited for
 
 StartProcess = Callable[..., WorkerProcess]
@@ -114,7 +115,7 @@ class WorkerPool:
             leaving = [entry for entry in ours if entry not in fit]
             fit = [entry for entry in fit if entry[2].suits(assignment)]
             others = [entry for entry in self._idle if entry not in leaving]
-            if not fit and len(others) >= self._size:
+            if not fit and len(others) >= max(self._size, MIN_IDLE):
                 leaving.append(others[0])
             self._idle = [entry for entry in others if entry not in (*leaving, *fit[-1:])]
             number = next(self._numbers)
