@@ -17,6 +17,7 @@ from merlin.plan.plan import Plan
 from merlin.plan.tasks import Outcome
 from merlin.status.live import is_live
 from merlin.status.snapshot import take_snapshot
+from merlin.views.ways_to_start import jobs_command
 from merlin.workspace.directory import Workspace, members, open_workspace, shown_together
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def restart_all(
             report = execute.run_the_rest(study, options)
         else:
             command = command_line("run-workers", study.path)
-            report = publishing.hand_over(study, config, options, workers_command=command)
+            jobs = jobs_command(study.plan, study.path)
+            report = publishing.hand_over(study, config, options, workers_command=command, jobs_command=jobs)
         reports.append(report)
         if not as_json:
             show(report)

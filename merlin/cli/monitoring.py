@@ -22,6 +22,7 @@ from merlin.ledger.replay import replay
 from merlin.status.snapshot import snapshot_of, take_snapshot, was_published
 from merlin.views.watch import Watch, WatchedStudy, follow
 from merlin.views.watched import next_on_queues, watched_study
+from merlin.views.ways_to_start import ways_to_start
 from merlin.workspace.directory import Workspace, shown_together
 
 LIVE_S, LINES_S = 0.5, 2.0  # between two looks, for bars and for lines
@@ -68,7 +69,7 @@ def _follow(
     workspace: Workspace, study: WatchedStudy, steps: Collection[str], sleep_s: float | None, *, as_json: bool
 ) -> dict[str, Any]:
     """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
-    start = command_line("run-workers", workspace.path)
+    start = ways_to_start(workspace.plan, workspace.path)
     watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start)
     try:
         with choose_display() as display:

@@ -61,12 +61,12 @@ def refuse_published(workspace: Workspace) -> None:
 
 
 def hand_over(
-    workspace: Workspace, config: Config, options: RunOptions, *, workers_command: str
+    workspace: Workspace, config: Config, options: RunOptions, *, workers_command: str, jobs_command: str = ""
 ) -> dict[str, Any]:
     """Hand the study to workers; returns what was published, who is there to do it, and the next commands.
 
     The exit code is 0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
-    `workers_command` starts some workers.
+    `workers_command` starts some workers, `jobs_command` brings them in batch jobs, where there are any.
     """
     from merlin.execution.distributed.open_study import open_study  # runs on this machine do not need it
     from merlin.views.queues import unserved_queues
@@ -92,6 +92,7 @@ def hand_over(
         "unserved_queues": unserved_queues(config, queues),
         "next": {
             "run-workers": workers_command,
+            **({"workers": jobs_command} if jobs_command else {}),
             "monitor": command_line("monitor", workspace.path),
         },
     }
@@ -114,5 +115,7 @@ def show_report(report: dict[str, Any]) -> None:
     else:
         print("workers are there; for more:")
     print(f"  {report['next']['run-workers']}")
+    if "workers" in report["next"]:
+        print(f"or in batch jobs:\n  {report['next']['workers']}")
     print(f"to watch:\n  {report['next']['monitor']}")
     flush()

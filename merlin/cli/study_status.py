@@ -144,8 +144,7 @@ def _show_idle(studies: Sequence[LiveStudy]) -> None:
     for study in studies:
         for counts in study.jobs:
             print(counts)
-        start = command_line("run-workers", study.snapshot.workspace)
         if study.idle_queues:
-            print(nobody_serves(study.idle_queues, 0, start))
+            print(nobody_serves(study.idle_queues, 0, study.start))
         elif study.snapshot.state == "running" and not study.snapshot.num_workers:
-            print(f"no worker serves the study; start some: {start}")
+            print(f"no worker serves the study; start some: {study.start}")

@@ -12,6 +12,7 @@ from merlin.execution.job_folder import all_jobs
 from merlin.ledger.replay import replay
 from merlin.status.live import is_live
 from merlin.status.snapshot import LiveWorkers, Snapshot, is_published, snapshot_of
+from merlin.views.ways_to_start import ways_to_start
 from merlin.workspace.directory import Workspace, shown_together
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class LiveStudy:
     snapshot: Snapshot
     idle_queues: tuple[str, ...]  # with tasks that could run, and no worker
     note: str  # that the servers of a published study could not be asked, or ""
+    start: str  # the commands that start workers
     jobs: tuple[StepJobCounts, ...] = ()  # of steps that have batch jobs of their own
 
 
@@ -42,7 +44,8 @@ def live_study(workspace: Workspace) -> LiveStudy:
     live = workers is not None or is_live(workspace)
     snapshot = snapshot_of(workspace, state, live, time.time(), workers=workers)
     jobs = tuple(count_jobs(all_jobs(workspace)))
-    return LiveStudy(snapshot, () if workers is None else workers.idle_queues, note, jobs)
+    idle = () if workers is None else workers.idle_queues
+    return LiveStudy(snapshot, idle, note, ways_to_start(workspace.plan, workspace.path), jobs)
 
 
 def ask_workers(workspace: Workspace, config: Config) -> LiveWorkers | None:

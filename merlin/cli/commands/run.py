@@ -68,6 +68,7 @@ def run(
     """
     from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for
+    from merlin.views.ways_to_start import jobs_command
     from merlin.workspace.checking import load_checked
     from merlin.workspace.launchers import launch_warnings
 
@@ -91,8 +92,15 @@ def run(
         from merlin.cli.dry import write_scripts
 
         sys.exit(write_scripts(workspace, as_json=as_json))
-    start_workers = command_line("run-workers", spec, *(("--vars", *assignments) if assignments else ()))
-    sys.exit(_carry_out(workspace, config, num_workers, start_workers, as_json))
+    ways = {
+        "workers_command": command_line(
+            "run-workers", spec, *(("--vars", *assignments) if assignments else ())
+        ),
+        "jobs_command": jobs_command(
+            workspace.plan, workspace.path, autoscale=loaded.document.batch.autoscale is not None
+        ),
+    }
+    sys.exit(_carry_out(workspace, config, num_workers, ways, as_json))
 
 
 def _check_machine(spec: Spec, *, is_elsewhere: bool) -> None:
@@ -126,9 +134,9 @@ def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspac
 
 
 def _carry_out(
-    workspace: Workspace, config: Config | None, num_workers: int | None, start_workers: str, as_json: bool
+    workspace: Workspace, config: Config | None, num_workers: int | None, ways: dict[str, str], as_json: bool
 ) -> int:
-    """Run the study here or publish it, and report; returns the exit code."""
+    """Run the study here or publish it, and report; returns the exit code. `ways` are those to start workers."""
     from merlin.cli import execute, publishing
     from merlin.execution.conductor import RunOptions
 
@@ -136,7 +144,7 @@ def _carry_out(
         remark(f"workspace {workspace.path}")
         report = execute.run_to_end(workspace, RunOptions(workers=num_workers))
     else:
-        report = publishing.hand_over(workspace, config, RunOptions(), workers_command=start_workers)
+        report = publishing.hand_over(workspace, config, RunOptions(), **ways)
     if as_json:
         print_json(report)
     elif config is None:

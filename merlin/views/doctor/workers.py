@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from merlin import __version__
 from merlin.base.text import count
+from merlin.batch.registry import installed
 from merlin.config.model import Config
 from merlin.errors import ExecutionError, command_line
 from merlin.execution.distributed.queues import check_properties, queue_depths
@@ -30,7 +31,7 @@ def examine_queues(config: Config, studies: Sequence[StudyInfo]) -> Finding:
 def examine_workers(registry: RedisRegistry, studies: Sequence[StudyInfo]) -> Iterator[Finding]:
     """The workers, damage in their register, and messages that they have refused."""
     workers, refused = registry.workers(all=True), registry.counters().get("refused", 0)
-    yield judge_workers(workers, [study.workspace for study in studies])
+    yield judge_workers(workers, [study.workspace for study in studies], has_scheduler=bool(installed()))
     if damaged := registry.damage.found:
         yield judge_damage(damaged)
     hint = "messages that were not sealed with your key: somebody else writes to your queues"
@@ -44,7 +45,9 @@ def judge_damage(found: Mapping[str, str]) -> Finding:
     return warning_if(hint, "registry", f"{count(len(found), 'entry', 'entries')} left out: {shown}")
 
 
-def judge_workers(workers: list[WorkerInfo], studies: Sequence[str]) -> Finding:
+def judge_workers(
+    workers: list[WorkerInfo], studies: Sequence[str], *, has_scheduler: bool = False
+) -> Finding:
     """The live workers, and those that fell silent within the hour; `studies` are the workspaces of open ones."""
     alive = [worker for worker in workers if worker.is_alive]
     num_hosts = len({worker.host for worker in alive})
@@ -55,7 +58,8 @@ def judge_workers(workers: list[WorkerInfo], studies: Sequence[str]) -> Finding:
         hints.append(f"workers run Merlin {versions}, and this is {__version__}; restart them")
     if studies and not alive:
         start = "; ".join(command_line("run-workers", workspace) for workspace in studies[:3])
-        hints.append(f"studies wait, and no worker is alive; start some: {start}")
+        jobs = f", or in batch jobs: {command_line('workers', 'submit', studies[0])}" if has_scheduler else ""
+        hints.append(f"studies wait, and no worker is alive; start some: {start}{jobs}")
     if silent := [worker.name.removeprefix("celery@") for worker in workers if not worker.is_alive]:
         more = f" and {len(silent) - MAX_NAMES:,} more" if len(silent) > MAX_NAMES else ""
         hints.append(f"silent: {', '.join(silent[:MAX_NAMES])}{more}; their work waits for other workers")

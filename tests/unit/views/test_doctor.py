@@ -147,6 +147,11 @@ def test_workers_are_judged_by_version_and_silence(found, studies, status, hint)
     assert hint in finding.hint
 
 
+def test_where_a_scheduler_is_installed_jobs_are_offered():
+    hint = workers.judge_workers([], ["/w/a"], has_scheduler=True).hint
+    assert hint.endswith("merlin run-workers /w/a, or in batch jobs: merlin workers submit /w/a")
+
+
 def test_of_many_silent_workers_some_are_named():
     finding = workers.judge_workers([worker(f"w{k}", age_s=99.0) for k in range(20_000)], [])
     assert "w19 and 19,980 more; their work" in finding.hint
