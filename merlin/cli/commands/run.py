@@ -68,7 +68,6 @@ def run(
     """
     from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for
-    from merlin.views.ways_to_start import jobs_command
     from merlin.workspace.checking import load_checked
     from merlin.workspace.launchers import launch_warnings
 
@@ -92,15 +91,22 @@ def run(
         from merlin.cli.dry import write_scripts
 
         sys.exit(write_scripts(workspace, as_json=as_json))
-    ways = {
-        "workers_command": command_line(
-            "run-workers", spec, *(("--vars", *assignments) if assignments else ())
-        ),
-        "jobs_command": jobs_command(
-            workspace.plan, workspace.path, autoscale=loaded.document.batch.autoscale is not None
-        ),
-    }
+    ways = _ways_to_start(spec, assignments, workspace, loaded)
     sys.exit(_carry_out(workspace, config, num_workers, ways, as_json))
+
+
+def _ways_to_start(
+    path: Path, assignments: tuple[str, ...], workspace: Workspace, spec: Spec
+) -> dict[str, str]:
+    """The commands that start workers here, and in batch jobs."""
+    from merlin.views.ways_to_start import jobs_command
+
+    words = ("--vars", *assignments) if assignments else ()
+    scales = spec.document.batch.autoscale is not None
+    return {
+        "workers_command": command_line("run-workers", path, *words),
+        "jobs_command": jobs_command(workspace.plan, workspace.path, autoscale=scales),
+    }
 
 
 def _check_machine(spec: Spec, *, is_elsewhere: bool) -> None:
