@@ -23,6 +23,8 @@ from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
 
 LIMIT_S = 60.0  # of one command
 POLLS_PER_MINUTE = 6.0
+LISTED_S = 15.0  # after its submission every scheduler lists a job; LSF's answers may be 10 s old
+FORGOTTEN = "the scheduler does not know it"
 _TAIL_LINES = 5
 # where this process runs says nothing about where its jobs will
 _OF_THIS_PROCESS = (
@@ -65,10 +67,13 @@ class SchedulerClient:
         self._known: dict[str, Job] = {}  # what was answered last, also about jobs that are forgotten since
         self._asked_at: float | None = None
         self._trouble: SchedulerUnreachableError | None = None  # of the last question
-        self._all: tuple[float, list[Job]] | None = (
-            None  # the jobs of this user, and when they were asked for
-        )
-        self._in_doubt: set[str] = set()  # names that may have been submitted
+        self._all: tuple[float, list[Job]] | None = None  # of this user, and when they were asked for
+        self._in_doubt: dict[
+            str, float
+        ] = {}  # names that may have been submitted, and until when that may show
+        self._unlisted: dict[
+            str, float
+        ] = {}  # jobs that no answer has named yet, and until when that means nothing
 
     def submit(self, name: str, script: str, *, is_again: bool = False) -> str:
         """Submit a script whose job is called `name`; returns the job's id.
@@ -83,7 +88,10 @@ class SchedulerClient:
         with self._lock:
             if (name in self._in_doubt or is_again) and (found := self.find(name)):
                 return self._submitted(name, found.id)
-            self._in_doubt.add(name)
+            if self._clock() < self._in_doubt.get(name, 0.0):
+                raise SchedulerUnreachableError(f"it is not known yet whether the job {name} was submitted")
+            # until the scheduler has surely listed it, if it is submitted now and nobody says so
+            self._in_doubt[name] = self._clock() + LISTED_S
             command = self.scheduler.submit_command(script)
             result = self._run(command)
             if result.code == 0:
@@ -96,15 +104,17 @@ class SchedulerClient:
             # the command may have come through before it failed
             if found := self.find(name):
                 return self._submitted(name, found.id)
-            if result.code:
+            if _is_answer(result):
+                self._in_doubt[name] = 0.0
                 raise SchedulerRefusedError(trouble)
             raise SchedulerUnreachableError(
-                f"{trouble}; no job is called {name}, submit it again by this name"
+                f"{trouble}; no job is called {name} yet, submit it again by this name"
             )
 
     def _submitted(self, name: str, job: str) -> str:
-        self._in_doubt.discard(name)
+        self._in_doubt.pop(name, None)
         self._known.setdefault(job, Job(id=job, name=name, state=JobState.PENDING))
+        self._unlisted[job] = self._clock() + LISTED_S
         return job
 
     def find(self, name: str, *, is_fresh: bool = True) -> Job | None:
@@ -138,7 +148,7 @@ class SchedulerClient:
                 self._known.setdefault(job, Job(id=job, state=JobState.PENDING))
             if any(_may_change(self._known[job]) for job in ids) and self._may_ask():
                 self._ask()
-            elif self._trouble is not None:
+            elif self._trouble is not None and any(_may_change(self._known[job]) for job in ids):
                 raise SchedulerUnreachableError(str(self._trouble)) from self._trouble
             return {job: self._known[job] for job in ids}
 
@@ -155,8 +165,11 @@ class SchedulerClient:
             raise
         self._trouble = None
         for job in wanted:
-            gone = replace(self._known[job], state=JobState.UNKNOWN, reason="the scheduler does not know it")
-            self._known[job] = listed.get(job, gone)
+            if job in listed:
+                self._known[job] = listed[job]
+                self._unlisted.pop(job, None)
+            elif self._asked_at >= self._unlisted.get(job, 0.0):
+                self._known[job] = replace(self._known[job], state=JobState.UNKNOWN, reason=FORGOTTEN)
 
     def cancel(self, ids: Sequence[str]) -> None:
         """End these jobs; those that are over are none of its concern.
@@ -173,7 +186,7 @@ class SchedulerClient:
             if result.code == 0:
                 return
             alive = {job.id for job in self._list(ids) if not job.state.is_over} & set(ids)
-            if alive and result.code:
+            if alive and _is_answer(result):
                 raise SchedulerRefusedError(_trouble(command, result))
             if alive:
                 raise SchedulerUnreachableError(_trouble(command, result))
@@ -213,6 +226,11 @@ class SchedulerClient:
             raise SchedulerUnreachableError(
                 f"cannot run {command[0]} ({reason}); is {self.scheduler.title} installed here?"
             ) from error
+
+
+def _is_answer(result: CommandResult) -> bool:
+    """True if a command that failed was not ended by a signal, or by us."""
+    return result.code is not None and result.code > 0
 
 
 def _may_change(job: Job) -> bool:

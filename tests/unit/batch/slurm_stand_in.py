@@ -13,6 +13,7 @@ env > environment
 name=$(sed -n 's/^#SBATCH --job-name=//p' "$2")
 id=$(($(wc -l < jobs) + 1))
 [ -f refuse ] && {{ echo "sbatch: error: Batch job submission failed: Invalid account" >&2; exit 1; }}
+[ -f die ] && kill -9 $$
 echo "$id|PENDING|1|0|2026-11-23T13:01:00|N/A|N/A|Priority||$name|" >> jobs
 [ -f lose ] && kill -9 $$
 [ -f hang ] && exec sleep 600
@@ -53,7 +54,7 @@ class StandIn:
         (self.folder / how).touch()
 
     def work_again(self) -> None:
-        for how in ("refuse", "lose", "hang", "down", "garbled"):
+        for how in ("refuse", "lose", "die", "hang", "down", "garbled"):
             (self.folder / how).unlink(missing_ok=True)
 
     def script(self, name: str) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from merlin.batch.contract import JobState
+from merlin.batch.jobs import LISTED_S
 from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
 
 
@@ -37,6 +38,28 @@ def test_what_may_have_been_submitted_is_never_submitted_twice(slurm):
     assert client.submit("one", slurm.script("one")) == "1"
     assert slurm.client().submit("one", slurm.script("one"), is_again=True) == "1"
     assert slurm.num_jobs == 1
+
+
+def test_a_submission_that_ended_silently_is_repeated_only_when_the_job_would_be_listed(slurm):
+    client = slurm.client()
+    slurm.fail("die")
+    with pytest.raises(SchedulerUnreachableError, match="died of signal 9"):
+        client.submit("one", slurm.script("one"))
+    slurm.work_again()
+    with pytest.raises(SchedulerUnreachableError, match="not known yet"):
+        client.submit("one", slurm.script("one"))
+    assert slurm.num_jobs == 0
+    slurm.now += LISTED_S
+    assert client.submit("one", slurm.script("one")) == "1"
+
+
+def test_a_job_that_is_not_listed_yet_is_not_called_unknown(slurm):
+    client = slurm.client()
+    job = client.submit("one", slurm.script("one"))
+    slurm.forget()
+    assert client.jobs([job])[job].state == JobState.PENDING
+    slurm.now += LISTED_S
+    assert client.jobs([job])[job].state == JobState.UNKNOWN
 
 
 def test_a_command_that_hangs_is_ended(slurm):
