@@ -241,12 +241,15 @@ class SlurmCluster:
         assert done.returncode == 0, f"{argv} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def submit(self, script: str, *options: str, cwd: Path) -> str:
+    def submit(
+        self, script: str, *options: str, cwd: Path, environment: Mapping[str, str] | None = None
+    ) -> str:
         """Submit a shell script; returns the job's number."""
         with tempfile.NamedTemporaryFile("w", dir=cwd, suffix=".sh") as file:
             file.write("#!/bin/bash\n" + script + "\n")
             file.flush()
-            return self.run("sbatch", "--parsable", *options, file.name, cwd=cwd).strip()
+            words = ["sbatch", "--parsable", *options, file.name]
+            return self.run(*words, cwd=cwd, environment=environment).strip()
 
     def states(self) -> dict[str, str]:
         """Of all jobs that the controller remembers: RUNNING, COMPLETED, …"""

@@ -36,6 +36,10 @@ class SlurmSite(Installation):
         words = ["sbatch", "--parsable", "--output=slurm-%j.out", *options, str(SCRIPT), str(spec)]
         return self.cluster.run(*words, cwd=self.folder, environment=self.environment).strip()
 
+    def submit(self, script: str, *options: str) -> str:
+        """A script of the user's own."""
+        return self.cluster.submit(script, *options, cwd=self.folder, environment=self.environment)
+
     def live_workers(self) -> list[dict[str, Any]]:
         return json.loads(self.merlin("query-workers", "--json").stdout)
 
