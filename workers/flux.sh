@@ -3,7 +3,6 @@
 #flux: -N 2
 #flux: --exclusive
 #flux: -t 3600s
-#flux: --signal=USR1@60s
 
 # Workers on every node of one Flux job:
 #

@@ -2,7 +2,6 @@
 #BSUB -J merlin-workers
 #BSUB -nnodes 2
 #BSUB -W 01:00
-#BSUB -wa USR1 -wt 00:01
 #BSUB -o merlin-workers.out
 #BSUB -x
 #BSUB -r

@@ -3,7 +3,6 @@
 #SBATCH --nodes=2
 #SBATCH --time=01:00:00
 #SBATCH --exclusive
-#SBATCH --signal=USR1@60
 #SBATCH --requeue
 #SBATCH --open-mode=append
 

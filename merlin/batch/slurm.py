@@ -169,7 +169,7 @@ def _directives(request: JobRequest) -> Iterator[str]:
     yield from given("output", request.output.replace("%", "%%"))
     yield from given("error", request.error.replace("%", "%%"))
     if request.warning_s is not None:
-        # to the steps; the batch shell would die of it
+        # to all processes of its steps, the tasks' programs too; the batch shell would die of it
         yield f"--signal=USR1@{max(1, round(request.warning_s))}"
     yield "--requeue" if request.may_requeue else "--no-requeue"
     if request.may_requeue:

@@ -59,7 +59,7 @@ def test_a_dry_run_prints_the_script_and_asks_nobody(slurm, capsys):
     text = script_of(capsys, "--nodes", "3", "--queue", "long", "--steps", "sim", "--vars", "WHO=me")
     header = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     assert {"#SBATCH --nodes=3", "#SBATCH --time=01:00:00", "#SBATCH --account=physics"} <= set(header)
-    assert {"#SBATCH --partition=long", "#SBATCH --exclusive", "#SBATCH --signal=USR1@60"} <= set(header)
+    assert {"#SBATCH --partition=long", "#SBATCH --exclusive"} <= set(header)
     *_, last = text.splitlines()
     here = Path.cwd()
     assert last == (

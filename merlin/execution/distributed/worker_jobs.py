@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 PURPOSE = "workers"
 PREFIX = "merlin-workers"  # of the names of these jobs
 LOCAL_JOBS_DIR = "merlin_jobs"  # in the current directory, for the jobs of a spec
-WARNING_S = 60.0  # before the end of a walltime, so that the workers give back what they cannot finish
 _SECRET = (
     "PASSWORD",
     "PASSWD",
@@ -60,10 +59,13 @@ class WorkerJobs:
     def request(
         self, num_nodes: int, walltime_s: float | None, excluded_hosts: Sequence[str] = ()
     ) -> JobRequest:
-        """A job of whole nodes. Raises UsageError for text that cannot stand in a job script."""
+        """A job of whole nodes. Raises UsageError for text that cannot stand in a job script.
+
+        It asks for no warning: the workers know when their walltime ends, and a scheduler's signal would reach the
+        tasks, too, and end those that do not expect it.
+        """
         batch, name = self.batch, new_job_name(PREFIX, self.study)
         output = str(self.records.folder / f"{name}.out")
-        warning_s = WARNING_S if walltime_s is None else min(WARNING_S, walltime_s / 4)
         try:
             return JobRequest(
                 name=name,
@@ -78,7 +80,6 @@ class WorkerJobs:
                 excluded_hosts=tuple(excluded_hosts),
                 output=output,
                 error=output,
-                warning_s=warning_s,
                 may_requeue=True,
             )
         except ValueError as error:

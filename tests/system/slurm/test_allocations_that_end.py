@@ -1,4 +1,4 @@
-"""A study that outlives its allocations. (The name of this file lets it begin first: Slurm has no walltime below a minute.)"""
+"""A study that outlives its allocations; it begins early, because Slurm has no walltime below a minute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_study_goes_through_two_allocations_that_end_in_the_middle_and_a_third
         site.merlin("workers", "submit", study.workspace.path, *words, "--walltime", "1:00").stdout
     )
     first = known["jobs"][0]["id"]
-    by_hand = f"exec merlin run-workers {study.spec} --scheduler slurm --foreground"  # nobody warns these
+    by_hand = f"exec merlin run-workers {study.spec} --scheduler slurm --foreground"
     second = site.submit(by_hand, "--nodes=1", "--exclusive", "--time=1")
     wait_until(lambda: {w["job"] for w in site.live_workers()} == {first, second}, site.describe)
     ended = site.cluster.wait_until_over(first, second, limit_s=400)

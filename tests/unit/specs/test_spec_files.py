@@ -100,7 +100,6 @@ def test_a_job_script_for_workers_says_what_its_scheduler_reads(path: Path) -> N
         walltime_s=3600,
         is_exclusive=True,
         output="merlin-workers.out" if path.stem == "lsf" else "",  # or LSF sends it as a letter
-        warning_s=60,
         may_requeue=True,
     )
     text = path.read_text(encoding="utf-8")
