@@ -3,9 +3,11 @@ slow; their results are looked for, and not waited for."""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from merlin.batch.contract import BatchScheduler, Job
@@ -13,6 +15,7 @@ from merlin.errors import MerlinError
 from merlin.execution.job_folder import StepJob
 
 T = TypeVar("T")
+CLOSE_S = 20.0  # for the commands that are on the way when nobody looks after the jobs any more
 SLOW_S = 5.0  # a command that takes longer is told of
 
 
@@ -37,7 +40,8 @@ class Errands:
     def __init__(self, make_client: Callable[[str], Client]) -> None:
         self._make_client = make_client
         self._clients: dict[str, Client] = {}
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: threading.Thread | None = None
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._cancellations: list[Future[None]] = []
         self._running: list[tuple[float, Future[object]]] = []  # since when (monotonic)
 
@@ -87,10 +91,13 @@ class Errands:
             out.append(f"a command of the batch scheduler has not ended for {SLOW_S:.0f} s; waiting for it")
         return out
 
-    def close(self) -> None:
-        """Wait for what is on the way; every command has a time limit."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
+    def close(self, limit_s: float = CLOSE_S) -> bool:
+        """Wait for what is on the way; False if that was not done in time."""
+        if self._thread is None:
+            return True
+        self._queue.put(None)
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
 
     def _client(self, name: str) -> Client:
         if name not in self._clients:
@@ -98,11 +105,24 @@ class Errands:
         return self._clients[name]
 
     def _run(self, errand: Callable[[], T]) -> Future[T]:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="batch")
-        future = self._thread.submit(errand)
+        future = Future[T]()
+
+        def run() -> None:
+            try:
+                future.set_result(errand())
+            except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+                future.set_exception(error)
+
+        self._queue.put(run)
+        if self._thread is None:  # a daemon: a command that hangs does not keep the process from its end
+            self._thread = threading.Thread(target=self._work, name="batch", daemon=True)
+            self._thread.start()
         self._running.append((time.monotonic(), future))  # type: ignore[arg-type]
         return future
+
+    def _work(self) -> None:
+        while (errand := self._queue.get()) is not None:
+            errand()
 
 
 def cancel_jobs(client: Client, jobs: Iterable[StepJob]) -> None:

@@ -28,6 +28,7 @@ from merlin.base.files import write_text
 from merlin.base.records import as_kind, parsed, to_plain
 from merlin.batch.contract import JobState
 from merlin.errors import ExecutionError, LeaseLostError
+from merlin.execution.shell import read_tail
 from merlin.plan.owner import ChunkReport
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
@@ -37,7 +38,6 @@ WORKER_PREFIX = "step-job."  # of the names of jobs in the ledger
 _REPORTS, _ENDED = "reports", "ended"
 _RECORD, _VOID, _CLAIM = "record.json", "void", "claim."
 _LEASE = re.compile(r"[0-9A-Za-z]+\.[0-9]+")
-MAX_OUTPUT_CHARS = 2000
 MAX_FILE_BYTES = 16 << 20  # of a record or a report; a larger one is damaged
 
 
@@ -126,10 +126,7 @@ class JobFolder:
 
     def output_tail(self) -> str:
         """The end of what the job has printed."""
-        try:
-            return _content(self.output).decode("utf-8", "replace")[-MAX_OUTPUT_CHARS:].strip()
-        except OSError:
-            return ""
+        return read_tail(str(self.output), 0).strip()
 
     def remove(self, *, keep: bool) -> None:
         """The job is over, and its chunk settled. With `keep` its files go to `ended`, for people."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,9 @@ from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
 LOOK_S = 1.0  # between two looks for reports
-ASK_S = 10.0  # between two questions to a batch scheduler, for all jobs of the study
+ASK_S = (
+    10.5  # between two questions to a batch scheduler, for all jobs of the study; it has a pace of its own
+)
 SUBMIT_S = 0.25  # between two submissions
 SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a row, and then the last one
 MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
@@ -128,7 +130,7 @@ class StepJobs:
         return max(min(times), now) if times else None
 
     def close(self) -> None:
-        """Wait for the commands that are on the way. Jobs that live go on."""
+        """Wait for the commands that are on the way, but not for long. Jobs that live go on."""
         self._clean_up()
         self._errands.close()
 
@@ -162,13 +164,10 @@ class StepJobs:
 
     def _give_up_what_ended(self, scheduler: Scheduler) -> list[ChunkReport]:
         """Jobs that were cancelled, or could not be adopted, or whose tasks have all ended by other means."""
-        reports = []
-        for lease, live in list(self._live.items()):
-            held = scheduler.held(lease)
-            if held is None or not num_tasks(held):
-                self._give_up(live)
-                reports += [] if held is None else [self._interrupted(live)]
-        return reports
+        held = {lease: scheduler.held(lease) for lease in self._live}
+        ended = [live for lease, live in self._live.items() if not (h := held[lease]) or not num_tasks(h)]
+        self._give_up(ended)
+        return [self._interrupted(live) for live in ended if held[live.job.lease] is not None]
 
     def _clean_up(self) -> None:
         for folder, keep in self._settled:
@@ -185,6 +184,7 @@ class StepJobs:
         self._is_paced = now < self._submit_at
         if self._submission is not None or self._is_paced:
             return []
+        self._guard()
         waiting = (live for live in self._live.values() if not live.job.id and live.ended is None)
         live = next(waiting, None) or self._take(scheduler, now)
         if live is None:
@@ -192,7 +192,6 @@ class StepJobs:
         if self._num_refusals >= MAX_REFUSALS and not any(other.job.id for other in self._live.values()):
             self._settle(live, keep=True)
             return [self._interrupted(live, trouble=f"no job can be submitted: {self._refusal}")]
-        self._guard()
         future = self._errands.submit(live.job, str(live.folder.script), is_again=live.may_be_submitted)
         self._submission = live, future
         return []
@@ -330,7 +329,8 @@ class StepJobs:
         how = f"{ended.state}{f': {ended.reason}' if ended.reason else ''}"
         self._notes.append(f"job {live.job.id} of {_described(chunk)} ended without a report ({how})")
         said = live.folder.output_tail()
-        self._give_up(live)  # it may live on where the batch scheduler does not see it
+        # one that its scheduler does not know may live on
+        self._give_up([live], must_cancel=ended.state is JobState.UNKNOWN)
         report = self._interrupted(live)
         if not has_begun and ended.state not in (JobState.LOST, JobState.UNKNOWN):
             self._num_false_starts += 1
@@ -354,12 +354,14 @@ class StepJobs:
         worker = f"job {live.job.id or live.job.name}"
         return ChunkReport(chunk=live.job.chunk, worker=worker, is_interrupted=True, trouble=trouble)
 
-    def _give_up(self, live: _Live) -> None:
-        """End the job; it commits nothing from now on."""
-        live.folder.void()
-        if live.job.id or live.may_be_submitted:
-            self._errands.cancel([live.job])
-        self._settle(live, keep=live.folder.num_claims() > 0 or bool(live.folder.output_tail()))
+    def _give_up(self, several: Sequence[_Live], *, must_cancel: bool = True) -> None:
+        """End these jobs; they commit nothing from now on."""
+        for live in several:
+            live.folder.void()
+            self._settle(live, keep=live.folder.num_claims() > 0 or bool(live.folder.output_tail()))
+        alive = [live.job for live in several if live.job.id or live.may_be_submitted]
+        if must_cancel and alive:
+            self._errands.cancel(alive)
 
     # ---------------------------------------------------------------- stopping
 
@@ -373,8 +375,7 @@ class StepJobs:
             return []
         self._has_stopped = True
         given_up = [live for live in self._live.values() if is_late or not live.folder.num_claims()]
-        for live in given_up:
-            self._give_up(live)
+        self._give_up(given_up, must_cancel=not self._has_cancelled)
         return [self._interrupted(live) for live in given_up]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +194,6 @@ def test_a_lost_job_that_made_progress_runs_on_in_a_new_one_without_a_retry(
     (job,) = all_jobs(at.workspace)
     assert (job.chunk.lo, job.chunk.hi, job.chunk.attempt, job.chunk.retries) == (2, 4, 2, 0)
     assert "ended without a report" in " ".join(at.jobs.notes())
-    assert at.client.cancelled == ["1"]
 
 
 def test_a_job_that_was_given_up_commits_nothing_when_it_comes_back(bench: Callable[..., Bench]) -> None:
@@ -204,6 +205,7 @@ def test_a_job_that_was_given_up_commits_nothing_when_it_comes_back(bench: Calla
     at.client.end("1", JobState.UNKNOWN)
     at.rounds(3)
     assert not folder.may_commit(claim)
+    assert at.client.cancelled == ["1"]
 
 
 def test_a_job_started_again_by_its_scheduler_outranks_its_first_start(bench: Callable[..., Bench]) -> None:
@@ -409,6 +411,23 @@ def test_ctrl_c_cancels_the_jobs(tmp_path: Path, slurm: SmallSlurm) -> None:
     assert (summary["missing"], summary["stop_reason"]) == (8, "interrupted")
     assert {slurm.state(job) for job in slurm.jobs()} == {"CANCELLED"}
     wait_until(lambda: processes_of(workspace) == [], lambda: processes_of(workspace))
+
+
+def test_jobs_that_a_killed_command_has_left_can_be_cancelled(tmp_path: Path, slurm: SmallSlurm) -> None:
+    log = tmp_path / "log"
+    workspace = make_workspace(
+        tmp_path, step("sim", 8, command=f"echo a >> {log}; sleep 1000", resources=JOBS)
+    )
+    run = start_run(workspace, workers=1)
+    wait_until(lambda: len(lines(log)) == 2, run)
+    wait_until(lambda: len([job for job in all_jobs(workspace) if job.id]) == 2, run)
+    run.kill()
+    run.wait()
+    words = [sys.executable, "-m", "merlin.cli", "cancel", str(workspace.path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "cancelled 2 batch jobs"), done.stderr
+    assert {slurm.state(job) for job in slurm.jobs()} == {"CANCELLED"}
+    assert all_jobs(workspace) == []
 
 
 def test_without_the_scheduler_the_run_says_so_before_it_begins(
