@@ -112,6 +112,31 @@ def test_gpus_that_are_not_here_are_an_error_before_anything_runs(tmp_path: Path
     assert not list(tasks(tmp_path))
 
 
+FUNCTION = """
+import os
+import pathlib
+
+def run(inputs, context):
+    with pathlib.Path(__file__).with_name("seen").joinpath(str(os.getpid())).open("a") as file:
+        file.write(os.environ["CUDA_VISIBLE_DEVICES"] + "\\n")
+    return {"y": inputs["X"]}
+"""
+
+
+def test_a_process_runs_functions_on_the_same_device_only(tmp_path: Path) -> None:
+    path = prepare(tmp_path, {})
+    run = 'run: {function: "devices:run", gpus: 1}'
+    path.write_text(spec({}).replace("study:\n", f"study:\n  - {{name: learn, {run}}}\n"))
+    (tmp_path / "samples.csv").write_text("".join(f"{k}\n" for k in range(40)))
+    (tmp_path / "devices.py").write_text(FUNCTION)
+    done = run_merlin(
+        "run", "--local", "--workers", "2", path.name, cwd=tmp_path, env=environment(tmp_path, "3,5")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = [set(file.read_text().split()) for file in (tmp_path / "seen").iterdir()]
+    assert all(devices in ({"3"}, {"5"}) for devices in seen), seen
+
+
 @pytest.fixture
 def environments(tmp_path: Path, any_redis: RedisServer) -> Iterator[list[dict[str, str]]]:
     """Of two workers that have different devices of this machine."""
