@@ -15,7 +15,6 @@ from merlin.batch.script import job_script
 from merlin.errors import SchedulerRefusedError, WorkspaceError
 
 JOBS_DIR = "jobs"  # in merlin_info
-SUBMITTED_S = 600.0  # a job that the scheduler does not list by then was not submitted
 _FORMAT, _VERSION = "merlin-job", 1
 
 
@@ -114,35 +113,6 @@ class JobRecords:
         )
         self.write(record)
         return record
-
-    def refreshed(self, client: SchedulerClient, now: float) -> list[JobRecord]:
-        """Every record with what its scheduler says now, in one question for all; changes are written down.
-
-        A record without an id gets that of the job with its name; if there is none for a while, it was not submitted.
-
-        Raises SchedulerUnreachableError and WorkspaceError.
-        """
-        records = self.all()
-        ours = [r for r in records if r.is_open and r.scheduler == client.scheduler.name]
-        named = [_with_id(client, record, now) for record in ours]
-        states = client.jobs([record.id for record in named if record.id])
-        changed: dict[str, JobRecord] = {}
-        for before, record in zip(ours, named, strict=True):
-            seen = states.get(record.id)
-            if seen != before.seen or record != before:
-                changed[record.name] = replace(record, seen=seen, seen_at=now)
-                self.write(changed[record.name])
-        return [changed.get(record.name, record) for record in records]
-
-
-def _with_id(client: SchedulerClient, record: JobRecord, now: float) -> JobRecord:
-    if record.id:
-        return record
-    if job := client.find(record.name, is_fresh=False):
-        return replace(record, id=job.id)
-    if now - record.created > SUBMITTED_S:
-        return replace(record, refused="its submission was cut short")
-    return record
 
 
 def _read(path: Path) -> JobRecord:

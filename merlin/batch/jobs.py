@@ -67,7 +67,6 @@ class SchedulerClient:
         self._known: dict[str, Job] = {}  # what was answered last, also about jobs that are forgotten since
         self._asked_at: float | None = None
         self._trouble: SchedulerUnreachableError | None = None  # of the last question
-        self._all: tuple[float, list[Job]] | None = None  # of this user, and when they were asked for
         self._in_doubt: dict[
             str, float
         ] = {}  # names that may have been submitted, and until when that may show
@@ -117,17 +116,12 @@ class SchedulerClient:
         self._unlisted[job] = self._clock() + LISTED_S
         return job
 
-    def find(self, name: str, *, is_fresh: bool = True) -> Job | None:
-        """The job of this user with this name; of several, one that is not over.
-
-        It is asked now or, without `is_fresh`, perhaps a short while ago.
+    def find(self, name: str) -> Job | None:
+        """The job of this user with this name, asked now; of several, one that is not over.
 
         Raises SchedulerUnreachableError.
         """
-        with self._lock:
-            if is_fresh or self._all is None or self._clock() - self._all[0] >= self._interval_s:
-                self._all = self._clock(), self._list(())
-            found = [job for job in self._all[1] if job.name == name]
+        found = [job for job in self.every_job() if job.name == name]
         return min(found, key=lambda job: job.state.is_over) if found else None
 
     def every_job(self) -> list[Job]:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from merlin.batch.contract import JobRequest, JobState
-from merlin.batch.job_records import SUBMITTED_S, JobRecord, JobRecords
+from merlin.batch.contract import Job, JobRequest, JobState
+from merlin.batch.job_records import JobRecord, JobRecords
 from merlin.batch.script import job_script, new_job_name
 from merlin.batch.slurm import Slurm
 from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, WorkspaceError
@@ -27,13 +27,11 @@ def test_a_submitted_job_is_known_to_every_process(slurm, records):
     record = submit(records, slurm.client())
     assert record.id == "1" and records.read("one") == record
     assert JobRecords(records.folder).all() == [record]
-    slurm.set_state("1", "RUNNING")
-    (seen,) = records.refreshed(slurm.client(), 6.0)
-    assert seen.seen.state == JobState.RUNNING and seen.is_open
-    assert records.all() == [seen]
-    slurm.set_state("1", "COMPLETED")
-    (seen,) = records.refreshed(slurm.client(), 7.0)
-    assert not seen.is_open
+    for state in (JobState.RUNNING, JobState.OK):
+        records.write(replace(record, seen=Job(id="1", state=state, hosts=("node1",)), seen_at=6.0))
+        (seen,) = records.all()
+        assert seen.seen.state == state and seen.seen.hosts == ("node1",)
+        assert seen.is_open == (state == JobState.RUNNING)
 
 
 def test_a_submission_that_was_cut_short_is_continued(slurm, records):
@@ -45,21 +43,6 @@ def test_a_submission_that_was_cut_short_is_continued(slurm, records):
     slurm.work_again()
     assert submit(records, slurm.client()).id == "1"
     assert slurm.num_jobs == 1
-
-
-def test_a_job_without_an_id_gets_it_by_its_name(slurm, records):
-    submit(records, slurm.client())
-    records.write(replace(records.read("one"), id=""))
-    (record,) = records.refreshed(slurm.client(), 6.0)
-    assert record.id == "1"
-
-
-def test_a_job_that_never_was_submitted_is_none_after_a_while(slurm, records):
-    records.write(RECORD)
-    (record,) = records.refreshed(slurm.client(), 6.0)
-    assert record.is_open
-    (record,) = records.refreshed(slurm.client(), 6.0 + SUBMITTED_S)
-    assert not record.is_open and "cut short" in record.refused
 
 
 def test_a_refused_job_is_written_down(slurm, records):
