@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from merlin.batch.contract import JobRequest
 from merlin.batch.local import Local
 from merlin.batch.registry import SCHEDULERS, scheduler_of
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
@@ -91,10 +92,53 @@ def test_whatever_a_step_says_its_launch_line_is_one_line_or_refused(scheduler, 
 
 def test_the_launch_lines_in_the_documentation_are_those_of_the_schedulers():
     text = DOCS.read_text(encoding="utf-8").partition("## Launch lines")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*) \| `(.*)` \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]*) \| `([^|]*)` \|$", text, re.MULTILINE)
     launchers = Launchers(Local("mpirun"), SCHEDULERS)
     step = {"nodes": 2, "procs": 8, "cores per task": 3, "walltime": "00:30:00"}
     said = {name: line for names, line in rows for name in re.findall(r"`([\w-]+)`", names)}
     assert said == {
         name: fill_launchers("$(LAUNCHER)", {**step, "batch.type": name}, launchers) for name in SCHEDULERS
     }
+
+
+def table(title):
+    """The cells of the last table of a section: key, scheduler, flag."""
+    section = DOCS.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:1] == "|"
+    ]
+    start = next(i for i, row in enumerate(rows) if row[0] == "key")
+    names = [name.lower() for name in rows[start][1:]]
+    return [
+        (key, name, flag.strip("`"))
+        for key, *flags in rows[start + 2 :]
+        for name, flag in zip(names, flags, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("key", "name", "flag"), table("Launch lines"))
+def test_the_flag_of_each_key_is_the_documented_one(key, name, flag):
+    launchers = Launchers(Local("mpirun"), SCHEDULERS)
+    step = {"nodes": "2", "procs": "8", "batch.type": name}
+    key = key.strip("`")
+    asked = {key: "30" if key == "walltime" else "7"}
+    if key.startswith("exclusive"):
+        asked = {"exclusive.launcher": True}
+    line = fill_launchers("$(LAUNCHER)", {**step, **asked}, launchers)
+    if flag:
+        assert f" {flag}" in line
+    else:
+        assert line == fill_launchers("$(LAUNCHER)", step, launchers)
+
+
+@pytest.mark.parametrize(("key", "name", "flag"), table("Scripts of a dry run"))
+def test_the_header_has_the_documented_line_for_each_key(key, name, flag):
+    full = {
+        "name": "a", "nodes": 2, "walltime_s": 60.0, "bank": "b", "queue": "q", "qos": "s", "is_exclusive": True,
+        "output": "o", "error": "e", "reservation": "r" if "reservation" in key else "",
+    }  # fmt: skip
+    lines = SCHEDULERS[name].directives(JobRequest(**full))
+    if flag:
+        assert [line for line in lines if f" {flag}" in line]
+    else:
+        assert lines == SCHEDULERS[name].directives(JobRequest(**{**full, key.strip("`"): ""}))
