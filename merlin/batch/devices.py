@@ -20,21 +20,23 @@ _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 @dataclass(frozen=True, slots=True)
 class VisibleGpus:
     gpus: tuple[str, ...]  # by index or identifier
-    variable: str = CUDA  # that tells a program which of them it may use
+    variables: tuple[str, ...] = (CUDA,)  # that tell a program which of them it may use
 
 
 def visible_gpus(environment: Mapping[str, str]) -> VisibleGpus:
     """Those that a variable names; without one, all that the machine has."""
-    for variable in DEVICE_VARIABLES:
-        if variable in environment:
-            return VisibleGpus(listed_devices(environment[variable]), variable)
+    num_amd = sum(_is_gpu(path) for path in _KFD_NODES.glob("*/gpu_id"))
+    if named := {name: listed_devices(environment[name]) for name in DEVICE_VARIABLES if name in environment}:
+        first, gpus = next(iter(named.items()))
+        # Slurm may set the variables of all makers alike; ROCm would look for CUDA's within its own
+        alike = tuple(name for name, listed in named.items() if listed == gpus)
+        return VisibleGpus(gpus, (first,) if num_amd else alike)
     for variable in _OF_SLURM:
         if variable in environment:
             return VisibleGpus(listed_devices(environment[variable]))
     if num := len(list(Path("/dev").glob("nvidia[0-9]*"))):
         return VisibleGpus(tuple(map(str, range(num))))
-    num = sum(_is_gpu(path) for path in _KFD_NODES.glob("*/gpu_id"))
-    return VisibleGpus(tuple(map(str, range(num))), ROCR if num else CUDA)
+    return VisibleGpus(tuple(map(str, range(num_amd))), (ROCR if num_amd else CUDA,))
 
 
 def listed_devices(text: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from merlin.workspace.directory import Workspace, lock
 
 INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
 PROGRESS_S = 0.2
+MAX_WAIT_S = 86_400.0  # the system refuses to wait for a month, and an allocation may have a year
 MAX_FAILED_STARTS = 3  # workers in a row that die before they are ready
 
 
@@ -180,7 +181,7 @@ class _Run:
             times.append(now + max(0.0, self._walltime.left_s()))
         if self._is_changed:
             times.append(self._next_progress)
-        return max(0.0, min(times) - now) if times else None
+        return min(max(0.0, min(times) - now), MAX_WAIT_S) if times else None
 
     # -------------------------------------------------------------- hand out
 

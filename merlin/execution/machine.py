@@ -14,7 +14,7 @@ from merlin.batch.registry import find_allocation
 class Machine:
     cores: tuple[int, ...]
     gpus: tuple[str, ...] = ()  # by index or identifier
-    gpu_variable: str = CUDA  # that tells a program which of them it may use
+    gpu_variables: tuple[str, ...] = (CUDA,)  # that tell a program which of them it may use
     other_nodes: tuple[str, ...] = ()  # of the allocation, if no other worker uses them
     num_nodes: int = 1  # of the allocation
 
@@ -25,7 +25,7 @@ def this_machine(environment: Mapping[str, str]) -> Machine:
     return Machine(
         cores=tuple(sorted(os.sched_getaffinity(0))),
         gpus=found.gpus,
-        gpu_variable=found.variable,
+        gpu_variables=found.variables,
         num_nodes=1 if allocation is None else allocation.num_nodes,
     )
 

@@ -35,7 +35,7 @@ class Places:
             num_slots=num_slots,
             shared_nodes=1 if machine.other_nodes else machine.num_nodes,
         )
-        self._cores, self._gpus, self._variable = machine.cores, machine.gpus, machine.gpu_variable
+        self._cores, self._gpus, self._variables = machine.cores, machine.gpus, machine.gpu_variables
         self._locks = locks or MEMORY / f"merlin-{os.getuid()}"
         self._held: dict[str, tuple[Placement, ExitStack]] = {}  # by lease
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Places:
                 have = f"only {', '.join(self._gpus)}" if self._gpus else "none"
                 raise ExecutionError(
                     f"step '{instance.step}' needs {need} for each task, and this machine has {have} "
-                    f"({self._variable} says which ones): run the study where they are, or ask for fewer"
+                    f"({self._variables[0]} says which ones): run the study where they are, or ask for fewer"
                 )
             if self.room.is_short_of_cores(need):
                 notes[instance.step] = (
@@ -70,7 +70,7 @@ class Places:
             cores = self._pinned(placement.cores, stack) if need.is_pinned and not is_spread else ()
             self._held[lease] = placement, stack
         gpus = () if is_spread else placement.gpus
-        variables = {self._variable: ",".join(gpus)} if gpus else {}
+        variables = dict.fromkeys(self._variables, ",".join(gpus)) if gpus else {}
         if cores:
             variables |= {name: value for name, value in _OPEN_MPI.items() if name not in os.environ}
         return Assignment(

@@ -51,8 +51,9 @@ PERIOD_US = 100_000
 
 # the first process of a node adopts and buries orphans, and ends when our end of its input is closed
 INIT = """
-hostname "$1" && mount --bind "$2" /etc/hosts && mount --all --fstab "$3" && mount --rbind "$4" /tmp &&
-mount -t tmpfs none /dev/shm && ip link set lo up && echo ready || exit
+# a directory may have been removed since it was listed; the one with our hosts has to be there
+mount --all --fstab "$3"; mount --rbind "$4" /tmp &&
+hostname "$1" && mount --bind "$2" /etc/hosts && mount -t tmpfs none /dev/shm && ip link set lo up && echo ready || exit
 read -r forever
 """
 
@@ -80,18 +81,20 @@ class VirtualNode:
     def _start(self) -> subprocess.Popen[bytes]:
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net", "--uts"]
         words += ["bash", "-c", INIT, "init", self.name, str(self.network.hosts), *self._own_tmp()]
-        first = subprocess.Popen(
-            self._limited(words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        said = self.network.folder / f"{self.name}.start"
+        with said.open("wb") as errors:
+            pipe = subprocess.PIPE
+            first = subprocess.Popen(
+                self._limited(words), stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True
+            )
         die_with_us(first.pid)
         assert first.stdout is not None
         if first.stdout.readline() != b"ready\n":
             first.kill()
-            unavailable("the machine does not let us make namespaces")
+            why = said.read_text()
+            if "unshare failed" in why:
+                unavailable(f"the machine does not let us make namespaces: {why}")
+            raise AssertionError(f"{self.name} does not start: {why}")
         # `sh` became `unshare`, whose only child is the first process of the node
         self.pid = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
         return first

@@ -32,30 +32,6 @@ with slurm_cluster() as cluster:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
-PROGRAM = r"""
-#include <mpi.h>
-#include <stdio.h>
-int main(int argc, char **argv) {
-  int rank, size, length, sum = 0;
-  char host[MPI_MAX_PROCESSOR_NAME];
-  MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Get_processor_name(host, &length);
-  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  printf("rank %d of %d on %s sum %d\n", rank, size, host, sum);
-  return MPI_Finalize();
-}
-"""
-
-
-def compile_mpi(folder: Path) -> Path:
-    """A program whose ranks tell where they are and what they have added up together."""
-    source = folder / "ranks.c"
-    source.write_text(PROGRAM)
-    subprocess.run(["mpicc", "-o", folder / "ranks", source], check=True)
-    return folder / "ranks"
-
 
 def test_a_job_runs_on_three_hosts_with_processes_networks_and_devices_of_their_own(any_slurm, tmp_path):
     job = any_slurm.submit(
@@ -79,16 +55,6 @@ def test_a_node_starts_every_one_of_many_jobs_and_two_gpus_are_never_given_twice
     assert not (tmp_path / "twice").exists()
     assert {state for job, state in any_slurm.states().items() if job not in before} == {"COMPLETED"}
     assert any_slurm.refusals() == []
-
-
-def test_an_mpi_program_runs_over_two_nodes(any_slurm, tmp_path):
-    program = compile_mpi(tmp_path)
-    job = any_slurm.submit(f"srun --mpi=pmix {program} > said", "--nodes=2", "--ntasks=4", cwd=tmp_path)
-    assert any_slurm.wait_until_over(job) == {job: "COMPLETED"}, any_slurm.describe()
-    lines = sorted((tmp_path / "said").read_text().splitlines())
-    assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
-    assert {line.split()[5] for line in lines} == {"node1", "node2"}
-    assert all(line.endswith(("of 4 on node1 sum 6", "of 4 on node2 sum 6")) for line in lines)
 
 
 def test_a_requeued_job_starts_again_on_the_same_cluster(any_slurm, tmp_path):

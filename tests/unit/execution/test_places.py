@@ -42,7 +42,7 @@ def test_a_task_that_asks_for_no_cores_is_not_pinned(tmp_path: Path) -> None:
 
 
 def test_a_task_gets_its_devices_by_the_variable_of_the_machine(tmp_path: Path) -> None:
-    machine = Machine(cores=(0, 1), gpus=("GPU-a", "GPU-b"), gpu_variable=ROCR)
+    machine = Machine(cores=(0, 1), gpus=("GPU-a", "GPU-b"), gpu_variables=(ROCR,))
     here = places(tmp_path, machine)
     assert here.assign("1", wants(gpus=0.5)).variables == {ROCR: "GPU-a"}
     assert here.assign("2", wants(gpus=1)).variables == {ROCR: "GPU-b"}
@@ -116,5 +116,7 @@ def test_devices_are_listed_as_the_drivers_read_them(text: str, expected: tuple[
 def test_the_environment_says_which_devices_may_be_used() -> None:
     assert this_machine({CUDA: "1,3"}).gpus == ("1", "3")
     found = this_machine({CUDA: "0,1", ROCR: "2"})
-    assert (found.gpus, found.gpu_variable) == (("2",), ROCR)
+    assert (found.gpus, found.gpu_variables) == (("2",), (ROCR,))
+    if not list(Path("/sys/class/kfd").glob("*/*/nodes/*")):
+        assert this_machine({CUDA: "0,1", ROCR: "0,1"}).gpu_variables == (ROCR, CUDA)  # as Slurm sets them
     assert found.cores == tuple(sorted(os.sched_getaffinity(0)))
