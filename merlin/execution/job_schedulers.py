@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import SCHEDULERS, scheduler_of
 from merlin.errors import ExecutionError, SchedulerUnreachableError, UsageError
-from merlin.plan.job_policy import LOCAL, job_policy
+from merlin.plan.job_policy import FLUX, LOCAL, job_policy
 from merlin.plan.schedule import Scheduler
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def require_schedulers(scheduler: Scheduler) -> None:
 def require_schedulers_of(spec: Spec) -> None:
     """The same, before anything is prepared."""
     default, steps = spec.document.batch.type, dict[str, str]()
+    if spec.document.merlin.resources.task_server == FLUX:
+        steps[FLUX] = spec.document.study[0].name
     for step in spec.document.study:
         if step.run.batch is not None and step.run.batch.submit is True:
             steps.setdefault(step.run.batch.type or default, step.name)
@@ -58,7 +60,7 @@ def require_scheduler(name: str, step: str) -> None:
     except SchedulerUnreachableError as error:
         title = scheduler_of(name).title
         raise ExecutionError(
-            f"step {step!r} has batch.submit, and {title} cannot be asked here: {error}\n{_WITHOUT}"
+            f"step {step!r} has batch jobs, and {title} cannot be asked here: {error}\n{_WITHOUT}"
         ) from error
 
 
@@ -72,6 +74,6 @@ def lacks_program(name: str, step: str) -> str:
     """What to do about a step that cannot be submitted here."""
     batch = scheduler_of(name)
     return (
-        f"step {step!r} has batch.submit and is for {batch.title}, but there is no {batch.programs[0]} on the PATH; "
+        f"step {step!r} has batch jobs of {batch.title}, but there is no {batch.programs[0]} on the PATH; "
         f"start it where that is. {_WITHOUT}"
     )

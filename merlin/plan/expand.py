@@ -16,7 +16,7 @@ from merlin.plan.aggregates import plan_aggregate
 from merlin.plan.cleanup import wait_before_cleanup
 from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_names
 from merlin.plan.growing import Extends, continued, settled_steps
-from merlin.plan.job_policy import job_policy, job_request
+from merlin.plan.job_policy import job_policy, job_request, task_server_keys
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.layout import SampleLayout
 from merlin.plan.parameters import Combination, path_safe
@@ -183,11 +183,12 @@ class _Planner:
         run = needs.step.run
         fill = self._filler(needs, combo)
         edges = self._edges(needs, combo)
+        num_tasks = self.samples.num if needs.per_sample and self.samples is not None else 1
         common = StepInstance(
             id=instance_id(needs, combo),
             step=needs.name,
             kind=StepKind.CMD,
-            num_tasks=self.samples.num if needs.per_sample and self.samples is not None else 1,
+            num_tasks=num_tasks,
             per_sample=needs.per_sample,
             params={name: combo.values[name] for name in sorted(needs.parameters)},
             label=path_safe(combo.label(needs.parameters)),
@@ -202,7 +203,7 @@ class _Planner:
             canary=run.canary,
             crash_limit=run.crash_limit,
             fresh_shell=run.fresh_shell,
-            resources=self._resources(needs, fill),
+            resources=self._resources(needs, fill, num_tasks),
             edges=edges,
         )
         self._require_job(needs, common)
@@ -227,10 +228,11 @@ class _Planner:
         is_said = run.aggregate is not None or "on_failure" in run.model_fields_set
         return run.on_failure if is_said else self.spec.document.merlin.on_failure
 
-    def _resources(self, needs: StepNeeds, fill: Callable[[str], str]) -> dict[str, Scalar]:
-        run = needs.step.run
+    def _resources(self, needs: StepNeeds, fill: Callable[[str], str], num_tasks: int) -> dict[str, Scalar]:
+        run, server = needs.step.run, self.spec.document.merlin.resources.task_server
+        of_server = task_server_keys(server, num_tasks) if run.aggregate is None else {}
         try:
-            return step_resources(run, self.spec.document.batch, fill)
+            return step_resources(run, self.spec.document.batch, fill, of_server)
         except Problem as problem:
             where = self._in_run(needs, "batch" if run.batch else "cmd")
             message = f"step {needs.name!r}: {problem}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from merlin.base.document.scalars import Problem, to_amount, to_bool, to_int
@@ -14,6 +14,8 @@ from merlin.plan.plan import Scalar, StepInstance, StepKind
 
 LOCAL = "local"  # the batch type without a scheduler
 MAX_JOBS = 100  # of one step at a time
+FLUX = "flux"  # the task server without workers: chunks are jobs of the instance of Flux around the command
+_TASK_SERVER = "batch.task_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,27 @@ def job_policy(instance: StepInstance) -> JobPolicy | None:
         max_jobs=values.number("batch.max_jobs") or MAX_JOBS,
         walltime_s=values.seconds("walltime"),
     )
+
+
+def task_server_keys(task_server: str, num_tasks: int) -> dict[str, Scalar]:
+    """What the task server adds to the resources of a step with a cmd or a function; nothing if it has workers.
+
+    Each job is an instance of its own, which takes a second to start, so a step has `MAX_JOBS` jobs at most.
+    """
+    if task_server != FLUX:
+        return {}
+    per_job = math.ceil(num_tasks / MAX_JOBS)
+    return {
+        _TASK_SERVER: FLUX,
+        "batch.type": FLUX,
+        "batch.submit": True,
+        "batch.tasks_per_job": max(1, per_job),
+    }
+
+
+def needs_no_workers(instances: Iterable[StepInstance]) -> bool:
+    """True if the command that runs the study submits all of it."""
+    return any(_TASK_SERVER in instance.resources for instance in instances)
 
 
 def job_request(instance: StepInstance, *, name: str, output: str) -> JobRequest:

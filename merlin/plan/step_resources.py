@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from merlin.base.document.findings import allowed
@@ -19,12 +19,17 @@ _OF_STEPS = ("type", "bank", "queue", "reservation", "qos", "flux_path")
 _LOCAL = "local"
 
 
-def step_resources(run: Run, batch: Batch, fill: Callable[[str], str]) -> dict[str, Scalar]:
-    """By key, those of a block with a dot ("batch.type"); `fill` fills in tokens. Raises Problem."""
+def step_resources(
+    run: Run, batch: Batch, fill: Callable[[str], str], of_server: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    """By key, those of a block with a dot ("batch.type"); `fill` fills in tokens. Raises Problem.
+
+    `of_server` is what the task server adds to a step that does not say it (see `job_policy.task_server_keys`).
+    """
     shared = {f"batch.{name}": getattr(batch, name) for name in _OF_STEPS if getattr(batch, name)}
     if shared["batch.type"] == _LOCAL:
         del shared["batch.type"]
-    asked = {**shared, **run.resources}
+    asked = {**shared, **of_server, **run.resources}
     resources = {
         key: _number(fill(value)) if isinstance(value, str) else value for key, value in asked.items()
     }

@@ -176,7 +176,7 @@ class Worker(Block):
 class Resources(Block):
     """Who runs the tasks."""
 
-    task_server: Text = optional("Task server.", "celery")
+    task_server: Text = optional("Who runs chunks: celery (workers), or flux (jobs of Flux).", "celery")
     overlap: Flag = optional("Let workers share queues.", False)
     workers: dict[str, Worker] = Field(default_factory=dict, description="Workers by name.")
 

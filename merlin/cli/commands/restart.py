@@ -50,6 +50,7 @@ def restart(
     from merlin.cli.extending import restart_all, to_restart
     from merlin.cli.publishing import broker_for
     from merlin.execution.conductor import RunOptions
+    from merlin.plan.job_policy import needs_no_workers
     from merlin.workspace.directory import open_workspace
 
     if steps and not failed:
@@ -57,6 +58,7 @@ def restart(
     opened = open_workspace(workspace)
     check_steps(opened.plan, steps, also={instance.id for instance in opened.plan.instances})
     limit = None if max_failures is None else parse_failure_limit(max_failures)
+    local = local or needs_no_workers(opened.plan.instances)
     config = broker_for(workspace, local=local, num_workers=num_workers)
     if config is not None and limit is not None:
         raise UsageError(

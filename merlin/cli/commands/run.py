@@ -68,6 +68,7 @@ def run(
     """
     from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for
+    from merlin.plan.job_policy import FLUX
     from merlin.workspace.checking import load_checked
     from merlin.workspace.launchers import launch_warnings
 
@@ -79,6 +80,7 @@ def run(
     warn(loaded.warnings)
     is_dry = dry or loaded.document.batch.dry_run
     options = replace(options, is_dry=is_dry)
+    local = local or loaded.document.merlin.resources.task_server == FLUX  # which needs no broker
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if not is_dry:
         _check_machine(loaded, is_elsewhere=config is not None)
