@@ -14,7 +14,7 @@ from schedulers.stand_in import StandIn
 SPEC = """\
 description: {name: chunks, description: each chunk is a job}
 study:
-  - {name: sim, description: two ranks, run: {cmd: "$(LAUNCHER) echo rank; : $(X); echo $FLUX_ENCLOSING_ID > job", procs: 2}}
+  - {name: sim, description: d, run: {cmd: "$(LAUNCHER) echo rank; : $(X); echo $FLUX_ENCLOSING_ID > job", procs: 2}}
   - {name: small, description: stays here, run: {cmd: "echo $(X)", depends: [sim], batch: {submit: false}}}
   - {name: all, description: after all, run: {cmd: "echo $FLUX_ENCLOSING_ID > job", depends: [small_*], nodes: 2}}
 merlin:
