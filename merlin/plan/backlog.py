@@ -65,14 +65,20 @@ class Backlog:
         Those that may not start keep their places. With `room`, it fits there, and is to be started.
         """
         self._put_what_is_due(now)
-        queues = self._active.values() if queue is None else [self._active.get(queue, {})]
-        heaps = [heap for by_need in queues for heap in by_need.values()]
-        ready = [state for heap in heaps if (state := self._top(heap, may_start)) is not None]
-        if room is not None:
-            allowed = self._waiting.allowed(queue, {state.need for state in ready}, room, now)
-            ready = [state for state in ready if state.need in allowed]
-        first = min(ready, key=_rank, default=None)
-        if room is not None and first is not None:
+        first: InstanceState | None = None
+        by_need: dict[Need, InstanceState] = {}
+        for heaps in self._active.values() if queue is None else (self._active.get(queue, {}),):
+            for need, heap in heaps.items():
+                if heap and (state := self._top(heap, may_start)) is not None:
+                    if first is None or state.rank < first.rank:
+                        first = state
+                    if need not in by_need or state.rank < by_need[need].rank:
+                        by_need[need] = state
+        if room is None or first is None:
+            return first
+        allowed = self._waiting.allowed(queue, by_need.keys(), room, now)
+        first = min((by_need[need] for need in allowed), key=_rank, default=None)
+        if first is not None:
             self._waiting.started(queue, first.need)
         return first
 
