@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -293,18 +294,24 @@ class SlurmCluster:
 
         wait_until(is_idle, self.describe)
 
+    def _is_completing(self) -> bool:
+        return "comp" in self.run("sinfo", "--noheader", "--Node", "--format=%T")
+
     def _live(self) -> list[str]:
         words = ["squeue", "--noheader", "--format=%A"]
         done = subprocess.run(words, capture_output=True, text=True, env=self.environment, timeout=COMMAND_S)
         return done.stdout.split() if done.returncode == 0 else ["?"]
 
     def requeue(self, job: str) -> None:
-        """Put a running job back into the queue, from where it starts again at once.
+        """Put a running job back into the queue, from where it starts again within seconds.
 
-        By itself Slurm lets it wait for two minutes, until no credential of its first run is valid any more.
+        By itself Slurm lets it wait for two minutes. A node refuses a job whose credential is not younger than the
+        second in which it ended the job's first run, and then it would be these two minutes all the same.
         """
         self.run("scontrol", "requeue", job)
-        wait_until(lambda: self.states()[job] == "PENDING", self.describe)
+        wait_until(lambda: self.states()[job] == "PENDING" and not self._is_completing(), self.describe)
+        ended = time.time()
+        wait_until(lambda: time.time() > ended + 3, self.describe)
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
     def empty(self) -> None:
