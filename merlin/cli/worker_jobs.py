@@ -19,7 +19,13 @@ from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.config.reach import is_loopback
-from merlin.errors import ConfigError, ExecutionError, UsageError, command_line
+from merlin.errors import (
+    ConfigError,
+    ExecutionError,
+    SchedulerUnreachableError,
+    UsageError,
+    command_line,
+)
 from merlin.execution.distributed.launch import queues_of
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.worker_jobs import (
@@ -165,8 +171,7 @@ def show_jobs(scheduler: str, *, as_json: bool) -> None:
     """Print the jobs of this user that wait or run for workers."""
     workers = _workers_if_any()
     lines: list[JobLine] = []
-    for client in clients(scheduler):
-        jobs = our_jobs(client, workers)
+    for client, jobs in _asked(scheduler, workers):
         lines += [job_line(job, client.scheduler.name, workers, time.time()) for job in jobs]
     if as_json:
         print_json({"jobs": lines, "exit_code": 0})
@@ -174,6 +179,25 @@ def show_jobs(scheduler: str, *, as_json: bool) -> None:
         print_table(COLUMNS, [_row(line) for line in lines], right=("nodes", "workers", "chunks"))
     else:
         remark("no worker job waits or runs")
+
+
+def _asked(scheduler: str, workers: Sequence[WorkerInfo]) -> list[tuple[SchedulerClient, list[Job]]]:
+    """Each scheduler that is installed, with its jobs; one that does not answer is only told of if another does.
+
+    Commands of Slurm are installed on many machines that have another scheduler. Raises SchedulerUnreachableError.
+    """
+    found: list[tuple[SchedulerClient, list[Job]]] = []
+    troubles: list[SchedulerUnreachableError] = []
+    for client in clients(scheduler):
+        try:
+            found.append((client, our_jobs(client, workers)))
+        except SchedulerUnreachableError as error:
+            troubles.append(error)
+    if troubles and not found:
+        raise troubles[0]
+    for trouble in troubles:
+        remark(f"merlin: warning: {trouble}")
+    return found
 
 
 def _row(line: JobLine) -> tuple[object, ...]:
@@ -202,8 +226,7 @@ def stop_jobs(jobs: tuple[str, ...], stop_all: bool, wait_s: float, scheduler: s
     ended: list[dict[str, Any]] = []
     known: set[str] = set()
     problems: list[str] = []
-    for client in clients(scheduler):
-        ours = our_jobs(client, workers)
+    for client, ours in _asked(scheduler, workers):
         known |= {job.id for job in ours}
         chosen = [job for job in ours if stop_all or job.id in jobs]
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from paper_slurm import PaperSlurm
+from schedulers.stand_in import StandIn
 from servers import RedisServer
 
 from merlin.cli import main as command_line
@@ -191,3 +192,19 @@ def test_the_output_of_a_job_is_found_by_its_id(answering, capsys):
     Path(job["output"]).write_text("from the job\n")
     assert merlin("workers", "logs", "demo.yaml", "--job", "1") == 0
     assert capsys.readouterr().out == "from the job\n"
+
+
+def test_a_scheduler_that_does_not_answer_hides_no_jobs_of_another(tmp_path, monkeypatch, capsys):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("sbatch", "squeue"):
+        (broken / name).write_text("#!/bin/sh\necho 'squeue: fatal: no controller' >&2\nexit 1\n")
+        (broken / name).chmod(0o755)
+    flux = StandIn(tmp_path / "flux", "flux")
+    monkeypatch.setenv("PATH", f"{broken}:{flux.path}")
+    monkeypatch.delenv("MERLIN_BROKER_URL", raising=False)
+    assert merlin("workers", "list", "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["jobs"] == [] and "no controller" in said.err
+    flux.fault("flux-jobs", prints="flux-jobs: ERROR: no broker")
+    assert merlin("workers", "list", "--json") == 1
