@@ -28,6 +28,7 @@ from merlin.spec.model import Autoscale
 from merlin.views.demand import QueueDemand
 
 LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
+MAX_PAUSE_S = 20.0
 SHARE = 0.05  # of its time that it may spend on looking
 LOG_NAME = "autoscale.jsonl"
 SAY_AGAIN_S = 600.0
@@ -76,7 +77,12 @@ def _rounds(scaler: Autoscaler, diary: Diary) -> int:
             diary.note(move)
             if isinstance(move, Finish):
                 return int(move.is_failure)
-        time.sleep(max(LOOK_S, (time.monotonic() - began) / SHARE))
+        time.sleep(pause_s(time.monotonic() - began))
+
+
+def pause_s(round_s: float) -> float:
+    """Seconds until the next round: longer after a long one, which read a long ledger or met a slow server."""
+    return min(MAX_PAUSE_S, max(LOOK_S, round_s / SHARE))
 
 
 def _interrupted(scaler: Autoscaler, wanted: WantedJobs, stop_at_end: bool) -> int:
