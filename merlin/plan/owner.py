@@ -212,12 +212,20 @@ class Owner:
         held = (self.scheduler.held(lease) for lease in line.since)
         return QueueRoom(machines, [self._needs[chunk.instance] for chunk in held if chunk is not None])
 
-    def withdraw_unfit(self, times: Mapping[str, Times]) -> list[str]:
-        """Take back what waits for workers of which none has the time for it any more; returns its leases."""
+    def withdraw_unfit(
+        self, times: Mapping[str, Times], machines: Mapping[str, Machines] | None = None
+    ) -> list[str]:
+        """Take back what waits for workers of which none has the time or devices for it; returns its leases."""
         void = []
         for queue, line in self._offered.items():
             longest_s = max((left_s for left_s, _ in times.get(queue, ())), default=inf)
-            void += [lease for lease, need_s in self._waiting(line).items() if need_s > longest_s]
+            room = None if self._has_small_tasks_only else QueueRoom((machines or {}).get(queue, ()))
+            for lease in line.since:
+                chunk = self.scheduler.held(lease)
+                if chunk is not None and (
+                    chunk.need_s > longest_s or (room is not None and room.lacks(self._needs[chunk.instance]))
+                ):
+                    void.append(lease)
         for lease in void:
             if (chunk := self.scheduler.held(lease)) is not None:
                 self._withdraw(chunk)

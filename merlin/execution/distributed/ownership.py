@@ -389,7 +389,7 @@ class Ownership:
         study, key = self._study, self._tools.config.key
         now = self._now()
         times = {queue: [(end - now, num) for end, num in ends] for queue, ends in self._ends.items()}
-        self._mailbox.void(self.owner.withdraw_unfit(times))
+        self._mailbox.void(self.owner.withdraw_unfit(times, self._machines))
         chunks = self.owner.offers(self._slots, now, MAX_OFFERS, times, self._machines)
         self._say_what_waits(self.owner.why_waiting(times, self._machines))
         self._has_more = self._has_more or len(chunks) == MAX_OFFERS

@@ -34,6 +34,7 @@ def plans(draw: st.DrawFn) -> Plan:
             "crash_limit": draw(st.integers(1, 3)),
             "on_failure": draw(st.sampled_from(["skip", "continue"])),
             "queue": draw(st.sampled_from(["cpu", "gpu"])),
+            "resources": draw(st.sampled_from([{}, {}, {"procs": 3}, {"gpus": 0.5}])),
         }
         made = step(f"s{index}", n, *edges, kind=kind, canary=0, **more)
         instances.append(replace(made, per_sample=n == num_samples))

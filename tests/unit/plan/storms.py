@@ -92,7 +92,12 @@ class World:
         self.write()
         if self.mishap(0.05):
             return self.take_over()
-        chunks = self.owner.offers({"cpu": 3, "gpu": 1}, self.now, self.random.randint(1, 5))
+        chunks = self.owner.offers(
+            {"cpu": 3, "gpu": 1},
+            self.now,
+            self.random.randint(1, 5),
+            machines={"cpu": [(4, 1)], "gpu": [(2, 1)]},
+        )
         if self.mishap(0.05):
             return self.take_over()
         for chunk in chunks:

@@ -226,5 +226,8 @@ def test_what_no_worker_has_is_not_offered_and_the_reason_is_known() -> None:
     assert owner.why_waiting({}, machines) == {"gpu": [reason]}
     machines["gpu"].append((8, 4))
     assert owner.why_waiting({}, machines) == {}
-    assert len(owner.offers({"merlin": 8, "gpu": 16}, 0.0, 99, None, machines)) == 1
+    (offer,) = owner.offers({"merlin": 8, "gpu": 16}, 0.0, 99, None, machines)
+    machines["gpu"].pop()
+    assert owner.withdraw_unfit({}, machines) == [offer.lease]
+    assert owner.why_waiting({}, machines) == {"gpu": [reason]}
     assert owner.why_waiting({}, {}) == {}  # nobody knows what workers will come
