@@ -60,13 +60,15 @@ class JobRequest:
     error: str = ""
     warning_s: float | None = None  # send SIGUSR1 so long before the walltime ends, where the scheduler can
     may_requeue: bool = False
+    priority: str = ""  # Flux: held, minimal, low, medium, high, expedited, or 0 to 1
+    is_waitable: bool = False  # Flux
 
     def __post_init__(self) -> None:
         if not _JOB_NAME.fullmatch(self.name):
             raise ValueError(
                 f"a job cannot be called {self.name[:60]!r}; write letters, digits, dots, dashes"
             )
-        for what in ("bank", "queue", "reservation", "qos", "output", "error"):
+        for what in ("bank", "queue", "reservation", "qos", "output", "error", "priority"):
             _check_text(what, getattr(self, what))
         for host in self.excluded_hosts:
             if not _HOST.fullmatch(host):

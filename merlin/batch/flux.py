@@ -40,6 +40,7 @@ _FIELDS = (
 _FORMAT = _JOB + _FIELD.join(f"{{{name}}}" for name in _FIELDS)
 _ID = re.compile(r"[ƒf][1-9A-HJ-NP-Za-km-z]+")
 
+_URGENCIES = {"held": 0, "minimal": 1, "low": 9, "medium": 16, "high": 24, "expedited": 31}
 _STATES = {
     "D": JobState.PENDING,
     "P": JobState.PENDING,
@@ -172,10 +173,29 @@ def _directives(request: JobRequest) -> Iterator[str]:
         yield f"--requires=-host:{','.join(request.excluded_hosts)}"
     if request.warning_s is not None and request.walltime_s is not None:
         yield f"--signal=USR1@{as_seconds(request.warning_s)}"
+    if request.priority:
+        yield f"--urgency={_urgency(request.priority)}"
+    if request.is_waitable:
+        yield "--flags=waitable"
     if request.output:
         yield f"--output={shlex.quote(request.output)}"
     if request.error not in ("", request.output):
         yield f"--error={shlex.quote(request.error)}"
+
+
+def _urgency(priority: str) -> int:
+    """The number of a priority, as Maestro has it. Raises ValueError."""
+    if priority.lower() in _URGENCIES:
+        return _URGENCIES[priority.lower()]
+    try:
+        number = float(priority)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise ValueError(
+            f"a priority of {priority[:60]!r} is not possible; write {', '.join(_URGENCIES)}, or 0 to 1"
+        )
+    return math.ceil(number * _URGENCIES["expedited"])
 
 
 def _slots(request: JobRequest) -> Iterator[str]:

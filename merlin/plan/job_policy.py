@@ -84,6 +84,8 @@ def job_request(instance: StepInstance, *, name: str, output: str) -> JobRequest
         is_exclusive=values.flag("exclusive") or values.flag("exclusive.allocation"),
         output=output,
         error=output,
+        priority=values.text("priority"),
+        is_waitable=values.flag("waitable"),
     )
 
 

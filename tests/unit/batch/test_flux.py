@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from merlin.batch.contract import Allocation, Job, JobState
+import pytest
+
+from merlin.batch.contract import Allocation, Job, JobRequest, JobState
 from merlin.batch.flux import Flux
 from merlin.testing.schedulers import SchedulerContract
 
@@ -74,6 +76,14 @@ class TestFlux(SchedulerContract):
             "FLUX_JOB_ID": "ƒgN7vz3",
         }
         assert self.scheduler.allocation(environment) == Allocation(scheduler="flux", job="fi8R5Rq")
+
+    def test_a_priority_is_a_word_or_a_share_of_the_highest(self) -> None:
+        for priority, urgency in (("held", 0), ("Medium", 16), ("expedited", 31), ("0.5", 16), ("1", 31)):
+            lines = self.scheduler.directives(JobRequest(name="a", priority=priority))
+            assert f"#flux: --urgency={urgency}" in lines
+        for priority in ("very", "2", "-1", "nan"):
+            with pytest.raises(ValueError, match="priority"):
+                self.scheduler.directives(JobRequest(name="a", priority=priority))
 
     def test_workers_start_by_flux_exec_in_an_instance_that_may_be_started_first(self) -> None:
         words = self.scheduler.workers_command

@@ -29,6 +29,8 @@ JOBS = {
         error="/with a space/err.txt",
         warning_s=90,
         may_requeue=True,
+        priority="high",
+        is_waitable=True,
     ),
     "exclusive": JobRequest(
         name="exclusive", nodes=2, is_exclusive=True, output="both.txt", error="both.txt"
