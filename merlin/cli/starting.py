@@ -18,14 +18,17 @@ from typing import Any
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
-from merlin.batch.here import allocation_here, client_here, end_for_children
+from merlin.batch.environment import without
+from merlin.batch.here import allocation_here, client_here, end_for_children, find_here
+from merlin.batch.ranks import LaunchedRank, find_rank
+from merlin.batch.registry import scheduler_of
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import launch
 from merlin.execution.distributed.idle_watch import VARIABLE as LEAVE_WHEN_DONE
 from merlin.execution.distributed.launch import Launch, Queues, SpecWorker, WorkerSelection
-from merlin.execution.distributed.node_workers import CORES, NODE, PASSED_ON
+from merlin.execution.distributed.node_workers import CORES, NODE, PASSED_ON, place
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.start import LOGS_DIR, StartedWorker, start, wait_until_alive
 from merlin.spec.model import Document
@@ -45,6 +48,7 @@ class WantedWorkers:
     level: str
     allocation: Allocation | None
     logs: Path
+    rank: LaunchedRank | None  # of this process, if a launcher has started several
 
     def launches(
         self, config: Config | None, alive: list[WorkerInfo]
@@ -56,7 +60,7 @@ class WantedWorkers:
             self.document,
             self.by_step,
             host=host,
-            hosts=self.allocation.hosts if self.allocation else (),
+            hosts=self.allocation.hosts if self.allocation and not self.rank else (),
             steps=self.steps,
             nodes=self.nodes,
             served={launch.plain_queue(config, q): short_name(w) for w in alive for q in w.queues},
@@ -72,7 +76,12 @@ class WantedWorkers:
         )
         logs, allocation = self.logs, self.allocation
         return selection, launch.launches(
-            named, command, which=shutil.which, logs=logs, allocation=allocation
+            named,
+            command,
+            which=shutil.which,
+            logs=logs,
+            allocation=allocation,
+            is_launched=self.rank is not None,
         )
 
     def _command(
@@ -82,6 +91,8 @@ class WantedWorkers:
         make = partial(launch.worker_command, config, worker, extra_args=extra_args, level=self.level)
         if is_elsewhere:
             return make(num_cores=CORES, place=NODE)
+        if self.rank is not None:
+            return make(num_cores=usable_cores(), place=place(find_here(os.environ)))
         return make(num_cores=usable_cores())
 
 
@@ -92,7 +103,7 @@ def wanted_workers(document: Document, by_step: Queues, scheduler: str = "", **g
         document = document.model_copy(update={"batch": batch})
     return WantedWorkers(
         document=document, by_step=by_step, allocation=allocation_here(os.environ, client=client_here(os.environ)),
-        logs=Path.cwd() / LOGS_DIR, **given,
+        logs=Path.cwd() / LOGS_DIR, rank=find_rank(os.environ), **given,
     )  # fmt: skip
 
 
@@ -125,6 +136,9 @@ def start_workers(
     wanted: WantedWorkers, timeout_s: float, foreground: bool, as_json: bool, *, leave_when_done: bool = False
 ) -> int:
     """Start them and wait until they have reported; returns the exit code, in the foreground once they have ended."""
+    if wanted.rank is not None and wanted.rank.local_rank:
+        remark("the first process that was launched on this node starts its workers")
+        return 0
     config = require_config()
     for warning in require_reachable(config):
         remark(f"merlin: warning: {warning}")
@@ -135,6 +149,8 @@ def start_workers(
         _say_skipped(selection, found)
     # it leads a worker to our configuration and key wherever it starts
     environment = {**os.environ, **config.child_environment(), **end_for_children(wanted.allocation)}
+    if wanted.rank is not None and wanted.allocation is not None:
+        environment = without(environment, scheduler_of(wanted.allocation.scheduler).launch_variables)
     if leave_when_done:
         environment[LEAVE_WHEN_DONE] = "1"
     known = registry.workers()

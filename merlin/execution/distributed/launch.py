@@ -243,8 +243,11 @@ def launches(
     which: Callable[[str], str | None],
     logs: Path,
     allocation: Allocation | None = None,
+    is_launched: bool = False,
 ) -> list[Launch]:
     """The commands to start: a worker's own, or one that starts all workers with the same launcher on each node.
+
+    If this process is one of several that a launcher has started (`is_launched`), each of them starts its own.
 
     `command` makes the command of one worker, which starts here or (True) on other nodes. Where a launcher is not
     installed, its workers start on this machine.
@@ -252,7 +255,7 @@ def launches(
     here: list[Launch] = []
     shared: dict[tuple[str, ...], list[SpecWorker]] = {}
     for worker in workers:
-        words = _launcher(worker, allocation)
+        words = [] if is_launched else _launcher(worker, allocation)
         if words and which(words[0]) is not None:
             key = (
                 worker.batch.shell,

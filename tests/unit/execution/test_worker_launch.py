@@ -269,6 +269,14 @@ def test_local_workers_start_here_even_in_an_allocation():
     assert (found.argv, found.num_workers, found.is_local) == (("celery", "simw", "here"), 1, True)
 
 
+def test_where_a_launcher_has_started_this_process_on_each_node_it_starts_no_other():
+    made = launches(
+        [spec_worker(type="slurm", nodes=3)], lambda worker, is_elsewhere: [worker.name], which=str,
+        logs=Path("/logs"), allocation=ALLOCATION, is_launched=True,
+    )  # fmt: skip
+    assert [(found.argv, found.is_local, found.note) for found in made] == [(("simw",), True, "")]
+
+
 def test_text_before_the_launcher_is_for_the_users_shell():
     (found,) = launch(spec_worker(type="slurm", nodes=1, launch_pre="module load x;", shell="/bin/bash -l"))
     assert found.argv[:3] == ("/bin/bash", "-l", "-c")
