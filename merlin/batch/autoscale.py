@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from merlin.base.text import count, duration
 
-MAX_FRUITLESS = 3  # jobs in a row that ended before a worker of theirs reported
+MAX_FRUITLESS = 3  # jobs in a row that ended and have run no task
 MIN_WALLTIME_S = 600.0  # of a job at the tail of the work
 SPARE = 1.5  # of the walltime over the time that the work should take
 
@@ -64,7 +64,7 @@ class Situation:
     rate_per_node: float | None = None  # slot-seconds that a node gets done in a second
     elsewhere: float = 0.0  # slot-seconds that workers outside of the jobs get done in a second
     start_s: float = 60.0  # from a submission to the first task, as seen so far
-    num_fruitless: int = 0  # jobs in a row that ended before a worker of theirs reported
+    num_fruitless: int = 0  # jobs in a row that ended and have run no task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def _close(jobs: Sequence[WorkerJob]) -> list[Move]:
 
 
 def _give_up(now: Situation) -> list[Move]:
-    said = f"{count(now.num_fruitless, 'job')} in a row ended before a worker of theirs reported"
+    said = f"{count(now.num_fruitless, 'job')} in a row ended and have run no task"
     if now.jobs:
         return [Wait(reason=f"{said}; no more are submitted")]
     return [Finish(reason=f"{said}; merlin workers logs --job ID shows why", is_failure=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
@@ -50,7 +51,8 @@ def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: boo
     wanted = wanted_jobs(path, options)
     caps = caps_of(wanted, given)
     warn_of_servers(wanted.config)
-    demand = QueueDemand(wanted.config, wanted.queues)
+    most_s = math.inf if caps.walltime_s is None else caps.walltime_s - MARGIN_S
+    demand = QueueDemand(wanted.config, wanted.queues, most_s)
     looked = demand.look()
     if not looked.num_open:
         remark(f"no open study of yours uses these queues; publish one first: {command_line('run', path)}")

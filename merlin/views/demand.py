@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,8 +35,9 @@ class Demand:
 class QueueDemand:
     """Follows the open studies on some queues (names as in specs)."""
 
-    def __init__(self, config: Config, queues: Collection[str]) -> None:
-        self._config, self._queues = config, frozenset(queues)
+    def __init__(self, config: Config, queues: Collection[str], most_s: float = math.inf) -> None:
+        """`most_s`: steps that need longer count as no work."""
+        self._config, self._queues, self._most_s = config, frozenset(queues), most_s
         self._registry: RedisRegistry | None = None
         self._studies: dict[str, PublishedStudy] = {}
 
@@ -50,7 +52,7 @@ class QueueDemand:
                     self._studies[name] = PublishedStudy(open_workspace(Path(info.workspace)), self._config)
         self._studies = {name: study for name, study in self._studies.items() if name in wanted}
         alive = [study for study in self._studies.values() if study.look().state in OPEN]
-        left = [study.outstanding(self._queues) for study in alive]
+        left = [study.outstanding(self._queues, self._most_s) for study in alive]
         return Demand(
             num_open=len(alive) + len(wanted.keys() - self._studies.keys()),
             num_startable=sum(each.num_startable for each in left),

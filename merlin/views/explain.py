@@ -124,12 +124,11 @@ def _of_study(asked: Asked, workspace: Workspace, look: Look) -> Iterator[Obstac
         yield Obstacle(what=f"Redis does not hold {path} any more", remedy=command_line("monitor", path))
     elif look.state == "unreachable":
         yield Obstacle(what=look.reason, remedy=command_line("doctor"))
-    elif look.idle_queues:
-        names = ", ".join(look.idle_queues)
-        yield Obstacle(
-            what=f"tasks of {path} wait, and no worker serves {names}", remedy=_more_workers(asked)
-        )
-    elif look.short_of_time:
+    elif look.idle_queues or look.short_of_time:
+        if names := ", ".join(look.idle_queues):
+            yield Obstacle(
+                what=f"tasks of {path} wait, and no worker serves {names}", remedy=_more_workers(asked)
+            )
         for reason in look.short_of_time:
             yield Obstacle(what=reason, remedy=_more_workers(asked))
     elif not any(c.ready or c.queued or c.running for c in look.per_step.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -104,8 +105,8 @@ class PublishedStudy:
             idle_queues=idle_queues(self._plan, self._with_running(every), set().union(*served.values())),
         )
 
-    def outstanding(self, queues: Collection[str]) -> Outstanding:
-        """The work that is left on these queues; call `look` first."""
+    def outstanding(self, queues: Collection[str], most_s: float = math.inf) -> Outstanding:
+        """The work that is left on these queues, and fits into `most_s` seconds; call `look` first."""
         counts = self._with_running(self._registry.workers())
         ours = [i for i in self._plan.instances if i.queue in queues]
         spreads = durations_of(self._replay, self._plan)
@@ -119,16 +120,18 @@ class PublishedStudy:
             busy_s = need_of(instance).cores * sum(h.elapsed_s for h in headers)
             known[instance.step] = before_s + busy_s, before + num
         missing = [i for i in ours if counts[i.id].missing]
-        left = [i for i in missing if job_policy(i) is None]
+        in_workers = [i for i in missing if job_policy(i) is None]
+        needs_s = {i.step: _need_s(i, spreads.get(i.step, ())) for i in in_workers}
+        left = [i for i in in_workers if needs_s[i.step] <= most_s]
         # for steps with batch jobs of their own one worker is enough: the owner, which submits them
-        num_owners = int(len(left) < len(missing))
+        num_owners = int(len(in_workers) < len(missing))
         costs = [(counts[i.id].missing, *known[i.step]) for i in left]
         return Outstanding(
             num_startable=num_owners + sum(_startable(counts[i.id]) for i in left),
             left_s=sum(tasks * seconds / num for tasks, seconds, num in costs if num),
             is_known=any(num for _, num in known.values()),
             busy_s=sum(seconds for seconds, _ in known.values()),
-            needs_s={i.step: _need_s(i, spreads.get(i.step, ())) for i in left},
+            needs_s=needs_s,
         )
 
     def settle(self) -> None:

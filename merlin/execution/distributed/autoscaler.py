@@ -57,6 +57,8 @@ class Tracked:
     request: JobRequest | None = None  # while nobody knows whether it was submitted
     reported: float | None = None  # when a worker of it was seen first
     busy_at: float = 0.0  # when one was seen at work last
+    had_done_s: float = 0.0  # the busy seconds of all tasks when it was seen first
+    has_worked: bool = False
     told_at: float | None = None  # when its workers were told to leave
     is_cancelled: bool = False
 
@@ -123,7 +125,7 @@ class Autoscaler:
         except ExecutionError as error:
             return [Wait(reason=f"the servers do not answer, so nothing is decided: {_first_line(error)}")]
         trouble = self._look_at_jobs()
-        self._look_at_workers(looked.workers, now)
+        self._look_at_workers(looked, now)
         moves = decide(self._situation(looked, trouble, now), self._caps)
         made = [self._make(move, looked, now) for move in moves]
         if self._num_refused >= MAX_REFUSED and not self._tracked:
@@ -193,7 +195,7 @@ class Autoscaler:
             tracked.record = replace(tracked.record, seen=job, seen_at=self._clock())
             self._jobs.records.write(tracked.record)
         if job.state.is_over:
-            if tracked.reported is None and not tracked.record.cancelled:
+            if not tracked.has_worked and not tracked.record.cancelled:
                 self._num_fruitless += 1
             self._forget(tracked.record.name)
 
@@ -201,15 +203,18 @@ class Autoscaler:
         self._over.add(name)
         del self._tracked[name]
 
-    def _look_at_workers(self, workers: Sequence[WorkerInfo], now: float) -> None:
+    def _look_at_workers(self, looked: LookedAt, now: float) -> None:
         for tracked in self._tracked.values():
-            inside = [worker for worker in workers if self._lives_in(worker, tracked)]
+            inside = [worker for worker in looked.workers if self._lives_in(worker, tracked)]
+            is_busy = any(worker.running for worker in inside)
             if inside and tracked.reported is None:
                 tracked.reported = tracked.busy_at = now
-                self._num_fruitless = 0
+                tracked.had_done_s = looked.busy_s
                 self._start_s = max(1.0, now - tracked.record.created)
-            if not inside or any(worker.running for worker in inside):
+            if not inside or is_busy:
                 tracked.busy_at = now
+            if inside and (is_busy or looked.busy_s > tracked.had_done_s):
+                tracked.has_worked, self._num_fruitless = True, 0
 
     def _lives_in(self, worker: WorkerInfo, tracked: Tracked) -> bool:
         return bool(tracked.record.id) and (worker.scheduler, worker.job) == (

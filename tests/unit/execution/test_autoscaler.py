@@ -203,10 +203,15 @@ def test_the_scheduler_is_called_six_times_a_minute_at_most(site):
     assert len(site.slurm.calls) <= CALLS_PER_MINUTE
 
 
-def test_jobs_that_end_before_a_worker_reports_are_not_repeated_for_ever(site):
+@pytest.mark.parametrize("reports", [False, True])
+def test_jobs_that_run_nothing_are_not_repeated_for_ever(site, reports):
     for number in range(1, 4):
         (move,) = site.round(NEW_S + 10)
         assert isinstance(move, Submit)
+        if reports:  # they have no device that the tasks need, say
+            site.run_job(str(number), is_busy=False)
+            site.round(1.0)
+            site.queues.workers.clear()
         site.slurm.set(str(number), "FAILED")
     (move,) = site.round(NEW_S + 10)
     assert isinstance(move, Finish)
