@@ -17,6 +17,10 @@ from merlin.execution.distributed.worker_jobs import PURPOSE, WorkerJobs
 CALLS_PER_MINUTE = 6  # of the scheduler, whatever they are
 POLLS_PER_MINUTE = 3.0  # of them questions about all jobs
 MAX_REFUSED = 3  # submissions in a row
+REFUSED_S = (
+    60.0  # before the next submission after one that was refused; twice as long after each further one
+)
+MOST_REFUSED_S = 900.0
 TOLD_S = 60.0  # for the workers of a job to finish; then it is cancelled
 WINDOW_S = 20.0  # in which the rate is measured
 LEAST_SHARE = 0.1  # of the slots: a lower rate is no rate, but work that does not report
@@ -109,9 +113,11 @@ class Autoscaler:
         self._rate = Rate()
         self._start_s = USUAL_START_S
         self._num_fruitless = self._num_refused = 0
+        self._refusal = ""
         self._tracked: dict[str, Tracked] = {}  # by the job's name
         self._over: set[str] = set()
         self._read_again_at = 0.0
+        self._submit_again_at = 0.0
 
     @property
     def live_jobs(self) -> list[str]:
@@ -129,8 +135,7 @@ class Autoscaler:
         moves = decide(self._situation(looked, trouble, now), self._caps)
         made = [self._make(move, looked, now) for move in moves]
         if self._num_refused >= MAX_REFUSED and not self._tracked:
-            reasons = "; ".join(dict.fromkeys(move.reason for move in made))
-            return [Finish(reason=f"the scheduler takes no job: {reasons}", is_failure=True)]
+            return [Finish(reason=f"the scheduler takes no job: {self._refusal}", is_failure=True)]
         return made
 
     # ------------------------------------------------------------------ looking
@@ -184,9 +189,9 @@ class Autoscaler:
         try:
             tracked.record = self._jobs.submit(self._client, request, tracked.record.reason)
             tracked.request = None
-        except SchedulerRefusedError:  # the record says why
-            self._num_refused += 1
+        except SchedulerRefusedError as error:
             self._forget(request.name)
+            self._note_refusal(error)
 
     def _note(self, tracked: Tracked, job: Job) -> None:
         if job.state is JobState.UNKNOWN and self._clock() - tracked.record.created < NEW_S:
@@ -277,15 +282,17 @@ class Autoscaler:
         return move
 
     def _submit(self, move: Submit) -> Move:
+        if self._clock() < self._submit_again_at:
+            return Wait(reason=f"the last job was refused: {self._refusal}")
         if not self._may_call():
             return Wait(reason="the scheduler was called often enough for this minute")
         request = self._jobs.request(move.num_nodes, move.walltime_s, sorted(self._excluded()))
         try:
             record = self._jobs.submit(self._client, request, move.reason)
         except SchedulerRefusedError as error:
-            self._num_refused += 1
             self._over.add(request.name)
-            return Wait(reason=str(error))
+            self._note_refusal(error)
+            return Wait(reason=self._refusal)
         except SchedulerUnreachableError as error:
             record = self._jobs.records.read(request.name)
             self._tracked[request.name] = Tracked(record, request)
@@ -293,6 +300,12 @@ class Autoscaler:
         self._num_refused = 0
         self._tracked[request.name] = Tracked(record)
         return replace(move, job=record.id)
+
+    def _note_refusal(self, error: SchedulerRefusedError) -> None:
+        """A limit of the site may pass by; what is wrong with the job does not."""
+        wait_s = min(MOST_REFUSED_S, REFUSED_S * 2.0**self._num_refused)
+        self._num_refused, self._refusal = self._num_refused + 1, _first_line(error)
+        self._submit_again_at = self._clock() + wait_s
 
     def _end(self, move: End, looked: LookedAt, now: float) -> Move:
         tracked = self._tracked[move.job]

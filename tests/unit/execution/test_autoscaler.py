@@ -21,6 +21,7 @@ from merlin.execution.distributed.autoscaler import (
     MAX_REFUSED,
     NEW_S,
     POLLS_PER_MINUTE,
+    REFUSED_S,
     TOLD_S,
     Autoscaler,
     Rate,
@@ -218,13 +219,25 @@ def test_jobs_that_run_nothing_are_not_repeated_for_ever(site, reports):
     assert move.is_failure
 
 
-def test_a_scheduler_that_refuses_is_not_asked_for_ever(site):
+def test_a_scheduler_that_refuses_is_asked_again_later_and_not_for_ever(site):
     site.slurm.fail("refuse")
-    for _ in range(MAX_REFUSED):
-        (move,) = site.round()
-    assert isinstance(move, Finish)
-    assert move.is_failure
-    assert "Invalid account" in move.reason
+    site.round()
+    for _ in range(5):
+        (move,) = site.round(1.0)
+        assert isinstance(move, Wait)
+        assert "Invalid account" in move.reason
+    assert site.slurm.calls.count("sbatch") == 1
+    moves = [site.round(REFUSED_S * 2**k)[0] for k in range(1, MAX_REFUSED)]
+    assert isinstance(moves[-1], Finish)
+    assert moves[-1].is_failure
+    assert "Invalid account" in moves[-1].reason
+
+
+def test_a_limit_of_the_site_passes_by(site):
+    site.slurm.fail("refuse")
+    site.round()
+    site.slurm.work_again()
+    assert kinds(site.round(REFUSED_S + 1)) == ["Submit"]
 
 
 def test_an_idle_job_is_ended_and_comes_back_with_work(site):
