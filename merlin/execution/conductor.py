@@ -19,6 +19,7 @@ from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.durations import Spread, added, spread_of
+from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import Plan
 from merlin.plan.reopen import reopen, reopen_failed
 from merlin.plan.restrict import restrict
@@ -28,6 +29,7 @@ from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
+QUARANTINED = "node_quarantined"  # the event that a node gets nothing more of this run
 MEMORY = "memory"  # the event with the scheduler's state that outcomes do not contain
 
 
@@ -81,18 +83,24 @@ def durations_of(found: Replay, plan: Plan) -> dict[str, Spread]:
 
 
 def next_attempt(found: Replay, session: str) -> int:
-    """An attempt number greater than those of the run's interrupted tasks."""
+    """An attempt number greater than those of the run's interrupted tasks, and of its resets."""
     headers = (e.header for e in found.entries() if e.writer.session == session)
-    return 1 + max((h.attempt for h in headers if h.counts[Outcome.INTERRUPTED]), default=0)
+    outranked = (h.attempt for h in headers if h.counts[Outcome.INTERRUPTED] or h.outcome == RESET)
+    return 1 + max(outranked, default=0)
 
 
-def reset_records(reopened: Mapping[str, list[tuple[int, int]]]) -> list[RangeRecord]:
+def reset_records(reopened: Mapping[str, list[tuple[int, int]]], *, attempt: int = 0) -> list[RangeRecord]:
     """Records that make tasks missing again. Append them together."""
     return [
-        RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="to be run again", attempt=0)
+        RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="to be run again", attempt=attempt)
         for id, ranges in reopened.items()
         for lo, hi in ranges
     ]
+
+
+def quarantined_nodes(found: Replay, session: str) -> list[str]:
+    """The nodes that the owners of one run have found to be bad."""
+    return [str(event.data["node"]) for event in found.events(session) if event.kind == QUARANTINED]
 
 
 def append_records(workspace: Workspace, session: str, *records: Record) -> None:
@@ -158,6 +166,22 @@ class Conductor:
         else:
             self._replay.update()
         return self._replay
+
+    def run_again(
+        self, failed: Mapping[str, list[Range]], unfinished: Mapping[str, list[Range]] | None = None
+    ) -> None:
+        """Reset what failed, and what follows from it; also what has not ended of chunks whose workers lose them.
+
+        What the attempts so far write from now on does not count.
+        """
+        found = self.read()
+        again = reopen(self._workspace.plan, found.outcomes, failed)
+        for id, ranges in (unfinished or {}).items():
+            have = found.outcomes_of(id)
+            missing = [r for a, b in ranges for r in have.ranges((NO_OUTCOME, Outcome.INTERRUPTED), a, b)]
+            again[id] = merged([*again.get(id, ()), *missing])
+        attempt = 1 + max((e.header.attempt for e in found.entries()), default=0)
+        self._unwritten += reset_records(again, attempt=attempt)
 
     def done(self, chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
         """Read the ledger, and return its outcomes of the chunk's tasks as (lo, hi, outcome)."""

@@ -8,7 +8,7 @@ from merlin.plan.task_states import OK, SOFT_FAILED, InstanceState
 LOSS_LIMIT = 10  # a task that was alone in its chunk when its worker was lost, so many times, has failed
 
 
-def reason_to_stop(state: InstanceState, note: str) -> str:
+def reason_to_stop(state: InstanceState, note: str, *, is_canary_spared: bool = False) -> str:
     """Why nothing new may start after a failure: the canary or `max_failures`; "" if it may.
 
     The canary looks for a step that cannot work at all; a task that chose to fail shows that its step does.
@@ -16,7 +16,12 @@ def reason_to_stop(state: InstanceState, note: str) -> str:
     instance, num_failed = state.instance, state.num_failed
     because = f": {note}" if note else ""
     works = state.num[OK] or state.num[SOFT_FAILED]
-    if instance.canary and instance.num_tasks > instance.canary <= num_failed and not works:
+    if (
+        not is_canary_spared
+        and instance.canary
+        and instance.num_tasks > instance.canary <= num_failed
+        and not works
+    ):
         return f"canary: the first {num_failed} tasks of step '{instance.id}' all failed{because}"
     if instance.max_failures is None:
         return ""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from merlin.plan.bad_nodes import BadNodes
 from merlin.plan.chunking import LEAST_S
 from merlin.plan.durations import Spread, too_short
 from merlin.plan.fit import ONE_CORE, QueueRoom, lacking, needs_of
@@ -26,6 +27,7 @@ MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if
 PATIENCE_S = 60.0  # for an offer in a queue in which other studies' messages wait, too
 Times = Collection[tuple[float, int]]  # of the workers of a queue: (seconds that they have left, slots)
 Machines = Collection[tuple[int, int]]  # of the workers of a queue: (cores, GPUs)
+SPARE_S = 600.0  # for so long failures on one node do not stop a study, where others may show what is wrong
 SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
 
 
@@ -48,6 +50,7 @@ class ChunkReport:
 
     chunk: Chunk
     worker: str
+    node: str = ""  # where it ran
     result: ChunkResult | None = None  # it has ended
     done: tuple[Run, ...] = ()  # without a result: what the ledger has; other machines may see that later
     died: str = ""  # its process did not survive it: how that died
@@ -70,6 +73,7 @@ class Legacy:
     taken: Mapping[str, str]  # by the letters: lease -> worker
     dealt_with: Collection[ChunkReport]  # by that owner
     unread: Collection[ChunkReport]
+    bad_nodes: Collection[str] = ()  # as that owner has found out
     durations: Mapping[str, Spread] = field(default_factory=dict)  # of tasks in the ledger, by step
 
 
@@ -105,6 +109,10 @@ class Owner:
         self._needs = needs_of(scheduler.plan)
         self._has_small_tasks_only = set(self._needs.values()) <= {ONE_CORE}
         self._offered: dict[str, _Line] = {}  # by queue
+        self._steps = {instance.id: instance.step for instance in scheduler.plan.instances}
+        self._failing_since: dict[str, float] = {}  # by step: all that has ended did so on one node
+        self.bad_nodes = BadNodes()
+        self.nodes: dict[str, set[str]] = {}  # by queue: where its workers are
 
     # ------------------------------------------------------------------ events
 
@@ -133,7 +141,28 @@ class Owner:
         False if the report is not about anything that is handed out.
         """
         self.taken(report.chunk.lease)
+        if self.scheduler.held(report.chunk.lease) is not None:
+            self._judge_node(report, done, now)
+        if report.node in self.bad_nodes.quarantined:
+            report, done = _without_failures(report), _not_failed(done)
         return settle_report(self.scheduler, report, done, now)
+
+    def _judge_node(self, report: ChunkReport, done: Iterable[Run], now: float) -> None:
+        """Follow what fails where; a canary does not stop a study because of one node."""
+        chunk, step = report.chunk, self._steps[report.chunk.instance]
+        if report.result is not None:
+            runs = tuple(report.result.runs)
+        elif report.died and not (report.is_infrastructure or report.is_interrupted or report.trouble):
+            runs = _together(chunk, done, report.done)
+            first = next((t for t in chunk.task_ids() if not any(a <= t < b for a, b, _ in runs)), chunk.lo)
+            runs = (*runs, (first, first + 1, int(Outcome.FAILED)))
+        else:
+            return
+        self.bad_nodes.ended(report.node, step, chunk.instance, runs)
+        others = self.nodes.get(self._queues[chunk.instance], set()) - {report.node}
+        since = self._failing_since.setdefault(step, now)
+        is_one = bool(report.node) and bool(others) and self.bad_nodes.is_on_one_node(step)
+        self.scheduler.is_canary_spared = is_one and now - since < SPARE_S
 
     def expired(self, lease: str, done: Iterable[Run]) -> Chunk | None:
         """Its holder has not reported for too long; returns the chunk, None if it is not handed out."""
@@ -164,6 +193,7 @@ class Owner:
         self.scheduler.target_s = max(self._min_chunk_s, round_s)
         self.scheduler.least_s = max(LEAST_S, round_s / 4)
         out: list[Chunk] = []
+        self.scheduler.avoid = tuple(sorted(self.bad_nodes.quarantined))
         queues = deque(dict.fromkeys(self._queues.values()))
         rooms = {queue: self._room(queue, (machines or {}).get(queue, ())) for queue in queues}
         while queues and len(out) < limit:
@@ -332,7 +362,8 @@ def take_over(
     plan: Plan, legacy: Legacy, *, first_attempt: int, name: str, min_chunk_s: float
 ) -> tuple[Owner, list[str]]:
     """The owner that goes on, to which all letters are new that the last one has not dealt with; the void leases."""
-    results = [r.result or ChunkResult(chunk=r.chunk, runs=r.done) for r in legacy.dealt_with]
+    dealt_with = [_without_failures(r) if r.node in legacy.bad_nodes else r for r in legacy.dealt_with]
+    results = [r.result or ChunkResult(chunk=r.chunk, runs=r.done) for r in dealt_with]
     scheduler = Scheduler(
         plan,
         outcomes_with(legacy.outcomes, results),
@@ -342,6 +373,7 @@ def take_over(
         name=name,
     )
     owner = Owner(scheduler, min_chunk_s=min_chunk_s)
+    owner.bad_nodes = BadNodes(legacy.bad_nodes)
     found = {h.lease: replace(h, worker=h.worker or legacy.taken.get(h.lease, "")) for h in legacy.handouts}
     for report in legacy.unread:
         found[report.chunk.lease] = Handout(chunk=report.chunk, since=0.0, worker=report.worker)
@@ -349,6 +381,19 @@ def take_over(
     scheduler.remember(legacy.memories)
     scheduler.know_durations(legacy.durations)
     return owner, void
+
+
+def _not_failed(runs: Iterable[Run]) -> tuple[Run, ...]:
+    return tuple(run for run in runs if run[2] != Outcome.FAILED)
+
+
+def _without_failures(report: ChunkReport) -> ChunkReport:
+    """What a bad node says: its failures prove nothing, and these tasks run again."""
+    result = report.result and replace(report.result, runs=_not_failed(report.result.runs), stop="")
+    is_interrupted = report.is_interrupted or bool(report.died)
+    return replace(
+        report, result=result, done=_not_failed(report.done), died="", is_interrupted=is_interrupted
+    )
 
 
 def _together(chunk: Chunk, *several: Iterable[Run]) -> tuple[Run, ...]:

@@ -86,6 +86,8 @@ class Scheduler:
         self.first_attempt = first_attempt
         self.stop_reason = ""
         self.stop_now = False  # running tasks are to be interrupted, too
+        self.avoid: tuple[str, ...] = ()  # nodes that get nothing of what is handed out
+        self.is_canary_spared = False  # a node may be to blame for failures, and not the step
         self._name = name
         self._leases: dict[str, Chunk] = {}  # what is handed out, by lease
         self._num_leases = 0  # ever; makes the names
@@ -395,7 +397,8 @@ class Scheduler:
         for a, b in pieces_of(chunk):
             state.move(a, b, RUNNING)
         self._num_leases += 1
-        leased = replace(chunk, lease=f"{self._name}{self._num_leases}", need_s=self._need_s(state))
+        name = f"{self._name}{self._num_leases}"
+        leased = replace(chunk, lease=name, need_s=self._need_s(state), avoid=self.avoid)
         self._leases[leased.lease] = leased
         return leased
 
@@ -466,7 +469,7 @@ class Scheduler:
         return len(leases)
 
     def _check_failures(self, state: InstanceState, note: str) -> None:
-        if reason := reason_to_stop(state, note):
+        if reason := reason_to_stop(state, note, is_canary_spared=self.is_canary_spared):
             self.stop(reason)
 
 

@@ -37,9 +37,9 @@ class Chunk:
     isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
     absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
     lease: str = field(default="", compare=False)  # "" while it waits; of one hand-out
-    need_s: float = field(
-        default=0.0, compare=False
-    )  # that a task of it may take, as far as known; 0: not known
+    # seconds that a task of it may take, as far as known; 0: not known
+    need_s: float = field(default=0.0, compare=False)
+    avoid: tuple[str, ...] = field(default=(), compare=False)  # nodes on which it must not run
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection
+from dataclasses import replace
 
 from merlin.errors import ExecutionError, LedgerError, StudyGoneError
 from merlin.execution.assignment import Assignment
@@ -33,7 +34,8 @@ MAX_FAILED_STARTS = 5  # processes in a row that end by themselves at their star
 class ChunkRuns:
     """The running chunks of one worker. Its threads call `run`; other threads interrupt."""
 
-    def __init__(self, name: str, pool: WorkerPool, leaving: Leaving, key: bytes) -> None:
+    def __init__(self, name: str, pool: WorkerPool, leaving: Leaving, key: bytes, node: str = "") -> None:
+        self._node = node
         self._name, self._pool, self._leaving, self._key = name, pool, leaving, key
         self._lock = threading.Lock()
         self._runs: set[ChunkRun] = set()
@@ -72,8 +74,8 @@ class ChunkRuns:
             self._release_process(run)
 
     def decline(self, study: Study, leases: Leases, chunk: Chunk) -> None:
-        """Give back a chunk that this worker cannot finish, and leave the next offer to others for a moment."""
-        log.info("%s need %.0f s, which this worker does not have", _describe(chunk), chunk.need_s)
+        """Give back a chunk that must not start here, and leave the next offer to others for a moment."""
+        log.info("%s are left to others: too long for this walltime, or this node is bad", _describe(chunk))
         self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
         self._leaving.out_of_time.wait(DECLINE_S)
 
@@ -199,7 +201,7 @@ class ChunkRuns:
     # ------------------------------------------------------------------- reports
 
     def _report(self, study: Study, leases: Leases, report: ChunkReport) -> bool:
-        text = seal_report(report, study.id, self._key)
+        text = seal_report(replace(report, node=self._node), study.id, self._key)
         return self._leaving.retry_until(lambda: leases.settle(report.chunk.lease, text))
 
     def _report_result(self, run: ChunkRun, result: ChunkResult) -> None:

@@ -72,7 +72,7 @@ class Engine:
         self._pool = WorkerPool(name.replace("/", "_"), concurrency, start_process, self._walltime)
         self._machine = machine or this_machine(os.environ)
         self._admission = Admission(Places(self._machine, concurrency), concurrency, slots)
-        self._runs = ChunkRuns(name, self._pool, self.leaving, config.key)
+        self._runs = ChunkRuns(name, self._pool, self.leaving, config.key, self._here.host)
         self._upkeep = Upkeep(
             name, self._runs, self._registry, self._refusals, self.leaving,
             lease_s=lease_s(), report=self.report, is_useless=self._is_useless,
@@ -226,7 +226,7 @@ class Engine:
             log.info("dropped a message that was handled before (%s)", notice.instance)
             return
         chunk = open_chunk(text, notice.study, notice.lease, self._config.key)
-        if not self._walltime.has_time_for(chunk.need_s):
+        if not self._walltime.has_time_for(chunk.need_s) or self._here.host in chunk.avoid:
             self._runs.decline(study, leases, chunk)
             return
         self._runs.run(study, notice.session, leases, chunk, admitted.assignment)

@@ -29,7 +29,14 @@ from merlin.errors import (
     RedisUnreachableError,
     StudyGoneError,
 )
-from merlin.execution.conductor import Conductor, durations_of, memories_of, next_attempt
+from merlin.execution.conductor import (
+    QUARANTINED,
+    Conductor,
+    durations_of,
+    memories_of,
+    next_attempt,
+    quarantined_nodes,
+)
 from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
 from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
 from merlin.execution.distributed.registry import OpenWork
@@ -37,8 +44,8 @@ from merlin.execution.distributed.study import Study
 from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import MARGIN_S
 from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
-from merlin.plan.pieces import Run
-from merlin.plan.tasks import Chunk
+from merlin.plan.pieces import Range, Run, merged, pieces_of
+from merlin.plan.tasks import Chunk, Outcome
 
 log = logging.getLogger("merlin.worker")
 
@@ -94,6 +101,7 @@ class Ownership:
         self._look_for_lost = self._began
         self._missing: set[str] = set()  # leases that the server did not know at the last check
         self._is_stopped = False  # the end of the run is recorded
+        self._has_reset = False  # tasks that had ended run again
         self.end = ""  # how the run has ended, if this process recorded it
         self.is_over = False
         self.is_out_of_sync = False  # our state and the server's do not match: start again
@@ -150,6 +158,7 @@ class Ownership:
             dealt_with=[report for letter, report in reports if _number(letter.id) <= last],
             unread=[report for letter, report in reports if _number(letter.id) > last],
             durations=durations_of(found, study.workspace.plan),
+            bad_nodes=quarantined_nodes(found, session),
         )
         self.owner, void = take_over(
             study.workspace.plan,
@@ -240,6 +249,12 @@ class Ownership:
                 return
             self._read, self._is_read = letter.id, False
         self._has_more = len(letters) == MAX_LETTERS
+        if self._has_reset:  # what the scheduler knows does not hold any more
+            self._write()
+            self._mailbox.void(self.owner.withdraw())
+            self._mailbox.offer({}, self._read)
+            self.is_out_of_sync = True
+            return
         self._check_leases()
         self._write()
         self._finish_if_done()
@@ -274,10 +289,12 @@ class Ownership:
         alive = [worker for worker in self._tools.backend.registry.workers() if not worker.is_stopping]
         for queue in self._study.queues:
             full = self._tools.config.queue_name(queue)
-            serving = [worker for worker in alive if full in worker.queues]
+            good = (w for w in alive if (w.node or w.host) not in self.owner.bad_nodes.quarantined)
+            serving = [worker for worker in good if full in worker.queues]
             self._slots[queue] = sum(worker.concurrency for worker in serving)
             ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
             self._ends[queue] = sorted(ends)
+            self.owner.nodes[queue] = {w.node or w.host for w in serving}
             self._machines[queue] = [(w.cores, len(w.gpus)) for w in serving]
         self._publish_work()
         took = time.monotonic() - began
@@ -285,8 +302,15 @@ class Ownership:
 
     def _publish_work(self) -> None:
         """Say what the study wants of workers, if that has changed."""
+        bad = sorted(self.owner.bad_nodes.quarantined)
         work = [
-            OpenWork(queue=queue, num_at_once=num, need_s=need_s, waiting=self._waiting.get(queue, []))
+            OpenWork(
+                queue=queue,
+                num_at_once=num,
+                need_s=need_s,
+                avoid=bad,
+                waiting=[*self._waiting.get(queue, []), *map(_why_avoided, bad)],
+            )
             for queue, (num, need_s) in self.owner.scheduler.open_work().items()
         ]
         if work != self._published:
@@ -315,12 +339,41 @@ class Ownership:
     def _handle_report(self, report: ChunkReport) -> None:
         is_cut_off = report.died or report.is_interrupted or report.trouble
         done = self._done(report.chunk) if is_cut_off else ()
+        known = set(self.owner.bad_nodes.quarantined)
         if not self.owner.reported(report, done, self._now()):
             return
+        for node in set(self.owner.bad_nodes.quarantined) - known:
+            self._quarantine(node)
+        if report.node in known:
+            runs = report.result.runs if report.result is not None else (*report.done, *done)
+            failed = merged((lo, hi) for lo, hi, outcome in runs if outcome == Outcome.FAILED)
+            if failed:
+                self._run_again({report.chunk.instance: failed}, {})
         if report.died and not (report.is_infrastructure or report.is_interrupted or report.trouble):
             self._conductor.note("worker_lost", worker=report.worker, died=report.died)
         if report.result and report.result.stop == "stop_workers":
             self._stop_workers()
+
+    def _quarantine(self, node: str) -> None:
+        """Take everything from the workers of a node. What failed there runs again."""
+        names = {w.name for w in self._tools.backend.registry.workers(all=True) if (w.node or w.host) == node}
+        held = [offer.lease for offer in self._mailbox.offers() if offer.worker in names]
+        self._mailbox.void(held)
+        unfinished: dict[str, list[Range]] = {}
+        for chunk in filter(None, map(self.owner.scheduler.held, held)):
+            unfinished.setdefault(chunk.instance, []).extend(pieces_of(chunk))
+        bad = self.owner.bad_nodes
+        self._run_again(bad.failed_on(node), unfinished)
+        self._conductor.note(QUARANTINED, node=node, step=bad.quarantined[node])
+        log.error(
+            "%s: %s (step %s); it runs again on other nodes",
+            self._study.workspace.path, _why_avoided(node), bad.quarantined[node],
+        )  # fmt: skip
+
+    def _run_again(self, failed: dict[str, list[Range]], unfinished: dict[str, list[Range]]) -> None:
+        self._write()  # what was skipped because of these failures is to be found in the ledger
+        self._conductor.run_again(failed, unfinished)
+        self._has_reset = True
 
     def _handle_expired(self, lease: str) -> None:
         chunk = self.owner.scheduler.held(lease)
@@ -517,6 +570,10 @@ class Ownership:
     def close(self) -> None:
         self._jobs.close()
         self._conductor.close()
+
+
+def _why_avoided(node: str) -> str:
+    return f"node {node} gets nothing more of the study: what failed there succeeds elsewhere"
 
 
 def _number(letter_id: str) -> tuple[int, int]:

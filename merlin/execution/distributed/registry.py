@@ -80,6 +80,7 @@ class OpenWork:
     num_at_once: Whole  # tasks that could run at the same time, now or later
     need_s: Seconds = 0.0  # that a worker must have left to start the shortest of them; 0: any
     waiting: list[Text] = field(default_factory=list)  # why steps wait for workers with more time or devices
+    avoid: list[Text] = field(default_factory=list)  # nodes whose workers get nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ class Wanted:
     queue: str
     num_at_once: int
     need_s: float = 0.0
+    avoid: tuple[str, ...] = ()  # nodes whose workers get nothing of it
 
 
 def wanted(
@@ -39,7 +40,12 @@ def wanted(
             out += [Wanted(queue=queue_name(queue), num_at_once=MANY) for queue in study.queues]
             continue
         out += [
-            Wanted(queue=queue_name(open.queue), num_at_once=open.num_at_once, need_s=open.need_s)
+            Wanted(
+                queue=queue_name(open.queue),
+                num_at_once=open.num_at_once,
+                need_s=open.need_s,
+                avoid=tuple(open.avoid),
+            )
             for open in said
             if open.num_at_once
         ]
@@ -53,7 +59,11 @@ def is_needed(
 
     `now`: server time. Of several allocations those leave first, as a whole, that do nothing and came last.
     """
-    mine = [want for want in all_wanted if want.queue in me.queues and want.need_s <= _left_s(me, now)]
+    mine = [
+        want
+        for want in all_wanted
+        if want.queue in me.queues and want.need_s <= _left_s(me, now) and not _is_avoided(me, [want])
+    ]
     if not mine or not me.job:
         return bool(mine)
     here = _allocation(me)
@@ -62,10 +72,15 @@ def is_needed(
         return True
     queues, need_s = {want.queue for want in mine}, max(want.need_s for want in mine)
     able = [w for w in alive if queues <= set(w.queues) and _left_s(w, now) >= need_s]
+    able = [w for w in able if not _is_avoided(w, all_wanted)]
     ranks = _ranks([*alive, me])
     ahead = [w for w in able if ranks[_allocation(w)] < ranks[here]]
     served = queues.union(*(w.queues for w in ahead))
     return sum(w.concurrency for w in ahead) < sum(w.num_at_once for w in all_wanted if w.queue in served)
+
+
+def _is_avoided(worker: WorkerInfo, wants: Iterable[Wanted]) -> bool:
+    return any((worker.node or worker.host) in want.avoid for want in wants)
 
 
 def _left_s(worker: WorkerInfo, now: float) -> float:

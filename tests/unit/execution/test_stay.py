@@ -48,6 +48,14 @@ def test_a_worker_does_not_stay_for_what_it_has_no_time_for() -> None:
     assert not is_needed(me, [me], [Wanted(queue="sim", num_at_once=9, need_s=61)], NOW)
 
 
+def test_a_worker_of_a_bad_node_leaves_the_study_to_others() -> None:
+    me = worker("a", node="n1")
+    assert not is_needed(me, [me], [Wanted(queue="sim", num_at_once=9, avoid=("n1",))], NOW)
+    assert is_needed(me, [me], [Wanted(queue="sim", num_at_once=9, avoid=("n2", "h"))], NOW)
+    other = worker("b", "0", node="n2")
+    assert is_needed(me, [me, other], [Wanted(queue="sim", num_at_once=1, avoid=("n2",))], NOW)
+
+
 def test_surplus_allocations_leave_as_a_whole_those_first_that_do_nothing_and_came_last() -> None:
     old, new = worker("old", "1"), [worker("n1", "2", started=9.0), worker("n2", "2", started=9.0)]
     assert needed(old, new, sim=4)

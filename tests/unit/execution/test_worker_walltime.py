@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from cluster import Cluster, run_ok
-from study_on_disk import step
+from study_on_disk import same, step
 from waiting import wait_until
 
+from merlin.batch.here import Here
 from merlin.execution.distributed import chunk_runs, owners, ownership, upkeep
 from merlin.execution.walltime import MARGIN_S, Walltime
 from merlin.plan.tasks import ChunkResult, Outcome
@@ -81,4 +83,33 @@ def test_a_worker_leaves_before_its_walltime_is_over_and_its_chunks_run_elsewher
         cluster.expect_all_ok()
         assert "worker_lost" not in cluster.events()
     finally:
+        cluster.close()
+
+
+def test_a_bad_node_is_named_once_and_what_failed_there_runs_elsewhere(tmp_path: Path) -> None:
+    good = threading.Event()
+
+    def fail(work: Work) -> ChunkResult:
+        return work.finish(Outcome.FAILED)
+
+    def wait(work: Work) -> ChunkResult:
+        good.wait(60)
+        return run_ok(work)
+
+    cluster = Cluster(tmp_path, step("sim", 60), step("post", 60, same("sim")))
+    try:
+        bad = cluster.worker(fail, here=Here(host="bad", cores=2)).start()
+        cluster.worker(wait, here=Here(host="fine", cores=2)).start()
+        wait_until(lambda: len(cluster.server.workers) == 2)
+        cluster.publish()
+        wait_until(lambda: cluster.outcomes()["FAILED"] >= 12, cluster.show)  # more than the canary allows
+        good.set()
+        wait_until(lambda: "node_quarantined" in cluster.events(), cluster.show)
+        cluster.wait_until_over()
+        assert cluster.outcomes("sim") == {"OK": 60} == cluster.outcomes("post")
+        assert cluster.events().count("node_quarantined") == 1
+        assert cluster.data_of("node_quarantined")[0]["node"] == "bad"
+        assert not bad.leaving.is_leaving
+    finally:
+        good.set()
         cluster.close()

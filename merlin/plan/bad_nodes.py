@@ -1,0 +1,77 @@
+"""Which nodes fail what succeeds elsewhere: they get nothing more of a study. Pure.
+
+A node is bad when the last samples of a step that ended there all failed, at least `MIN_FAILURES` different ones,
+while samples of the step succeed elsewhere, so that chance explains it in fewer than one of a hundred such studies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from merlin.plan.pieces import Range, Run, merged
+from merlin.plan.tasks import Outcome
+
+MIN_FAILURES = 3  # different samples, none of which ended ok in between
+CHANCE = 0.01
+
+
+@dataclass(slots=True)
+class _Record:
+    """What ended of one step, on one node or altogether."""
+
+    num_ok: int = 0
+    num_failed: int = 0
+    last_failed: set[tuple[str, int]] = field(default_factory=set)  # since the last one that ended ok
+
+
+class BadNodes:
+    """Follows what ends where."""
+
+    def __init__(self, quarantined: Iterable[str] = ()) -> None:
+        """`quarantined`: by earlier owners of the study."""
+        self.quarantined: dict[str, str] = dict.fromkeys(quarantined, "")  # node -> the step that showed it
+        self._records: dict[str, dict[str, _Record]] = {}  # by step and node
+        self._totals: dict[str, _Record] = {}  # by step
+        self._failing: dict[str, set[str]] = {}  # by step: nodes where the last ones failed
+        self._failed: dict[str, dict[str, list[Range]]] = {}  # by node and step instance
+
+    def ended(self, node: str, step: str, instance: str, runs: Iterable[Run]) -> list[str]:
+        """Tasks of a chunk have ended on a node; returns the nodes that this shows to be bad."""
+        if not node or node in self.quarantined:
+            return []
+        record = self._records.setdefault(step, {}).setdefault(node, _Record())
+        total, failing = self._totals.setdefault(step, _Record()), self._failing.setdefault(step, set())
+        for lo, hi, outcome in runs:
+            if outcome == Outcome.OK:
+                record.num_ok += hi - lo
+                total.num_ok += hi - lo
+                record.last_failed.clear()
+            elif outcome == Outcome.FAILED:
+                record.num_failed += hi - lo
+                total.num_failed += hi - lo
+                few = range(lo, min(hi, lo + 1000))  # more change nothing
+                record.last_failed.update((instance, task) for task in few)
+                self._failed.setdefault(node, {}).setdefault(instance, []).append((lo, hi))
+        (failing.add if len(record.last_failed) >= MIN_FAILURES else failing.discard)(node)
+        bad = [name for name in sorted(failing) if self._is_bad(self._records[step][name], total)]
+        for name in bad:
+            self.quarantined[name] = step
+            failing.discard(name)
+        return bad
+
+    def _is_bad(self, here: _Record, total: _Record) -> bool:
+        num_ok, num_failed = total.num_ok - here.num_ok, total.num_failed - here.num_failed  # elsewhere
+        if not num_ok:
+            return False
+        # how often so many fail in a row on any node, with a rate that what happened elsewhere does not contradict
+        rate = (num_failed + 1) / (num_ok + num_failed + 2)
+        return float((here.num_ok + here.num_failed) * rate ** len(here.last_failed)) <= CHANCE
+
+    def is_on_one_node(self, step: str) -> bool:
+        """Whether everything of this step has ended on the same node, if it is known where."""
+        return len(self._records.get(step, ())) == 1
+
+    def failed_on(self, node: str) -> dict[str, list[Range]]:
+        """What failed there, by step instance."""
+        return {id: merged(ranges) for id, ranges in self._failed.get(node, {}).items()}
