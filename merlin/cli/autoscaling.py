@@ -23,7 +23,7 @@ from merlin.cli.output import remark
 from merlin.cli.worker_jobs import JobOptions, WantedJobs, stop_jobs, wanted_jobs, warn_of_servers
 from merlin.errors import UsageError, WorkspaceError, command_line
 from merlin.execution.distributed.autoscaler import POLLS_PER_MINUTE, Autoscaler
-from merlin.execution.distributed.worker_jobs import walltime_of
+from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, walltime_of
 from merlin.execution.walltime import MARGIN_S
 from merlin.spec.model import Autoscale
 from merlin.views.demand import QueueDemand
@@ -31,7 +31,6 @@ from merlin.views.demand import QueueDemand
 LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
 MAX_PAUSE_S = 20.0
 SHARE = 0.05  # of its time that it may spend on looking
-LOG_NAME = "autoscale.jsonl"
 SAY_AGAIN_S = 600.0
 
 
@@ -61,9 +60,9 @@ def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: boo
     scaler = Autoscaler(wanted.jobs, client, caps, demand, clock=time.time)
     folder = wanted.jobs.records.folder
     folder.mkdir(parents=True, exist_ok=True)
-    diary = Diary(folder.parent / LOG_NAME if path.is_dir() else folder / LOG_NAME, as_json=as_json)
+    diary = Diary(autoscale_log(path), as_json=as_json)
     try:
-        with locked(folder / "autoscale.lock"):
+        with locked(folder / AUTOSCALE_LOCK):
             return _rounds(scaler, diary)
     except LockTaken as holder:
         raise WorkspaceError(f"another merlin workers autoscale has the jobs in {folder}: {holder}") from None

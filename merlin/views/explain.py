@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from merlin.base.locks import LockTaken, locked
+from merlin.base.records import as_kind, parsed
 from merlin.base.text import count
 from merlin.batch.contract import Job, JobState
 from merlin.batch.job_records import JobRecord
@@ -15,6 +17,7 @@ from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, MerlinError, command_line
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, jobs_folder
 from merlin.views.published import PublishedStudy
 from merlin.views.queues import served_queues
 from merlin.views.servers import open_registry, reach_all
@@ -56,6 +59,14 @@ class Asked:
     records: Sequence[JobRecord]  # of its worker jobs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """The part of a line of autoscale's decisions that is of interest here."""
+
+    move: str
+    reason: str
+
+
 def explain(asked: Asked) -> Explanation:
     """Look at servers, studies, workers and jobs, as far as they can be asked."""
     try:
@@ -95,7 +106,7 @@ def _of_studies(asked: Asked, config: Config) -> Explanation:
     leaving = [worker for worker in ours if worker.is_stopping]
     if ours and len(leaving) == len(ours):
         found.append(Obstacle(what="every worker of these queues is ending", remedy=_more_workers(asked)))
-    found += _of_jobs(asked, workers)
+    found += [*_of_jobs(asked, workers), *_of_autoscale(asked.path)]
     return Explanation(
         num_chunks=sum(len(worker.running) for worker in ours), num_workers=len(ours), obstacles=tuple(found)
     )
@@ -169,6 +180,20 @@ def _of_jobs(asked: Asked, workers: Sequence[WorkerInfo]) -> Iterator[Obstacle]:
             yield Obstacle(what=f"job {job.id} runs, and no worker of it has reported", remedy=show)
     if not jobs and asked.records:
         yield from _last_end(asked, asked.records[-1])
+
+
+def _of_autoscale(path: Path) -> Iterator[Obstacle]:
+    """Why an autoscale that is alive submits nothing, in its own words."""
+    lock = jobs_folder(path) / AUTOSCALE_LOCK
+    try:
+        if lock.exists():
+            with locked(lock):
+                return  # nobody has it
+    except LockTaken:
+        with suppress(OSError, ValueError, IndexError):
+            last = as_kind(parsed(autoscale_log(path).read_text("utf-8").splitlines()[-1]), _Decision)
+            if last.move == "wait":
+                yield Obstacle(what=f"merlin workers autoscale submits no job: {last.reason}")
 
 
 def _last_end(asked: Asked, last: JobRecord) -> Iterator[Obstacle]:

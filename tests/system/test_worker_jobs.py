@@ -11,6 +11,7 @@ from paper_slurm import PaperSlurm
 from schedulers.stand_in import StandIn
 from servers import RedisServer
 
+from merlin.base.locks import locked
 from merlin.cli import main as command_line
 
 SPEC = """\
@@ -208,3 +209,35 @@ def test_a_scheduler_that_does_not_answer_hides_no_jobs_of_another(tmp_path, mon
     assert json.loads(said.out)["jobs"] == [] and "no controller" in said.err
     flux.fault("flux-jobs", prints="flux-jobs: ERROR: no broker")
     assert merlin("workers", "list", "--json") == 1
+
+
+def test_explain_says_why_an_autoscale_that_is_alive_submits_nothing(answering, capsys):
+    jobs = Path("merlin_jobs")
+    jobs.mkdir()
+    (jobs / "autoscale.jsonl").write_text('{"time": 1.0, "move": "wait", "reason": "no more than 2 nodes"}\n')
+    with locked(jobs / "autoscale.lock"):
+        assert merlin("workers", "explain", "demo.yaml") == 1
+        assert "autoscale submits no job: no more than 2 nodes" in capsys.readouterr().out
+    assert merlin("workers", "explain", "demo.yaml") == 1
+    assert "autoscale" not in capsys.readouterr().out
+
+
+def test_a_second_autoscale_of_the_same_jobs_is_refused(answering, capsys):
+    jobs = Path("merlin_jobs")
+    jobs.mkdir()
+    with locked(jobs / "autoscale.lock"):
+        assert merlin("workers", "autoscale", "demo.yaml") == 1
+    assert "another merlin workers autoscale" in capsys.readouterr().err
+
+
+def test_an_autoscale_without_an_open_study_ends_at_once_and_submits_nothing(answering, capsys):
+    assert merlin("workers", "autoscale", "demo.yaml", "--json") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["move"] == "finish"
+    assert "no open study of yours uses these queues" in told.err
+    assert "sbatch" not in answering.calls
+
+
+@pytest.mark.parametrize("words", [("--min", "3", "--max", "2"), ("--backlog", "soon")])
+def test_limits_that_make_no_sense_are_refused(answering, capsys, words):
+    assert merlin("workers", "autoscale", "demo.yaml", *words) == 2

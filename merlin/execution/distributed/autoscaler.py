@@ -114,6 +114,7 @@ class Autoscaler:
         self._start_s = USUAL_START_S
         self._num_fruitless = self._num_refused = 0
         self._refusal = ""
+        self._per_node: float | None = None  # slots, as seen last
         self._tracked: dict[str, Tracked] = {}  # by the job's name
         self._over: set[str] = set()
         self._read_again_at = 0.0
@@ -236,7 +237,9 @@ class Autoscaler:
         num_slots = sum(own.values()) + sum(elsewhere.values())
         self._rate.update(now, looked.busy_s, num_slots, is_saturated=looked.num_startable > num_slots > 0)
         like = own or elsewhere  # what a node of a job can do, or is likely to
-        per_node = sum(like.values()) / len(like) if like else None
+        if like:
+            self._per_node = sum(like.values()) / len(like)
+        per_node = self._per_node
         return Situation(
             now=now,
             work=Work(

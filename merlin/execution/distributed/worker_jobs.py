@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PURPOSE = "workers"
 PREFIX = "merlin-workers"  # of the names of these jobs
+AUTOSCALE_LOG = "autoscale.jsonl"  # its decisions, a line each
+AUTOSCALE_LOCK = "autoscale.lock"
 LOCAL_JOBS_DIR = "merlin_jobs"  # in the current directory, for the jobs of a spec
 _SECRET = (
     "PASSWORD",
@@ -40,6 +42,12 @@ def jobs_folder(path: Path | None) -> Path:
     """Where the scripts and records of the jobs of a workspace, or of a spec, are kept."""
     is_workspace = path is not None and path.is_dir()
     return path.absolute() / INFO_DIR / JOBS_DIR if path and is_workspace else Path.cwd() / LOCAL_JOBS_DIR
+
+
+def autoscale_log(path: Path) -> Path:
+    """Where the decisions of autoscale for a workspace, or a spec, are kept."""
+    folder = jobs_folder(path)
+    return (folder.parent if path.is_dir() else folder) / AUTOSCALE_LOG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
