@@ -55,8 +55,8 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 SlurmctldDebug=verbose
 SlurmdDebug=verbose
-MessageTimeout=100
-TCPTimeout=60
+MessageTimeout=20
+TCPTimeout=20
 BatchStartTimeout=600
 SlurmctldTimeout=600
 SlurmdTimeout=600
@@ -182,6 +182,7 @@ class SlurmCluster:
         slurmctld = program("/usr/sbin/slurmctld", "slurmctld")
         head = self.network.nodes[HEAD]
         self._start("slurmctld", head.command(slurmctld, "-D", "-f", str(self.conf)))
+        self.wait_until_it_answers()
 
     def wait_until_it_answers(self) -> None:
         words = ["scontrol", "ping"]
@@ -198,14 +199,16 @@ class SlurmCluster:
         """SIGKILL; jobs go on, commands fail until it is started again, and it forgets jobs of the last seconds."""
         self._kill("slurmctld")
 
-    def restart_controller(self) -> None:
-        """It ends as it would for a new version, and is there again."""
+    def stop_controller(self) -> None:
+        """It ends as it would for a new version."""
         head = self.network.nodes[HEAD]
         head.run("kill", (self.folder / "slurmctld.pid").read_text().strip())
         wait_until(lambda: not head.processes(), self.describe)  # it writes down what it knows
-        self.kill_controller()
+        self._kill("slurmctld")
+
+    def restart_controller(self) -> None:
+        self.stop_controller()
         self.start_controller()
-        self.wait_until_it_answers()
 
     def _kill(self, name: str) -> None:
         process = self._daemons.pop(name, None)
