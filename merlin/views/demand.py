@@ -68,4 +68,5 @@ class QueueDemand:
 
     def stop(self, names: Collection[str]) -> None:
         """Tell workers to finish what they run and leave. Raises ExecutionError if Redis does not answer."""
-        (self._registry or open_registry(self._config)).send(sorted(names), "stop")
+        if names:
+            (self._registry or open_registry(self._config)).send(sorted(names), "stop")

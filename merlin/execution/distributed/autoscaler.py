@@ -314,8 +314,8 @@ class Autoscaler:
         tracked = self._tracked[move.job]
         inside = [worker.name for worker in looked.workers if self._lives_in(worker, tracked)]
         try:
-            if inside and tracked.told_at is None:
-                self._demand.stop(inside)
+            if tracked.reported is not None and tracked.told_at is None:
+                self._demand.stop(inside)  # those that leave already are not among them
             elif not self._may_call():
                 return Wait(reason="the scheduler was called often enough for this minute")
             else:

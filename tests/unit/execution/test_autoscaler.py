@@ -131,9 +131,20 @@ def test_after_the_study_workers_are_told_waiting_jobs_are_cancelled_and_it_ends
     assert site.round() == [Finish(reason="the work is done, and no job is left")]
 
 
+def test_a_job_whose_workers_leave_already_may_end_by_itself(site):
+    site.round()
+    site.run_job("1")
+    site.round()
+    site.queues.num_open = 0
+    site.queues.workers.clear()
+    assert kinds(site.round()) == ["End"]
+    assert site.slurm.states["1"] == "RUNNING"
+
+
 def test_a_job_whose_workers_do_not_leave_is_cancelled(site):
     site.round()
     site.run_job("1")
+    site.round()
     site.queues.num_open = 0
     site.round()
     assert site.slurm.states["1"] == "RUNNING"
