@@ -69,7 +69,8 @@ def test_a_job_runs_programs_on_its_nodes_and_ends_as_its_script(site: Site) -> 
     variables = dict(entry.split("=", 1) for entry in entries if entry)
     found = allocation_here(variables, client=client_here(variables))
     (site.folder / "seen").touch()
-    assert found is not None and (found.scheduler, found.job) == (site.scheduler.name, job)
+    assert found is not None, variables
+    assert (found.scheduler, found.job) == (site.scheduler.name, job)
     assert found.num_nodes == 2 and set(found.hosts) <= {"node1", "node2"}
     assert found.ends is not None
     ended = site.wait(job, JobState.FAILED)
