@@ -54,8 +54,8 @@ format: setup
 
 # tests start thousands of processes, all of which would compile the same modules
 unexport PYTHONDONTWRITEBYTECODE
-# one more than there are cores, because some tests wait; those that take longest begin first
-TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
+# two more than there are cores, because many tests wait; those that take longest begin first
+TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 8 ? cores + 2 : 8)))
 
 test-fast: setup servers
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/contract tests/unit

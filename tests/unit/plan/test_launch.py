@@ -136,9 +136,12 @@ def test_the_header_has_the_documented_line_for_each_key(key, name, flag):
     full = {
         "name": "a", "nodes": 2, "walltime_s": 60.0, "bank": "b", "queue": "q", "qos": "s", "is_exclusive": True,
         "output": "o", "error": "e", "reservation": "r" if "reservation" in key else "",
+        "priority": "high", "is_waitable": True,
     }  # fmt: skip
     lines = SCHEDULERS[name].directives(JobRequest(**full))
     if flag:
         assert [line for line in lines if f" {flag}" in line]
     else:
-        assert lines == SCHEDULERS[name].directives(JobRequest(**{**full, key.strip("`"): ""}))
+        field = {"waitable": "is_waitable"}.get(key.strip("`"), key.strip("`"))
+        without = JobRequest(**{**full, field: type(full[field])()})
+        assert lines == SCHEDULERS[name].directives(without)
