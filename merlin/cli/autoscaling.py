@@ -20,7 +20,14 @@ from merlin.batch.autoscale import Caps, Finish, Move, Submit, Wait
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.walltime import as_clock
 from merlin.cli.output import remark
-from merlin.cli.worker_jobs import JobOptions, WantedJobs, stop_jobs, wanted_jobs, warn_of_servers
+from merlin.cli.worker_jobs import (
+    JobOptions,
+    WantedJobs,
+    require_keyed_config,
+    stop_jobs,
+    wanted_jobs,
+    warn_of_servers,
+)
 from merlin.errors import UsageError, WorkspaceError, command_line
 from merlin.execution.distributed.autoscaler import POLLS_PER_MINUTE, Autoscaler
 from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, walltime_of
@@ -47,11 +54,12 @@ class GivenCaps:
 
 def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: bool, as_json: bool) -> int:
     """Submit and end jobs until the work on the queues is done and the jobs have gone; returns the exit code."""
-    wanted = wanted_jobs(path, options)
+    config = require_keyed_config()
+    wanted = wanted_jobs(path, options, config)
     caps = caps_of(wanted, given)
-    warn_of_servers(wanted.config)
+    warn_of_servers(config)
     most_s = math.inf if caps.walltime_s is None else caps.walltime_s - MARGIN_S
-    demand = QueueDemand(wanted.config, wanted.queues, most_s)
+    demand = QueueDemand(config, wanted.queues, most_s)
     looked = demand.look()
     if not looked.num_open:
         remark(f"no open study of yours uses these queues; publish one first: {command_line('run', path)}")

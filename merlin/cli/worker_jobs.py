@@ -53,7 +53,6 @@ class WantedJobs:
     path: Path  # as it was given
     document: Document
     queues: tuple[str, ...]
-    config: Config
     jobs: WorkerJobs
     options: JobOptions
 
@@ -87,7 +86,7 @@ class JobOptions:
         return (*words, *(("--vars", *self.assignments) if self.assignments else ()))
 
 
-def wanted_jobs(path: Path, options: JobOptions) -> WantedJobs:
+def wanted_jobs(path: Path, options: JobOptions, config: Config | None) -> WantedJobs:
     """What the options mean for a spec or workspace. Raises UsageError where no scheduler is chosen."""
     document, by_step = load_workers(path, parse_assignments(options.assignments))
     name = options.scheduler or document.batch.type
@@ -96,8 +95,6 @@ def wanted_jobs(path: Path, options: JobOptions) -> WantedJobs:
             f"{path} says batch.type {name}, where there are no jobs; "
             f"set it to the scheduler, or give --scheduler {(installed() or ['slurm'])[0]}"
         )
-    config = require_config()
-    _ = config.key  # made now, so that the jobs find it
     given = {key: value for key in ("queue", "bank") if (value := getattr(options, key))}
     jobs = WorkerJobs(
         target=path.absolute(),
@@ -111,11 +108,23 @@ def wanted_jobs(path: Path, options: JobOptions) -> WantedJobs:
         level=options.level,
     )
     queues = queues_of(by_step, options.steps)
-    return WantedJobs(path=path, document=document, queues=queues, config=config, jobs=jobs, options=options)
+    return WantedJobs(path=path, document=document, queues=queues, jobs=jobs, options=options)
 
 
-def print_script(wanted: WantedJobs, as_json: bool) -> int:
-    """Print the job script."""
+def require_keyed_config() -> Config:
+    """The configuration, with its key made now, so that the jobs find it. Raises ConfigError."""
+    config = require_config()
+    _ = config.key
+    return config
+
+
+def print_script(path: Path, options: JobOptions, as_json: bool) -> int:
+    """Print the job script of a spec or workspace, for which no server needs to be there."""
+    config = find_config()
+    wanted = wanted_jobs(path, options, config)
+    if config is None:
+        start = f"{command_line('server', 'start')}, or {command_line('config', 'create')}"
+        remark(f"merlin: warning: no broker is configured, and these workers would not find one: {start}")
     request = wanted.jobs.request(wanted.num_nodes, walltime_of(wanted.jobs.batch, wanted.options.walltime))
     script = wanted.jobs.script(request)
     if as_json:
@@ -125,9 +134,11 @@ def print_script(wanted: WantedJobs, as_json: bool) -> int:
     return 0
 
 
-def submit_jobs(wanted: WantedJobs, num_jobs: int, as_json: bool) -> int:
+def submit_jobs(path: Path, options: JobOptions, num_jobs: int, as_json: bool) -> int:
     """Submit jobs and say which; a job that is refused ends it with an error."""
-    warn_of_servers(wanted.config)
+    config = require_keyed_config()
+    wanted = wanted_jobs(path, options, config)
+    warn_of_servers(config)
     client = SchedulerClient(wanted.jobs.scheduler)
     records: list[JobRecord] = []
     for _ in range(num_jobs):

@@ -98,9 +98,15 @@ def reset_records(reopened: Mapping[str, list[tuple[int, int]]], *, attempt: int
     ]
 
 
-def quarantined_nodes(found: Replay, session: str) -> list[str]:
-    """The nodes that the owners of one run have found to be bad."""
-    return [str(event.data["node"]) for event in found.events(session) if event.kind == QUARANTINED]
+def quarantined_nodes(found: Replay, session: str = "") -> dict[str, str]:
+    """The nodes that the owners of one run, or of the last, have found to be bad, and the steps that showed it."""
+    nodes: dict[str, str] = {}
+    for event in found.events(session):
+        if event.kind == "run_started":
+            nodes = {}
+        elif event.kind == QUARANTINED:
+            nodes[str(event.data["node"])] = str(event.data.get("step", ""))
+    return nodes
 
 
 def append_records(workspace: Workspace, session: str, *records: Record) -> None:

@@ -6,7 +6,7 @@ while samples of the step succeed elsewhere, so that chance explains it in fewer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from merlin.plan.pieces import Range, Run, merged
@@ -28,9 +28,9 @@ class _Record:
 class BadNodes:
     """Follows what ends where."""
 
-    def __init__(self, quarantined: Iterable[str] = ()) -> None:
+    def __init__(self, quarantined: Mapping[str, str] | None = None) -> None:
         """`quarantined`: by earlier owners of the study."""
-        self.quarantined: dict[str, str] = dict.fromkeys(quarantined, "")  # node -> the step that showed it
+        self.quarantined = dict(quarantined or {})  # node -> the step that showed it
         self._records: dict[str, dict[str, _Record]] = {}  # by step and node
         self._totals: dict[str, _Record] = {}  # by step
         self._failing: dict[str, set[str]] = {}  # by step: nodes where the last ones failed
@@ -75,3 +75,10 @@ class BadNodes:
     def failed_on(self, node: str) -> dict[str, list[Range]]:
         """What failed there, by step instance."""
         return {id: merged(ranges) for id, ranges in self._failed.get(node, {}).items()}
+
+
+def why_quarantined(node: str, step: str) -> str:
+    """What people are told about a bad node."""
+    return (
+        f"node {node} gets nothing more of the study: tasks of step '{step}' fail there and succeed elsewhere"
+    )

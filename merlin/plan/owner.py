@@ -73,7 +73,7 @@ class Legacy:
     taken: Mapping[str, str]  # by the letters: lease -> worker
     dealt_with: Collection[ChunkReport]  # by that owner
     unread: Collection[ChunkReport]
-    bad_nodes: Collection[str] = ()  # as that owner has found out
+    bad_nodes: Mapping[str, str] = field(default_factory=dict)  # that it found, and the steps that showed it
     durations: Mapping[str, Spread] = field(default_factory=dict)  # of tasks in the ledger, by step
 
 

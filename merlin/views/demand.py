@@ -30,6 +30,7 @@ class Demand:
     busy_s: float  # of the tasks that have ended
     needs_s: Mapping[str, float]  # by step: what a worker must have left of its walltime
     workers: tuple[WorkerInfo, ...]  # alive, on these queues
+    bad_nodes: frozenset[str]  # that get nothing of one of the studies
 
 
 class QueueDemand:
@@ -51,7 +52,8 @@ class QueueDemand:
                 if name not in self._studies:
                     self._studies[name] = PublishedStudy(open_workspace(Path(info.workspace)), self._config)
         self._studies = {name: study for name, study in self._studies.items() if name in wanted}
-        alive = [study for study in self._studies.values() if study.look().state in OPEN]
+        looks = {name: study.look() for name, study in self._studies.items()}
+        alive = [study for name, study in self._studies.items() if looks[name].state in OPEN]
         left = [study.outstanding(self._queues, self._most_s) for study in alive]
         return Demand(
             num_open=len(alive) + len(wanted.keys() - self._studies.keys()),
@@ -63,6 +65,9 @@ class QueueDemand:
                 worker
                 for worker in self._registry.workers()
                 if not worker.is_stopping and served_queues(worker, self._config) & self._queues
+            ),
+            bad_nodes=frozenset(
+                node for look in looks.values() if look.state in OPEN for node in look.bad_nodes
             ),
         )
 

@@ -18,6 +18,7 @@ from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, MerlinError, command_line
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, jobs_folder
+from merlin.plan.bad_nodes import why_quarantined
 from merlin.views.published import PublishedStudy
 from merlin.views.queues import served_queues
 from merlin.views.servers import open_registry, reach_all
@@ -99,7 +100,7 @@ def _of_studies(asked: Asked, config: Config) -> Explanation:
     found: list[Obstacle] = []
     studies = _studies(asked, config)
     for workspace in studies:
-        found += _of_study(asked, workspace, PublishedStudy(workspace, config).look())
+        found += of_study(asked, workspace.path, PublishedStudy(workspace, config).look())
     if not studies:
         start = command_line("run", asked.path)
         found.append(Obstacle(what="no open study of yours uses these queues", remedy=start))
@@ -124,8 +125,8 @@ def _studies(asked: Asked, config: Config) -> list[Workspace]:
     return found
 
 
-def _of_study(asked: Asked, workspace: Workspace, look: Look) -> Iterator[Obstacle]:
-    path = workspace.path
+def of_study(asked: Asked, path: Path, look: Look) -> Iterator[Obstacle]:
+    """What keeps more of the study in a workspace from running."""
     if look.state == "complete":
         yield Obstacle(what=f"{path} has ended: every task has an outcome")
     elif look.state in ("stopped", "dropped"):
@@ -135,18 +136,29 @@ def _of_study(asked: Asked, workspace: Workspace, look: Look) -> Iterator[Obstac
         yield Obstacle(what=f"Redis does not hold {path} any more", remedy=command_line("monitor", path))
     elif look.state == "unreachable":
         yield Obstacle(what=look.reason, remedy=command_line("doctor"))
-    elif look.idle_queues or look.short_of_time:
+    elif look.idle_queues or look.short_of_time or look.bad_nodes:
         if names := ", ".join(look.idle_queues):
             yield Obstacle(
                 what=f"tasks of {path} wait, and no worker serves {names}", remedy=_more_workers(asked)
             )
+        bad = [why_quarantined(node, step) for node, step in sorted(look.bad_nodes.items())]
+        for reason in bad:
+            yield Obstacle(what=reason, remedy=_of_bad_node(path))
         for reason in look.short_of_time:
-            yield Obstacle(what=reason, remedy=_more_workers(asked))
+            if reason not in bad:
+                yield Obstacle(what=reason, remedy=_more_workers(asked))
     elif not any(c.ready or c.queued or c.running for c in look.per_step.values()):
         waiting = [step for step, counts in look.per_step.items() if counts.waiting]
         yield Obstacle(
             what=f"no task of {path} could start now; {', '.join(waiting) or 'all'} wait for others"
         )
+
+
+def _of_bad_node(path: Path) -> str:
+    return (
+        f"see what failed there: {command_line('failures', path)}; tell those who run the machine; "
+        f"for a run on all nodes again: {command_line('restart', path)}"
+    )
 
 
 def _more_workers(asked: Asked) -> str:

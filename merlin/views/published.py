@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from merlin.base.text import count
 from merlin.config.model import Config
 from merlin.errors import ExecutionError
-from merlin.execution.conductor import durations_of
+from merlin.execution.conductor import durations_of, quarantined_nodes
 from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import WorkerInfo
@@ -67,6 +67,7 @@ class PublishedStudy:
         self._mailbox, self._registry = backend.mailbox(self._plan.study_id), backend.registry
         self._replay = replay(workspace.ledger_dir, self._plan)
         self._counts: tuple[int, dict[str, TaskCounts]] = (-1, {})
+        self._bad_nodes: tuple[int, dict[str, str]] = (-1, {})
 
     def look(self) -> Look:
         """The study now; trouble with Redis is one of the states."""
@@ -87,7 +88,8 @@ class PublishedStudy:
             num_running=num_running,
             reason=reason,
             idle_queues=idle_queues(self._plan, counts, set().union(*served)) if state == "running" else (),
-            short_of_time=tuple(reason for entry in work for reason in entry.waiting),
+            short_of_time=tuple(dict.fromkeys(reason for entry in work for reason in entry.waiting)),
+            bad_nodes=self._of_last_run(),
         )
 
     def live_workers(self) -> LiveWorkers | None:
@@ -177,6 +179,12 @@ class PublishedStudy:
                 num = min(chunk.hi - chunk.lo, have.ready)
                 counts[chunk.instance] = replace(have, ready=have.ready - num, running=have.running + num)
         return counts
+
+    def _of_last_run(self) -> dict[str, str]:
+        """The nodes that get nothing more of it, and the steps that showed it."""
+        if self._bad_nodes[0] != self._replay.num_records:
+            self._bad_nodes = self._replay.num_records, quarantined_nodes(self._replay)
+        return self._bad_nodes[1]
 
     def _of_ledger(self) -> dict[str, TaskCounts]:
         if self._counts[0] != self._replay.num_records:

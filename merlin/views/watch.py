@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
 from merlin.base.text import count
@@ -33,6 +33,9 @@ class Look:
     reason: str = ""  # why it stopped, was dropped or cannot be reached
     idle_queues: tuple[str, ...] = ()  # with ready tasks and no worker
     short_of_time: tuple[str, ...] = ()  # why steps wait for workers with more time
+    bad_nodes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # that get nothing, and the steps that showed it
 
 
 class WatchedStudy(Protocol):

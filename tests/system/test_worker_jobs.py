@@ -73,6 +73,14 @@ def test_a_dry_run_prints_the_script_and_asks_nobody(slurm, capsys):
     assert slurm.calls == []
 
 
+def test_a_dry_run_needs_no_broker(slurm, capsys, monkeypatch):
+    monkeypatch.delenv("MERLIN_BROKER_URL")
+    assert merlin("workers", "submit", "demo.yaml", "--dry") == 0
+    told = capsys.readouterr()
+    assert "#SBATCH --nodes=2" in told.out
+    assert "no broker is configured" in told.err
+
+
 def test_nothing_secret_stands_in_a_script(slurm, capsys, monkeypatch):
     monkeypatch.setenv("MERLIN_BROKER_URL", "redis://:geheim@127.0.0.1:1/0")
     monkeypatch.setenv("MERLIN_SECRET_THING", "geheim")

@@ -44,6 +44,8 @@ class LookedAt(Protocol):
     def needs_s(self) -> Mapping[str, float]: ...
     @property
     def workers(self) -> Sequence[WorkerInfo]: ...
+    @property
+    def bad_nodes(self) -> Collection[str]: ...
 
 
 class Demanding(Protocol):
@@ -105,11 +107,10 @@ class Autoscaler:
         demand: Demanding,
         *,
         clock: Callable[[], float],
-        excluded: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`clock`: epoch seconds. `excluded`: nodes that no job shall get."""
+        """`clock`: epoch seconds."""
         self._jobs, self._client, self._caps, self._demand = jobs, client, caps, demand
-        self._clock, self._excluded = clock, excluded
+        self._clock = clock
         self._rate = Rate()
         self._start_s = USUAL_START_S
         self._num_fruitless = self._num_refused = 0
@@ -117,6 +118,7 @@ class Autoscaler:
         self._per_node: float | None = None  # slots, as seen last
         self._tracked: dict[str, Tracked] = {}  # by the job's name
         self._over: set[str] = set()
+        self._nodes: set[str] = set()  # that the scheduler is known to have
         self._read_again_at = 0.0
         self._submit_again_at = 0.0
 
@@ -143,15 +145,7 @@ class Autoscaler:
 
     def _look_at_jobs(self) -> str:
         """Bring the jobs up to date; returns why the scheduler cannot say how they are, or ""."""
-        for record in self._jobs.records.all():
-            is_ours = record.purpose == PURPOSE and record.scheduler == self._client.scheduler.name
-            if (
-                is_ours
-                and record.is_open
-                and record.name not in self._tracked
-                and record.name not in self._over
-            ):
-                self._tracked[record.name] = Tracked(record)
+        self._read_records()
         try:
             self._settle_doubts()
             known = {t.record.id: t for t in self._tracked.values() if t.record.id}
@@ -167,8 +161,10 @@ class Autoscaler:
             return
         self._read_again_at = self._clock() + READ_AGAIN_S
         for record in self._jobs.records.all():
-            is_ours = record.purpose == PURPOSE and record.scheduler == self._client.scheduler.name
-            if is_ours and record.is_open and record.name not in {*self._tracked, *self._over}:
+            if record.purpose != PURPOSE or record.scheduler != self._client.scheduler.name:
+                continue
+            self._nodes.update(record.seen.hosts if record.seen else ())
+            if record.is_open and record.name not in {*self._tracked, *self._over}:
                 self._tracked[record.name] = Tracked(record)
 
     def _settle_doubts(self) -> None:
@@ -197,6 +193,7 @@ class Autoscaler:
     def _note(self, tracked: Tracked, job: Job) -> None:
         if job.state is JobState.UNKNOWN and self._clock() - tracked.record.created < NEW_S:
             return
+        self._nodes.update(job.hosts)
         if job != tracked.record.seen:
             tracked.record = replace(tracked.record, seen=job, seen_at=self._clock())
             self._jobs.records.write(tracked.record)
@@ -210,6 +207,8 @@ class Autoscaler:
         del self._tracked[name]
 
     def _look_at_workers(self, looked: LookedAt, now: float) -> None:
+        here = self._client.scheduler.name
+        self._nodes.update(w.node for w in looked.workers if w.node and w.scheduler == here)
         for tracked in self._tracked.values():
             inside = [worker for worker in looked.workers if self._lives_in(worker, tracked)]
             is_busy = any(worker.running for worker in inside)
@@ -279,17 +278,20 @@ class Autoscaler:
     def _make(self, move: Move, looked: LookedAt, now: float) -> Move:
         """Make a move; returns it with the id of its job, or why it was not made."""
         if isinstance(move, Submit):
-            return self._submit(move)
+            return self._submit(move, sorted(self._nodes & set(looked.bad_nodes)))
         if isinstance(move, End):
             return self._end(move, looked, now)
         return move
 
-    def _submit(self, move: Submit) -> Move:
+    def _submit(self, move: Submit, excluded: list[str]) -> Move:
+        """`excluded`: nodes that it shall not get; a scheduler refuses names of others."""
         if self._clock() < self._submit_again_at:
             return Wait(reason=f"the last job was refused: {self._refusal}")
         if not self._may_call():
             return Wait(reason="the scheduler was called often enough for this minute")
-        request = self._jobs.request(move.num_nodes, move.walltime_s, sorted(self._excluded()))
+        if excluded:
+            move = replace(move, reason=f"{move.reason}; not on {', '.join(excluded)}, where tasks fail")
+        request = self._jobs.request(move.num_nodes, move.walltime_s, excluded)
         try:
             record = self._jobs.submit(self._client, request, move.reason)
         except SchedulerRefusedError as error:

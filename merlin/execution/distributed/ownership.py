@@ -43,6 +43,7 @@ from merlin.execution.distributed.registry import OpenWork
 from merlin.execution.distributed.study import Study
 from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import MARGIN_S
+from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
 from merlin.plan.pieces import Range, Run, merged, pieces_of
 from merlin.plan.tasks import Chunk, Outcome
@@ -303,13 +304,14 @@ class Ownership:
     def _publish_work(self) -> None:
         """Say what the study wants of workers, if that has changed."""
         bad = sorted(self.owner.bad_nodes.quarantined)
+        why = [why_quarantined(node, self.owner.bad_nodes.quarantined[node]) for node in bad]
         work = [
             OpenWork(
                 queue=queue,
                 num_at_once=num,
                 need_s=need_s,
                 avoid=bad,
-                waiting=[*self._waiting.get(queue, []), *map(_why_avoided, bad)],
+                waiting=[*self._waiting.get(queue, []), *why],
             )
             for queue, (num, need_s) in self.owner.scheduler.open_work().items()
         ]
@@ -365,10 +367,8 @@ class Ownership:
         bad = self.owner.bad_nodes
         self._run_again(bad.failed_on(node), unfinished)
         self._conductor.note(QUARANTINED, node=node, step=bad.quarantined[node])
-        log.error(
-            "%s: %s (step %s); it runs again on other nodes",
-            self._study.workspace.path, _why_avoided(node), bad.quarantined[node],
-        )  # fmt: skip
+        why = why_quarantined(node, bad.quarantined[node])
+        log.error("%s: %s; they run again on other nodes", self._study.workspace.path, why)
 
     def _run_again(self, failed: dict[str, list[Range]], unfinished: dict[str, list[Range]]) -> None:
         self._write()  # what was skipped because of these failures is to be found in the ledger
@@ -570,10 +570,6 @@ class Ownership:
     def close(self) -> None:
         self._jobs.close()
         self._conductor.close()
-
-
-def _why_avoided(node: str) -> str:
-    return f"node {node} gets nothing more of the study: what failed there succeeds elsewhere"
 
 
 def _number(letter_id: str) -> tuple[int, int]:

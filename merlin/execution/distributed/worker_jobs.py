@@ -144,7 +144,7 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def exported_variables(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def exported_variables(config: Config | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables with which a job finds the user's configuration; nothing secret is among them."""
     out = {
         name: value
@@ -156,6 +156,8 @@ def exported_variables(config: Config, environment: Mapping[str, str] = os.envir
         )
         or name == "PYTHONPATH"
     }
+    if config is None:
+        return dict(sorted(out.items()))
     if not unexported(config):
         out |= {name: environment[name] for name in _URLS if name in environment}
     return dict(sorted((out | config.child_environment()).items()))

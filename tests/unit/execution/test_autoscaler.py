@@ -44,6 +44,7 @@ class Queues:
     needs_s: Mapping[str, float] = field(default_factory=dict)
     workers: list[WorkerInfo] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    bad_nodes: set[str] = field(default_factory=set)
     is_down: bool = False
 
     def look(self) -> Queues:
@@ -262,6 +263,20 @@ def test_an_idle_job_is_ended_and_comes_back_with_work(site):
     assert kinds(site.round()) == ["Wait"]
     site.queues.left_s, site.queues.num_startable = 100.0, 100
     assert kinds(site.round())[0] == "Submit"
+
+
+def test_no_job_is_submitted_to_a_bad_node_that_the_scheduler_has(site):
+    site.round()
+    site.run_job("1")
+    site.round()
+    site.queues.bad_nodes = {"n1", "laptop"}
+    site.slurm.set("1", "COMPLETED")
+    site.queues.workers.clear()
+    (move,) = site.round()
+    assert isinstance(move, Submit)
+    assert "not on n1, " in move.reason
+    script = site.jobs.records.all()[-1].script
+    assert "#SBATCH --exclude=n1\n" in Path(script).read_text()
 
 
 def test_the_rate_is_measured_where_there_is_enough_to_do():

@@ -61,7 +61,7 @@ def test_success_in_another_step_is_no_comparison() -> None:
 
 
 def test_a_node_that_an_earlier_owner_has_found_stays_bad() -> None:
-    assert BadNodes(["bad"]).quarantined == {"bad": ""}
+    assert BadNodes({"bad": "sim"}).quarantined == {"bad": "sim"}
 
 
 @given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([0.3, 0.6, 0.9, 1.0]))

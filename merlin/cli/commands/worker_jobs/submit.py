@@ -40,8 +40,9 @@ def submit(
     They serve every study of yours on the same queues, until nothing is left that they could do, or their walltime
     ends. The script, its output and a record are kept in the workspace (merlin_info/jobs), or in ./merlin_jobs.
     """
-    from merlin.cli.worker_jobs import JobOptions, print_script, submit_jobs, wanted_jobs
+    from merlin.cli.worker_jobs import JobOptions, print_script, submit_jobs
 
     options = JobOptions(level=str(context.obj or "INFO"), **given)
-    wanted = wanted_jobs(spec_or_workspace, options)
-    sys.exit(print_script(wanted, as_json) if dry else submit_jobs(wanted, num_jobs, as_json))
+    if dry:
+        sys.exit(print_script(spec_or_workspace, options, as_json))
+    sys.exit(submit_jobs(spec_or_workspace, options, num_jobs, as_json))
