@@ -19,11 +19,12 @@ from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.durations import Spread, added, spread_of
+from merlin.plan.memories import Death, Deferral
 from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import Plan
 from merlin.plan.reopen import reopen, reopen_failed
 from merlin.plan.restrict import restrict
-from merlin.plan.schedule import Death, Deferral, Scheduler
+from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import TaskCounts
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace

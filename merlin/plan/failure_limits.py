@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.plan import StepInstance
 from merlin.plan.task_states import OK, SOFT_FAILED, InstanceState
+from merlin.plan.tasks import FAILURES, Chunk
 
 LOSS_LIMIT = 10  # a task that was alone in its chunk when its worker was lost, so many times, has failed
+
+
+def has_failures(chunk: Chunk, runs: Iterable[Run]) -> bool:
+    """True if tasks of it failed; an adopted chunk may not hold them any more, but nobody has looked at them yet."""
+    return any(outcome in FAILURES for _, _, outcome in clip(runs, pieces_of(chunk)))
 
 
 def reason_to_stop(state: InstanceState, note: str, *, is_canary_spared: bool = False) -> str:

@@ -16,10 +16,11 @@ from merlin.plan.bad_nodes import BadNodes
 from merlin.plan.chunking import LEAST_S
 from merlin.plan.durations import Spread, too_short
 from merlin.plan.fit import ONE_CORE, QueueRoom, lacking, needs_of
+from merlin.plan.memories import Death, Deferral
 from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
-from merlin.plan.schedule import Death, Deferral, Scheduler
+from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import ENDED
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 

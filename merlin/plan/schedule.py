@@ -2,27 +2,28 @@
 
 The scheduler knows no clock, disk or process: time is an argument, the executor carries the decisions out and writes
 what is decided here into the ledger. The states of tasks are in `task_states`, which of them may run in `readiness`,
-what follows from an end in `consequences`, what waits for a worker in `backlog`, and the rules about failures in
-`failure_limits`.
+what follows from an end in `consequences`, what waits for a worker in `backlog`, how a chunk is made in `cutting`,
+the rules about failures in `failure_limits`, and what the next scheduler has to know in `memories`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from merlin.errors import ExecutionError
 from merlin.plan.backlog import Backlog
 from merlin.plan.chunking import LEAST_S
 from merlin.plan.consequences import Consequences, DecidedOutcome
-from merlin.plan.durations import Durations, Spread
-from merlin.plan.failure_limits import cause_of_loss, cause_of_overrun, reason_to_stop
+from merlin.plan.cutting import cut
+from merlin.plan.durations import Spread
+from merlin.plan.failure_limits import cause_of_loss, cause_of_overrun, has_failures, reason_to_stop
 from merlin.plan.fit import Room
-from merlin.plan.pieces import Range, Run, chunk_of, clip, halves, num_tasks, part_of, pieces_of
-from merlin.plan.plan import Plan, StepKind
-from merlin.plan.readiness import absent_rows
+from merlin.plan.memories import Death, Deferral, Memories, still_ready
+from merlin.plan.open_work import needs, open_work
+from merlin.plan.pieces import Range, Run, clip, halves, narrowed, num_tasks, part_of, pieces_of
+from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
 from merlin.plan.task_states import (
     ENDED,
@@ -36,29 +37,9 @@ from merlin.plan.task_states import (
     TaskCounts,
     build_states,
 )
-from merlin.plan.tasks import FAILURES, Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 
-MAX_SPARSE_SPAN = 4096  # a chunk with holes reaches no further than this, or four times the tasks it runs
-MAX_PIECES = 2000  # of one chunk
 TARGET_S = 1.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deferral:
-    """Tasks that asked to be run again: outcomes do not show it, so the executor writes it into the ledger, too."""
-
-    chunk: Chunk  # as it will be handed out
-    not_before: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
-    """A task that was alone in its chunk when its worker was lost; for the ledger, as a `Deferral`."""
-
-    instance: str
-    task: int
-    infrastructure: bool  # the worker was not killed by the task
-    lease: str  # of that chunk: a death counts once, however often it is reported
 
 
 class Scheduler:
@@ -91,11 +72,8 @@ class Scheduler:
         self._name = name
         self._leases: dict[str, Chunk] = {}  # what is handed out, by lease
         self._num_leases = 0  # ever; makes the names
-        # of instance, task, whether by infrastructure: the leases
-        self._deaths: dict[tuple[str, int, bool], set[str]] = {}
-        self._memories: list[Deferral | Death] = []
+        self._memories = Memories()
         self._states = build_states(plan, outcomes)
-        self._durations = {instance.step: Durations(instance) for instance in plan.instances}
         self._backlog = Backlog(self._states)
         self._consequences = Consequences(self._states, self._backlog, first_attempt)
 
@@ -116,43 +94,27 @@ class Scheduler:
             pieces += state.tasks.ranges((READY,), a, b)
         for a, b in pieces:
             state.move(a, b, RUNNING)
-        edges = [chunk.lo, *(edge for piece in pieces for edge in piece), chunk.hi]
-        holes = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
-        self._leases[chunk.lease] = replace(chunk, holes=tuple(holes))
+        self._leases[chunk.lease] = narrowed(chunk, pieces)
         state.sizer.size = max(state.sizer.size, min(num_tasks(chunk), state.sizer.limit))
         return True
 
     def know_durations(self, known: Mapping[str, Spread]) -> None:
         """How long tasks have taken so far, by step."""
-        for step, spread in known.items():
-            if step in self._durations:
-                self._durations[step].learn(spread)
+        durations = {state.instance.step: state.durations for state in self._states.values()}
+        for step in known.keys() & durations.keys():
+            durations[step].learn(known[step])
 
     def remember(self, memories: Iterable[Deferral | Death]) -> None:
         """What earlier schedulers of this run knew, in that order. Call it after the last `adopt`."""
-        later: dict[str, RunMap] = {}
-        deferrals: list[Deferral] = []
+        deferrals: list[tuple[InstanceState, Deferral]] = []
         for memory in memories:
             if isinstance(memory, Death):
-                self._count_death(memory)
-                continue
-            state = self._state(memory.chunk.instance)
-            last = later.setdefault(state.instance.id, RunMap(state.instance.num_tasks, -1))
-            for a, b in pieces_of(memory.chunk):
-                last.set(a, b, len(deferrals))  # a later one outranks it
-            deferrals.append(memory)
-        for id, last in later.items():
-            state = self._states[id]
-            ready: dict[int, list[Range]] = {}
-            for a, b, number in last.runs():
-                if number >= 0:
-                    ready.setdefault(number, []).extend(state.tasks.ranges((READY,), a, b))
-            for number, pieces in sorted(ready.items()):
-                if pieces:
-                    chunk = replace(
-                        part_of(deferrals[number].chunk, pieces), attempt=self.first_attempt, lease=""
-                    )
-                    self._backlog.defer(chunk, deferrals[number].not_before)
+                self._memories.recall(memory)
+            else:
+                deferrals.append((self._state(memory.chunk.instance), memory))
+        for deferral, pieces in still_ready(deferrals):
+            chunk = replace(part_of(deferral.chunk, pieces), attempt=self.first_attempt, lease="")
+            self._backlog.defer(chunk, deferral.not_before)
 
     # ---------------------------------------------------------------- events
 
@@ -164,18 +126,18 @@ class Scheduler:
         Nothing of a step whose tasks need longer than `left_s`: what cannot end is not started. With `room`, only one
         that fits there: the caller gives it what its step needs before it asks again.
         """
-        may_start = _always if left_s == inf else lambda state: self._need_s(state) <= left_s
+        may_start = _always if left_s == inf else lambda state: state.need_s <= left_s
         state = None if self.stop_reason else self._backlog.first(now, queue, may_start, room)
         if state is None:
             return None
-        return self._hand_out(state, state.requeue.popleft() if state.requeue else self._cut(state))
+        return self._hand_out(state)
 
     def take_for_job(self, now: float, step: str) -> Chunk | None:
         """The next chunk of a step whose chunks become batch jobs (see `job_policy`); `take` never returns those."""
         state = None if self.stop_reason else self._backlog.first_for_job(now, step)
         if state is None:
             return None
-        return self._hand_out(state, state.requeue.popleft() if state.requeue else self._cut(state))
+        return self._hand_out(state)
 
     def finished(self, result: ChunkResult, now: float) -> bool:
         """A worker has ended a chunk; tasks it does not report are run again. False: the lease is not held."""
@@ -183,7 +145,7 @@ class Scheduler:
         if chunk is None:
             return False
         state = self._states[chunk.instance]
-        self._durations[state.instance.step].learn(result.spread, result.cut_off_s)
+        state.durations.learn(result.spread, result.cut_off_s)
         self._settle(state, chunk, result.runs)
         for later in result.deferred:
             self._defer(state, chunk, later.chunk, now + later.delay_s)
@@ -195,18 +157,13 @@ class Scheduler:
         if result.stop == "hard_fail":
             note = f": {result.note}" if result.note else ""
             self.stop(f"a task of step '{state.instance.id}' failed hard{note}", now=True)
-        elif _has_failures(result.chunk, result.runs):
+        elif has_failures(result.chunk, result.runs):
             self._check_failures(state, result.note)
         self._consequences.propagate()
         return True
 
     def lost(
-        self,
-        chunk: Chunk,
-        done: Iterable[Run],
-        *,
-        signal: str = "",
-        infrastructure: bool = False,
+        self, chunk: Chunk, done: Iterable[Run], *, signal: str = "", infrastructure: bool = False
     ) -> bool:
         """The chunk's worker is gone; `done` is what it left in the ledger for this attempt.
 
@@ -217,10 +174,7 @@ class Scheduler:
         held = self._release(chunk)
         if held is None:
             return False
-        state, done = self._states[held.instance], list(done)
-        self._settle(state, held, done)
-        if _has_failures(chunk, done):
-            self._check_failures(state, "")
+        state = self._settle_done(chunk, held, list(done))
         for rest in self._unsettled(state, held):
             if num_tasks(rest) == 1:
                 self._lost_alone(state, replace(rest, lease=chunk.lease), signal, infrastructure)
@@ -239,10 +193,7 @@ class Scheduler:
         held = self._release(chunk)
         if held is None:
             return False
-        state, done = self._states[held.instance], list(done)
-        self._settle(state, held, done)
-        if _has_failures(chunk, done):
-            self._check_failures(state, "")
+        state = self._settle_done(chunk, held, list(done))
         for task in sorted(running):
             if state.tasks[task] == RUNNING and held.lo <= task < held.hi:
                 self._cut_off(state, task, replace(held, lease=chunk.lease), walltime)
@@ -290,8 +241,7 @@ class Scheduler:
 
     def memories(self) -> list[Deferral | Death]:
         """What another scheduler of this run would have to know beyond outcomes, since the last call."""
-        out, self._memories = self._memories, []
-        return out
+        return self._memories.unwritten()
 
     def next_wakeup(self) -> float | None:
         """When the earliest deferred chunk may run, if one waits."""
@@ -325,16 +275,20 @@ class Scheduler:
 
     def needs(self, queue: str | None = None) -> dict[str, float]:
         """What workers could run now (from a queue): per step, the seconds that a task may take, 0 if not known."""
-        could = [s for s in self._states.values() if s.jobs is None and (s.requeue or s.num[READY])]
-        return {s.instance.step: self._need_s(s) for s in could if queue in (None, s.instance.queue)}
+        return needs(self._states.values(), queue)
+
+    def open_work(self) -> dict[str, tuple[int, float]]:
+        """By queue: tasks that workers could run at the same time, now or later, and the least that they need."""
+        return open_work(self._states.values())
 
     def story(self, instance: str, task: int) -> str:
         """What is known about one task, for messages about bugs."""
         state = self._states[instance]
         chunks = [c for c in self._leases.values() if c.instance == instance and c.lo <= task < c.hi]
+        num_deaths = self._memories.num_deaths(instance, task, infrastructure=False)
         return (
             f"task {task} of {instance} is {STATE_NAMES[state.tasks[task]]}; running chunks over it: {chunks}; "
-            f"deaths: {len(self._deaths.get((instance, task, False), ()))}; open groups: {state.num_open_groups}"
+            f"deaths: {num_deaths}; open groups: {state.num_open_groups}"
         )
 
     # ------------------------------------------------------------- handing out
@@ -345,60 +299,20 @@ class Scheduler:
         except KeyError:
             raise ExecutionError(f"the plan has no step instance '{instance}'") from None
 
-    def open_work(self) -> dict[str, tuple[int, float]]:
-        """By queue: tasks that workers could run at the same time, now or later, and the least that they need.
-
-        Tasks of one depth of the graph can run together, and tasks of one sample at several depths cannot. A step with
-        batch jobs of its own wants one worker, which submits them.
-        """
-        now, by_depth, needs = Counter[str](), Counter[tuple[str, int]](), dict[str, float]()
-        for state in self._states.values():
-            num_now = state.num[READY] + state.num[QUEUED] + state.num[RUNNING]
-            num_open, queue = num_now + state.num[WAITING], state.instance.queue
-            need_s = self._need_s(state) if state.jobs is None else 0.0
-            if state.jobs is not None:
-                num_now, num_open = min(num_now, 1), min(num_open, 1)
-            if num_open:
-                now[queue] += num_now
-                by_depth[queue, state.rank[1]] += num_open
-                needs[queue] = min(needs.get(queue, inf), need_s)
-        most = {
-            queue: max(now[queue], max(num for (name, _), num in by_depth.items() if name == queue))
-            for queue in needs
-        }
-        return {queue: (most[queue], need_s) for queue, need_s in needs.items()}
-
-    def _need_s(self, state: InstanceState) -> float:
-        return self._durations[state.instance.step].need_s()
-
-    def _cut(self, state: InstanceState) -> Chunk:
-        """The next chunk from the ready tasks, in order; scattered tasks share a chunk with holes."""
-        size = state.sizer.next_size(state.num[READY] + state.num[WAITING], self.num_workers, self.least_s)
-        reach = max(MAX_SPARSE_SPAN, 4 * size)
-        pieces: list[Range] = []
-        num = 0
-        for a, b, value in state.tasks.runs(state.cursor):
-            if value != READY:
-                continue
-            if pieces and (len(pieces) == MAX_PIECES or a - pieces[0][0] >= reach):
-                break
-            b = min(b, a + size - num)
-            pieces.append((a, b))
-            num += b - a
-            if num == size:
-                break
-        state.cursor = pieces[-1][1]
-        chunk = chunk_of(pieces, instance=state.instance.id, attempt=self.first_attempt)
-        if state.instance.kind is StepKind.AGGREGATE:
-            chunk = replace(chunk, absent_rows=absent_rows(state, chunk))
-        return chunk
-
-    def _hand_out(self, state: InstanceState, chunk: Chunk) -> Chunk:
+    def _hand_out(self, state: InstanceState) -> Chunk:
+        """The next chunk of this step instance, under a new lease; what runs again comes first."""
+        if state.requeue:
+            chunk = state.requeue.popleft()
+        else:
+            num_left = state.num[READY] + state.num[WAITING]
+            size = state.sizer.next_size(num_left, self.num_workers, self.least_s)
+            chunk = cut(state, size, self.first_attempt)
         for a, b in pieces_of(chunk):
             state.move(a, b, RUNNING)
         self._num_leases += 1
-        name = f"{self._name}{self._num_leases}"
-        leased = replace(chunk, lease=name, need_s=self._need_s(state), avoid=self.avoid)
+        leased = replace(
+            chunk, lease=f"{self._name}{self._num_leases}", need_s=state.need_s, avoid=self.avoid
+        )
         self._leases[leased.lease] = leased
         return leased
 
@@ -416,7 +330,7 @@ class Scheduler:
             self._expect_running(state, a, b)
         chunk = replace(part_of(again, pieces), attempt=held.attempt + 1, lease="")
         self._backlog.defer(chunk, not_before)
-        self._memories.append(Deferral(chunk=chunk, not_before=not_before))
+        self._memories.add(Deferral(chunk=chunk, not_before=not_before))
 
     # -------------------------------------------------------------- outcomes
 
@@ -429,6 +343,14 @@ class Scheduler:
             state.move(a, b, outcome)
         self._consequences.note_change(state, chunk.lo, chunk.hi)
 
+    def _settle_done(self, chunk: Chunk, held: Chunk, done: list[Run]) -> InstanceState:
+        """Take what the ledger has of a chunk that did not come to its end."""
+        state = self._states[held.instance]
+        self._settle(state, held, done)
+        if has_failures(chunk, done):
+            self._check_failures(state, "")
+        return state
+
     def _expect_running(self, state: InstanceState, lo: int, hi: int) -> None:
         for a, _, value in state.tasks.runs(lo, hi):
             if value != RUNNING:
@@ -439,15 +361,12 @@ class Scheduler:
     def _unsettled(self, state: InstanceState, chunk: Chunk) -> list[Chunk]:
         """What of the chunk is still running, as a chunk; empty when nothing is."""
         left = [r for a, b in pieces_of(chunk) for r in state.tasks.ranges((RUNNING,), a, b)]
-        if not left:
-            return []
-        return [part_of(chunk, left)]
+        return [part_of(chunk, left)] if left else []
 
     def _lost_alone(self, state: InstanceState, chunk: Chunk, signal: str, infrastructure: bool) -> None:
         (task,) = chunk.task_ids()
-        death = Death(instance=chunk.instance, task=task, infrastructure=infrastructure, lease=chunk.lease)
-        self._memories.append(death)
-        cause = cause_of_loss(state.instance, self._count_death(death), signal, infrastructure)
+        times = self._count_death(chunk, task, infrastructure=infrastructure)
+        cause = cause_of_loss(state.instance, times, signal, infrastructure)
         if not cause:
             self._backlog.put(replace(chunk, attempt=chunk.attempt + 1, isolate=True, lease=""))
             return
@@ -455,18 +374,18 @@ class Scheduler:
         self._check_failures(state, cause)
 
     def _cut_off(self, state: InstanceState, task: int, chunk: Chunk, walltime: str) -> None:
-        death = Death(instance=chunk.instance, task=task, infrastructure=False, lease=chunk.lease)
-        self._memories.append(death)
-        times = self._count_death(death)
+        times = self._count_death(chunk, task, infrastructure=False)
         if times >= state.instance.crash_limit:
             cause = cause_of_overrun(times, walltime)
             self._consequences.decide(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
             self._check_failures(state, cause)
 
-    def _count_death(self, death: Death) -> int:
-        leases = self._deaths.setdefault((death.instance, death.task, death.infrastructure), set())
-        leases.add(death.lease)
-        return len(leases)
+    def _count_death(self, chunk: Chunk, task: int, *, infrastructure: bool) -> int:
+        """How often the task's worker was lost, with this time."""
+        self._memories.add(
+            Death(instance=chunk.instance, task=task, infrastructure=infrastructure, lease=chunk.lease)
+        )
+        return self._memories.num_deaths(chunk.instance, task, infrastructure=infrastructure)
 
     def _check_failures(self, state: InstanceState, note: str) -> None:
         if reason := reason_to_stop(state, note, is_canary_spared=self.is_canary_spared):
@@ -475,8 +394,3 @@ class Scheduler:
 
 def _always(state: InstanceState) -> bool:
     return True
-
-
-def _has_failures(chunk: Chunk, runs: Iterable[Run]) -> bool:
-    """True if tasks of it failed; an adopted chunk may not hold them any more, but nobody has looked at them yet."""
-    return any(outcome in FAILURES for _, _, outcome in clip(runs, pieces_of(chunk)))

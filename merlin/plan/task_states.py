@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from merlin.errors import ExecutionError
 from merlin.plan.chunking import ChunkSizer
+from merlin.plan.durations import Durations
 from merlin.plan.fit import Need, need_of
 from merlin.plan.job_policy import JobPolicy, job_policy
 from merlin.plan.plan import Plan, StepInstance, StepKind
@@ -83,6 +84,7 @@ class InstanceState:
     sizer: ChunkSizer
     tasks: RunMap
     num: dict[int, int]  # tasks per state
+    durations: Durations  # of the tasks of its step
     jobs: JobPolicy | None = None  # its chunks become batch jobs; None: workers run them
     cursor: int = 0  # no task below it is ready
     requeue: deque[Chunk] = field(default_factory=deque)
@@ -94,6 +96,11 @@ class InstanceState:
     block_sources: list[InstanceState] = field(default_factory=list)
     block_targets: list[InstanceState] = field(default_factory=list)
     member_of: list[SourceGroup] = field(default_factory=list)
+
+    @property
+    def need_s(self) -> float:
+        """The seconds that a worker must have left to start a task; 0 if not known."""
+        return self.durations.need_s()
 
     @property
     def continues(self) -> bool:
@@ -143,6 +150,7 @@ def build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, Instan
     """The states of all step instances, by id, with the outcomes that the ledger has. Raises ExecutionError."""
     states: dict[str, InstanceState] = {}
     depth: dict[str, int] = {}
+    durations = {instance.step: Durations(instance) for instance in plan.instances}
     for index, instance in enumerate(plan.instances):
         depth[instance.id] = 1 + max((depth[e.source] for e in instance.edges), default=-1)
         gathers = instance.kind in (StepKind.AGGREGATE, StepKind.MANIFEST)
@@ -156,6 +164,7 @@ def build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, Instan
             jobs=jobs,
             tasks=tasks,
             num=dict.fromkeys(STATE_NAMES, 0) | tasks.counts(),
+            durations=durations[instance.step],
             cursor=instance.num_tasks,
         )
         _connect(state, states)

@@ -9,7 +9,7 @@ from scheduling import FAILED, OK, start
 
 from merlin.errors import ExecutionError
 from merlin.plan.job_policy import job_policy, job_request
-from merlin.plan.schedule import Deferral
+from merlin.plan.memories import Deferral
 from merlin.plan.tasks import Deferred
 from merlin.testing.plans import gather, same, step
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from invariants import check
 from scheduling import OK, start
 
+from merlin.plan.cutting import MAX_PIECES
 from merlin.plan.pieces import num_tasks, pieces_of
 from merlin.plan.plan import StepKind
-from merlin.plan.schedule import MAX_PIECES
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
 from merlin.testing.plans import gather, runs, same, step
 

@@ -9,8 +9,8 @@ from invariants import check
 from scheduling import FAILED, INTERRUPTED, OK, Bench, start
 
 from merlin.errors import ExecutionError
+from merlin.plan.memories import Death, Deferral
 from merlin.plan.plan import StepInstance, StepKind
-from merlin.plan.schedule import Death, Deferral
 from merlin.plan.tasks import Chunk, Deferred
 from merlin.testing.plans import every, runs, same, step
 
