@@ -18,6 +18,8 @@ from merlin.config.load import find_config
 from merlin.errors import command_line
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.events import RunSummary
+from merlin.execution.job_counts import count_jobs
+from merlin.execution.job_folder import all_jobs
 from merlin.ledger.replay import replay
 from merlin.status.snapshot import snapshot_of, take_snapshot, was_published
 from merlin.views.watch import Watch, WatchedStudy, follow
@@ -81,6 +83,7 @@ def _follow(
                 interval_s=sleep_s or (LIVE_S if stderr_is_terminal() else LINES_S),
                 clock=time.monotonic,
                 sleep=time.sleep,
+                jobs=lambda: _jobs(workspace, steps),
             )
     except KeyboardInterrupt:
         remark(f"the study goes on; to end it: {command_line('cancel', workspace.path)}")
@@ -89,6 +92,12 @@ def _follow(
     if not as_json:
         show_report(report)
     return report
+
+
+def _jobs(workspace: Workspace, steps: Collection[str]) -> list[str]:
+    """A line for each step (of those chosen) with batch jobs of its own."""
+    chosen = {i.id for i in workspace.plan.instances if not steps or i.step in steps}
+    return [str(counts) for counts in count_jobs(all_jobs(workspace)) if counts.instance in chosen]
 
 
 def _report(workspace: Workspace, watch: Watch) -> dict[str, Any]:

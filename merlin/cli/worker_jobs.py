@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -39,7 +40,7 @@ from merlin.execution.distributed.worker_jobs import (
 from merlin.spec.model import Document
 from merlin.views.explain import Asked, explain
 from merlin.views.servers import open_registry, require_reachable
-from merlin.views.worker_jobs import JobLine, clients, job_line, our_jobs
+from merlin.views.worker_jobs import JobLine, StudyJobs, clients, job_line, jobs_of_steps, our_jobs
 from merlin.views.workers import load_workers
 
 COLUMNS = ("job", "state", "nodes", "time left", "workers", "chunks", "hosts", "reason")
@@ -179,17 +180,21 @@ def warn_of_servers(config: Config) -> None:
 
 
 def show_jobs(scheduler: str, *, as_json: bool) -> None:
-    """Print the jobs of this user that wait or run for workers."""
-    workers = _workers_if_any()
+    """Print the jobs of this user that wait or run for workers, and how many such jobs steps have of their own."""
+    workers, of_steps = _workers_if_any(), _jobs_of_steps()
     lines: list[JobLine] = []
     for client, jobs in _asked(scheduler, workers):
         lines += [job_line(job, client.scheduler.name, workers, time.time()) for job in jobs]
     if as_json:
-        print_json({"jobs": lines, "exit_code": 0})
-    elif lines:
+        print_json({"jobs": lines, "batch_jobs": of_steps, "exit_code": 0})
+        return
+    if lines:
         print_table(COLUMNS, [_row(line) for line in lines], right=("nodes", "workers", "chunks"))
     else:
         remark("no worker job waits or runs")
+    for study in of_steps:
+        for counts in study.steps:
+            print(f"{study.workspace}: {counts}")
 
 
 def _asked(scheduler: str, workers: Sequence[WorkerInfo]) -> list[tuple[SchedulerClient, list[Job]]]:
@@ -225,6 +230,14 @@ def _workers_if_any() -> list[WorkerInfo]:
     except (ConfigError, ExecutionError) as error:
         remark(f"which workers live there is not known: {error}")
         return []
+
+
+def _jobs_of_steps() -> list[StudyJobs]:
+    """None where the servers cannot be asked; that was told already."""
+    with suppress(ConfigError, ExecutionError):
+        if (config := find_config()) is not None:
+            return jobs_of_steps(open_registry(config).studies())
+    return []
 
 
 def stop_jobs(jobs: tuple[str, ...], stop_all: bool, wait_s: float, scheduler: str, as_json: bool) -> int:

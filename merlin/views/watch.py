@@ -5,7 +5,7 @@ A `WatchedStudy` says how the study is; the `Watch` makes notes for the display 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
@@ -20,6 +20,7 @@ State = Literal["running", "stopped", "complete", "gone", "dropped", "unreachabl
 
 GONE_S = 20.0  # before a study that Redis has lost is published again, so that running chunks are noticed
 IDLE_S = 5.0  # without a worker that could take what is ready, before the user gets a note
+JOBS_S = 10.0  # between two looks at the batch jobs of steps, which may be many files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class Watch:
         self._idle_since: float | None = None
         self._has_noted_idle = False
         self._short_of_time: set[str] = set()  # what was said about steps
+        self._jobs: set[str] = set()  # what was said about their batch jobs
 
     def update(self, look: Look, now: float) -> list[str]:
         """Take the next look at the study into account; returns notes for the user."""
@@ -120,6 +122,11 @@ class Watch:
         self._short_of_time = set(steps.values())
         return new
 
+    def changed_jobs(self, lines: Sequence[str]) -> list[str]:
+        """Those of the lines about batch jobs of steps that were not said the last time."""
+        before, self._jobs = self._jobs, set(lines)
+        return [line for line in lines if line not in before]
+
     def _idle_notes(self, look: Look, now: float) -> list[str]:
         """Say so, once, when work waits and nobody is there to do it."""
         if not look.idle_queues:
@@ -149,14 +156,20 @@ def follow(
     interval_s: float,
     clock: Callable[[], float],
     sleep: Callable[[float], object],
+    jobs: Callable[[], Sequence[str]] = tuple,
 ) -> None:
-    """Look every `interval_s` seconds until the study is over, and show it."""
+    """Look every `interval_s` seconds until the study is over, and show it. `jobs`: lines about batch jobs of steps."""
     began, is_shown = clock(), False
+    next_jobs = began
     while True:
         look = study.look()
         now = clock()
         for note in watch.update(look, now):
             display.note(note)
+        if now >= next_jobs and not watch.over:
+            next_jobs = now + JOBS_S
+            for line in watch.changed_jobs(jobs()):
+                display.note(line)
         if watch.wants_republish:
             with suppress(ExecutionError, WorkspaceError):  # the next look says what is wrong
                 display.note(study.republish())

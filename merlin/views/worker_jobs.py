@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import installed, scheduler_of
-from merlin.errors import UsageError, command_line
-from merlin.execution.distributed.registry import WorkerInfo
+from merlin.errors import MerlinError, UsageError, command_line
+from merlin.execution.distributed.registry import StudyInfo, WorkerInfo
 from merlin.execution.distributed.worker_jobs import PREFIX
+from merlin.execution.job_counts import StepJobCounts, count_jobs
+from merlin.execution.job_folder import all_jobs
 from merlin.views.workers import short_name
+from merlin.workspace.directory import open_workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,14 @@ class JobLine:
     left_s: float | None  # of its walltime
     workers: Sequence[str]  # alive
     num_chunks: int  # that they run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyJobs:
+    """The batch jobs that the steps of an open study have of their own."""
+
+    workspace: str
+    steps: Sequence[StepJobCounts]
 
 
 def clients(scheduler: str = "") -> list[SchedulerClient]:
@@ -54,6 +67,16 @@ def our_jobs(client: SchedulerClient, workers: Iterable[WorkerInfo]) -> list[Job
     with_workers = {worker.job for worker in workers if worker.scheduler == client.scheduler.name}
     every = client.every_job()
     return [job for job in every if not job.state.is_over and (is_ours(job) or job.id in with_workers)]
+
+
+def jobs_of_steps(studies: Iterable[StudyInfo]) -> list[StudyJobs]:
+    """The batch jobs of their steps, of those studies whose workspaces this machine sees."""
+    found = []
+    for study in studies:
+        with suppress(MerlinError):
+            if counts := count_jobs(all_jobs(open_workspace(Path(study.workspace)))):
+                found.append(StudyJobs(workspace=study.workspace, steps=counts))
+    return found
 
 
 def is_ours(job: Job) -> bool:

@@ -19,6 +19,7 @@ from merlin.batch.contract import BatchScheduler, Job, JobState
 from merlin.batch.registry import scheduler_of
 from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, UsageError
 from merlin.execution.conductor import RunOptions
+from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RecordingObserver
 from merlin.execution.job_counts import count_jobs
@@ -28,6 +29,7 @@ from merlin.plan.owner import ChunkReport, settle_report
 from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import ChunkResult, Outcome
+from merlin.views.worker_jobs import jobs_of_steps
 from merlin.workspace.directory import Workspace
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
@@ -178,6 +180,18 @@ def test_people_are_told_what_the_jobs_do_and_why_they_wait(bench: Callable[...,
     at.rounds(8)
     assert at.jobs.notes()[-1] == "batch jobs of sim: 1 pending (Priority), 1 running"
     assert str(*count_jobs(all_jobs(at.workspace))) == "batch jobs of sim: 1 pending (Priority), 1 running"
+
+
+def test_the_list_of_worker_jobs_counts_those_of_steps_too(bench: Callable[..., Bench]) -> None:
+    at = bench(8)
+    at.rounds(2)
+    seen, gone = (
+        StudyInfo(study_id=path, name="s", workspace=path, plan="p", queues=[], session="s", published=0.0)
+        for path in (str(at.workspace.path), "/gone")
+    )
+    (study,) = jobs_of_steps([gone, seen])
+    assert study.workspace == str(at.workspace.path)
+    assert [counts.instance for counts in study.steps] == ["sim"]
 
 
 def test_a_lost_job_that_made_progress_runs_on_in_a_new_one_without_a_retry(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from merlin.errors import ExecutionError
@@ -160,12 +162,14 @@ class Scripted:
         self.num_settled += 1
 
 
-def run(source: Scripted, watch: Watch) -> tuple[RecordingObserver, list[float]]:
+def run(
+    source: Scripted, watch: Watch, jobs: Callable[[], Sequence[str]] = tuple
+) -> tuple[RecordingObserver, list[float]]:
     clock = iter(float(k) for k in range(100))
     observer, naps = RecordingObserver(), []
     follow(
         source, watch, observer, plan(instance("a", "q")),
-        interval_s=0.5, clock=lambda: next(clock), sleep=naps.append,
+        interval_s=0.5, clock=lambda: next(clock), sleep=naps.append, jobs=jobs,
     )  # fmt: skip
     return observer, naps
 
@@ -177,6 +181,14 @@ def test_the_display_is_started_once_and_follows_to_the_end():
     assert [step.per_step["a"].ok for step in observer.steps] == [3, 7, 3]
     assert naps == [0.5, 0.5, 0.5]
     assert source.num_settled == 1
+
+
+def test_what_has_changed_of_the_batch_jobs_is_told_now_and_then():
+    source = Scripted(*[look()] * 30, look("complete"))
+    answers = [("a: 2 pending",), ("a: 2 pending",), ("a: 1 pending", "b: 1 pending")]
+    observer, _ = run(source, Watch(), lambda: answers.pop(0))
+    assert observer.notes == ["a: 2 pending", "a: 1 pending", "b: 1 pending"]
+    assert not answers
 
 
 def test_a_lost_study_is_published_again_until_it_succeeds():
