@@ -35,9 +35,13 @@ def jobs_at_work(site, jobs):
 
 def test_jobs_that_are_killed_while_they_work_cost_no_task(site):
     rng = random.Random(7)
-    study = LinesStudy.publish(site, f"N={repeats(200, 5000)}", "SHARD=100", "HOLD=100", held=True)
+    num, last = repeats(200, 5000), repeats(180, 4900)
+    study = LinesStudy.publish(
+        site, f"N={num}", "SHARD=100", f"HOLD={last}", held=True
+    )  # it outlives the kills
     jobs = {site.submit_workers(study.spec, "--nodes=1") for _ in range(3)}
-    for _ in range(NUM_KILLS):
+    for number in range(NUM_KILLS):
+        study.wait_for((num + last) * number // NUM_KILLS)
         victim = rng.choice(jobs_at_work(site, jobs))
         site.cluster.run("scancel", "--signal=KILL", "--full", victim)
         jobs = jobs - {victim} | {site.submit_workers(study.spec, "--nodes=1")}
