@@ -26,8 +26,8 @@ from merlin.execution.walltime import Walltime
 from merlin.execution.wire import Message, received
 from merlin.plan.durations import too_short
 from merlin.plan.job_policy import job_policy
-from merlin.plan.owner import settle_report
 from merlin.plan.plan import StepKind
+from merlin.plan.reports import settle_report
 from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
 from merlin.workspace.directory import Workspace, lock
 

@@ -28,8 +28,8 @@ from merlin.execution.recorded import recorded_outcomes
 from merlin.execution.walltime import Walltime
 from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
-from merlin.plan.owner import ChunkReport
 from merlin.plan.pieces import Run, merged, part_of
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace, open_same
 

@@ -29,7 +29,7 @@ from merlin.base.records import as_kind, parsed, to_plain
 from merlin.batch.contract import JobState
 from merlin.errors import ExecutionError, LeaseLostError
 from merlin.execution.shell import read_tail
-from merlin.plan.owner import ChunkReport
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 

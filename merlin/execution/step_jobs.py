@@ -22,9 +22,9 @@ from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, put_away_u
 from merlin.execution.job_schedulers import is_installed, lacks_program, scheduler_client
 from merlin.execution.job_script import job_script
 from merlin.plan.job_policy import JobPolicy, job_policy
-from merlin.plan.owner import ChunkReport
 from merlin.plan.parameters import path_safe
 from merlin.plan.pieces import Run, clip, num_tasks, pieces_of
+from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import ENDED
 from merlin.plan.tasks import Chunk

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import inf
 
 from merlin.plan.bad_nodes import BadNodes
 from merlin.plan.chunking import LEAST_S
-from merlin.plan.durations import Spread, too_short
+from merlin.plan.durations import too_short
 from merlin.plan.fit import ONE_CORE, QueueRoom, lacking, needs_of
-from merlin.plan.memories import Death, Deferral
-from merlin.plan.pieces import Run, clip, pieces_of
-from merlin.plan.plan import Plan
-from merlin.plan.runs import RunMap
+from merlin.plan.offers import OfferLine
+from merlin.plan.pieces import Run
+from merlin.plan.reports import ChunkReport, not_failed, settle_report, together, without_failures
 from merlin.plan.schedule import Scheduler
-from merlin.plan.task_states import ENDED
-from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import Chunk, Outcome
 
-MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
-PATIENCE_S = 60.0  # for an offer in a queue in which other studies' messages wait, too
 Times = Collection[tuple[float, int]]  # of the workers of a queue: (seconds that they have left, slots)
 Machines = Collection[tuple[int, int]]  # of the workers of a queue: (cores, GPUs)
 SPARE_S = 600.0  # for so long failures on one node do not stop a study, where others may show what is wrong
@@ -45,60 +41,6 @@ class Handout:
         return self.chunk.lease
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkReport:
-    """What a worker says about a chunk when it holds it no longer. With none of these, it was not started."""
-
-    chunk: Chunk
-    worker: str
-    node: str = ""  # where it ran
-    result: ChunkResult | None = None  # it has ended
-    done: tuple[Run, ...] = ()  # without a result: what the ledger has; other machines may see that later
-    died: str = ""  # its process did not survive it: how that died
-    is_infrastructure: bool = False  # and its tasks are not to blame
-    is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
-    trouble: str = ""  # of the machine or the plan: nothing more may start
-    cut_off: tuple[
-        int, ...
-    ] = ()  # without a result: the tasks that ran when the walltime of its job was over
-    walltime: str = ""  # then: of that job
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Legacy:
-    """What an owner has left. To be read in this order: what a worker has done meanwhile is in what is read later."""
-
-    handouts: Collection[Handout]
-    outcomes: Mapping[str, RunMap]  # of the ledger
-    memories: Collection[Deferral | Death]  # of the ledger
-    taken: Mapping[str, str]  # by the letters: lease -> worker
-    dealt_with: Collection[ChunkReport]  # by that owner
-    unread: Collection[ChunkReport]
-    bad_nodes: Mapping[str, str] = field(default_factory=dict)  # that it found, and the steps that showed it
-    durations: Mapping[str, Spread] = field(default_factory=dict)  # of tasks in the ledger, by step
-
-
-@dataclass(slots=True)
-class _Line:
-    """The offers that wait in one queue."""
-
-    since: dict[str, float] = field(default_factory=dict)  # by lease
-    num_again: dict[str, int] = field(default_factory=dict)  # by lease: how often it was sent once more
-    _num_taken: float = 0.0  # lately; half of what was taken a second ago
-    _at: float = 0.0
-
-    def leave(self, lease: str) -> None:
-        self.num_again.pop(lease, None)
-        if self.since.pop(lease, None) is not None:
-            self._num_taken += 1
-
-    def demand(self, now: float) -> float:
-        """What workers may take before more can be offered; several studies share a queue."""
-        self._num_taken *= 0.5 ** max(0.0, now - self._at)
-        self._at = now
-        return MIN_WAITING + 2 * self._num_taken
-
-
 class Owner:
     """What is offered, who runs what, and the scheduler that decides it."""
 
@@ -109,7 +51,7 @@ class Owner:
         self._queues = {instance.id: instance.queue for instance in scheduler.plan.instances}
         self._needs = needs_of(scheduler.plan)
         self._has_small_tasks_only = set(self._needs.values()) <= {ONE_CORE}
-        self._offered: dict[str, _Line] = {}  # by queue
+        self._offered: dict[str, OfferLine] = {}  # by queue
         self._steps = {instance.id: instance.step for instance in scheduler.plan.instances}
         self._failing_since: dict[str, float] = {}  # by step: all that has ended did so on one node
         self.bad_nodes = BadNodes()
@@ -145,7 +87,7 @@ class Owner:
         if self.scheduler.held(report.chunk.lease) is not None:
             self._judge_node(report, done, now)
         if report.node in self.bad_nodes.quarantined:
-            report, done = _without_failures(report), _not_failed(done)
+            report, done = without_failures(report), not_failed(done)
         return settle_report(self.scheduler, report, done, now)
 
     def _judge_node(self, report: ChunkReport, done: Iterable[Run], now: float) -> None:
@@ -154,7 +96,7 @@ class Owner:
         if report.result is not None:
             runs = tuple(report.result.runs)
         elif report.died and not (report.is_infrastructure or report.is_interrupted or report.trouble):
-            runs = _together(chunk, done, report.done)
+            runs = together(chunk, done, report.done)
             first = next((t for t in chunk.task_ids() if not any(a <= t < b for a, b, _ in runs)), chunk.lo)
             runs = (*runs, (first, first + 1, int(Outcome.FAILED)))
         else:
@@ -199,7 +141,7 @@ class Owner:
         rooms = {queue: self._room(queue, (machines or {}).get(queue, ())) for queue in queues}
         while queues and len(out) < limit:
             queue = queues.popleft()
-            line = self._offered.setdefault(queue, _Line())
+            line = self._offered.setdefault(queue, OfferLine())
             if len(line.since) >= max(1, min(slots.get(queue, 0), line.demand(now))):
                 continue
             left_s = self._longest_need_s(line, (times or {}).get(queue, ()))
@@ -239,7 +181,7 @@ class Owner:
         """What the workers of a queue can take besides what waits for them; None if all tasks need one core."""
         if self._has_small_tasks_only:
             return None
-        line = self._offered.setdefault(queue, _Line())
+        line = self._offered.setdefault(queue, OfferLine())
         held = (self.scheduler.held(lease) for lease in line.since)
         return QueueRoom(machines, [self._needs[chunk.instance] for chunk in held if chunk is not None])
 
@@ -273,12 +215,12 @@ class Owner:
                 out[queue] = waiting
         return out
 
-    def _waiting(self, line: _Line) -> dict[str, float]:
+    def _waiting(self, line: OfferLine) -> dict[str, float]:
         """By lease, what the offers of a queue need."""
         held = {lease: self.scheduler.held(lease) for lease in line.since}
         return {lease: chunk.need_s for lease, chunk in held.items() if chunk is not None}
 
-    def _longest_need_s(self, line: _Line, times: Times) -> float:
+    def _longest_need_s(self, line: OfferLine, times: Times) -> float:
         """How long a task may take so that it, and all that wait in its queue, find slots with the time for them."""
         if all(left_s == inf for left_s, _ in times):  # or nobody knows what workers will come
             return inf
@@ -325,98 +267,15 @@ class Owner:
     def offered_again(self, chunks: Iterable[Chunk], now: float) -> None:
         """Their messages were sent once more."""
         for chunk in chunks:
-            line = self._line_of(chunk)
-            line.since[chunk.lease] = now
-            line.num_again[chunk.lease] = line.num_again.get(chunk.lease, 0) + 1
+            self._line_of(chunk).offered_again(chunk.lease, now)
 
     def has_waited(self, chunk: Chunk, now: float) -> bool:
         """So long that its message may be lost, though others wait in its queue; each time twice as long."""
-        line = self._line_of(chunk)
-        return now - line.since[chunk.lease] >= PATIENCE_S * 2.0 ** line.num_again.get(chunk.lease, 0)
+        return self._line_of(chunk).has_waited(chunk.lease, now)
 
     def running(self) -> int:
         """Chunks that workers hold."""
         return self.scheduler.num_running - sum(len(line.since) for line in self._offered.values())
 
-    def _line_of(self, chunk: Chunk) -> _Line:
-        return self._offered.setdefault(self._queues[chunk.instance], _Line())
-
-
-def settle_report(scheduler: Scheduler, report: ChunkReport, done: Iterable[Run], now: float) -> bool:
-    """Tell the scheduler what has become of a chunk; see `Owner.reported`."""
-    chunk = report.chunk
-    if report.trouble:
-        scheduler.stop(report.trouble, now=True)
-    if report.result is not None:
-        return scheduler.finished(report.result, now)
-    done = _together(chunk, done, report.done)
-    if report.cut_off:
-        return scheduler.overran(chunk, done, report.cut_off, report.walltime)
-    if report.trouble or report.is_interrupted:
-        return scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
-    if report.died:
-        return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
-    return scheduler.give_back(chunk)
-
-
-def take_over(
-    plan: Plan, legacy: Legacy, *, first_attempt: int, name: str, min_chunk_s: float
-) -> tuple[Owner, list[str]]:
-    """The owner that goes on, to which all letters are new that the last one has not dealt with; the void leases."""
-    dealt_with = [_without_failures(r) if r.node in legacy.bad_nodes else r for r in legacy.dealt_with]
-    results = [r.result or ChunkResult(chunk=r.chunk, runs=r.done) for r in dealt_with]
-    scheduler = Scheduler(
-        plan,
-        outcomes_with(legacy.outcomes, results),
-        num_workers=1,
-        target_s=min_chunk_s,
-        first_attempt=first_attempt,
-        name=name,
-    )
-    owner = Owner(scheduler, min_chunk_s=min_chunk_s)
-    owner.bad_nodes = BadNodes(legacy.bad_nodes)
-    found = {h.lease: replace(h, worker=h.worker or legacy.taken.get(h.lease, "")) for h in legacy.handouts}
-    for report in legacy.unread:
-        found[report.chunk.lease] = Handout(chunk=report.chunk, since=0.0, worker=report.worker)
-    void = owner.adopt(found.values())
-    scheduler.remember(legacy.memories)
-    scheduler.know_durations(legacy.durations)
-    return owner, void
-
-
-def _not_failed(runs: Iterable[Run]) -> tuple[Run, ...]:
-    return tuple(run for run in runs if run[2] != Outcome.FAILED)
-
-
-def _without_failures(report: ChunkReport) -> ChunkReport:
-    """What a bad node says: its failures prove nothing, and these tasks run again."""
-    result = report.result and replace(report.result, runs=_not_failed(report.result.runs), stop="")
-    is_interrupted = report.is_interrupted or bool(report.died)
-    return replace(
-        report, result=result, done=_not_failed(report.done), died="", is_interrupted=is_interrupted
-    )
-
-
-def _together(chunk: Chunk, *several: Iterable[Run]) -> tuple[Run, ...]:
-    """What one or the other knows of a chunk."""
-    found = RunMap(chunk.hi - chunk.lo)
-    for runs in several:
-        for a, b, outcome in clip(runs, pieces_of(chunk)):
-            if outcome in ENDED:
-                found.set(a - chunk.lo, b - chunk.lo, outcome)
-    return tuple((chunk.lo + a, chunk.lo + b, value) for a, b, value in found.runs() if value != NO_OUTCOME)
-
-
-def outcomes_with(outcomes: Mapping[str, RunMap], results: Iterable[ChunkResult]) -> dict[str, RunMap]:
-    """What the ledger says, and what workers have reported lately: other machines may see their records later."""
-    out = dict(outcomes)
-    for result in results:
-        id = result.chunk.instance
-        before = out[id]
-        if before is outcomes[id]:  # it is the ledger's own
-            out[id] = before = RunMap.from_runs(before.size, before.runs())
-        for lo, hi, value in result.runs:
-            if value in ENDED:
-                for a, b in before.ranges((NO_OUTCOME, Outcome.INTERRUPTED), lo, hi):
-                    before.set(a, b, value)
-    return out
+    def _line_of(self, chunk: Chunk) -> OfferLine:
+        return self._offered.setdefault(self._queues[chunk.instance], OfferLine())

@@ -35,8 +35,8 @@ from merlin.execution.distributed.registry import BEAT_S, WorkerInfo
 from merlin.execution.distributed.scripts import Scripts, _text
 from merlin.execution.distributed.upkeep import TICK_S
 from merlin.execution.wire import received
-from merlin.plan.owner import ChunkReport
 from merlin.plan.pieces import num_tasks
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 
 SLOTS_PER_WORKER = 32

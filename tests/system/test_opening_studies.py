@@ -27,9 +27,9 @@ from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import make_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.owner import ChunkReport
 from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import plan_digest, write_plan
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.views.published import PublishedStudy
 from merlin.workspace.directory import Workspace, lock, open_workspace

@@ -21,7 +21,7 @@ from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import recorded_outcomes
 from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
-from merlin.plan.owner import ChunkReport
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult
 
 log = logging.getLogger("merlin.worker")

@@ -17,7 +17,7 @@ from merlin.base.records import to_plain
 from merlin.config.seal import seal, unseal
 from merlin.errors import ExecutionError, ForgedMessageError
 from merlin.execution.wire import received
-from merlin.plan.owner import ChunkReport
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk
 
 VERSION = 2

@@ -44,8 +44,10 @@ from merlin.execution.distributed.study import Study
 from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import MARGIN_S
 from merlin.plan.bad_nodes import why_quarantined
-from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
+from merlin.plan.owner import Handout
 from merlin.plan.pieces import Range, Run, merged, pieces_of
+from merlin.plan.reports import ChunkReport
+from merlin.plan.take_over import Legacy, take_over
 from merlin.plan.tasks import Chunk, Outcome
 
 log = logging.getLogger("merlin.worker")

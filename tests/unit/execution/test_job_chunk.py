@@ -18,8 +18,8 @@ from merlin.execution.job_folder import JobFolder, StepJob
 from merlin.execution.walltime import MARGIN_S
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
-from merlin.plan.owner import ChunkReport
 from merlin.plan.plan import StepKind
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, Outcome
 from merlin.workspace.directory import Workspace
 

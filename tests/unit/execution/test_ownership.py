@@ -29,8 +29,8 @@ from merlin.execution.distributed.messages import open_chunk, seal_report
 from merlin.execution.distributed.ownership import Ownership, Tools
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.owner import ChunkReport
 from merlin.plan.pieces import pieces_of
+from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.status.snapshot import CANCELLED, is_published
 from merlin.testing.memory import MemoryBackend

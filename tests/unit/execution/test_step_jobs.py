@@ -25,8 +25,8 @@ from merlin.execution.events import RecordingObserver
 from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_folder import JobFolder, all_jobs
 from merlin.execution.step_jobs import StepJobs
-from merlin.plan.owner import ChunkReport, settle_report
 from merlin.plan.pieces import Run, pieces_of
+from merlin.plan.reports import ChunkReport, settle_report
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import ChunkResult, Outcome
 from merlin.views.worker_jobs import jobs_of_steps

@@ -12,10 +12,12 @@ from invariants import check_owner
 
 from merlin.plan.failure_limits import LOSS_LIMIT
 from merlin.plan.memories import Death, Deferral
-from merlin.plan.owner import ChunkReport, Handout, Legacy, take_over
+from merlin.plan.owner import Handout
 from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.reports import ChunkReport
 from merlin.plan.runs import RunMap
+from merlin.plan.take_over import Legacy, take_over
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Deferred, Outcome
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.plan.bad_nodes import MIN_FAILURES, BadNodes
-from merlin.plan.owner import ChunkReport, Owner
+from merlin.plan.owner import Owner
+from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.plans import plan, step

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scheduling import start
 
 from merlin.plan.durations import ENOUGH, Durations, added, class_of, longest_of, spread_of, walltime_s
-from merlin.plan.owner import ChunkReport, Owner
+from merlin.plan.owner import Owner
 from merlin.plan.pieces import pieces_of
+from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import ChunkResult, Outcome
 from merlin.testing.plans import plan, step

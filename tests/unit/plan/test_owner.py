@@ -13,12 +13,14 @@ from invariants import check_owner
 from random_plans import plans
 from storms import FAILED, INTERRUPTED, OK, SKIPPED, SOFT_FAILED, World
 
-from merlin.plan.owner import SECONDS_PER_RESULT, ChunkReport, Handout, Legacy, Owner, take_over
+from merlin.plan.owner import SECONDS_PER_RESULT, Handout, Owner
 from merlin.plan.pieces import num_tasks, pieces_of
 from merlin.plan.plan import Plan, StepInstance
 from merlin.plan.reopen import reopen_failed
+from merlin.plan.reports import ChunkReport
 from merlin.plan.runs import RunMap
 from merlin.plan.schedule import Scheduler
+from merlin.plan.take_over import Legacy, take_over
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
 from merlin.testing.plans import every, plan, runs, same, step
 

@@ -1,0 +1,71 @@
+"""What workers say about the chunks that they held, and what the scheduler is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from merlin.plan.pieces import Run, clip, pieces_of
+from merlin.plan.runs import RunMap
+from merlin.plan.schedule import Scheduler
+from merlin.plan.task_states import ENDED
+from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReport:
+    """What a worker says about a chunk when it holds it no longer. With none of these, it was not started."""
+
+    chunk: Chunk
+    worker: str
+    node: str = ""  # where it ran
+    result: ChunkResult | None = None  # it has ended
+    done: tuple[Run, ...] = ()  # without a result: what the ledger has; other machines may see that later
+    died: str = ""  # its process did not survive it: how that died
+    is_infrastructure: bool = False  # and its tasks are not to blame
+    is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
+    trouble: str = ""  # of the machine or the plan: nothing more may start
+    cut_off: tuple[
+        int, ...
+    ] = ()  # without a result: the tasks that ran when the walltime of its job was over
+    walltime: str = ""  # then: of that job
+
+
+def settle_report(scheduler: Scheduler, report: ChunkReport, done: Iterable[Run], now: float) -> bool:
+    """Tell the scheduler what has become of a chunk; `done`: what we see of it in the ledger."""
+    chunk = report.chunk
+    if report.trouble:
+        scheduler.stop(report.trouble, now=True)
+    if report.result is not None:
+        return scheduler.finished(report.result, now)
+    done = together(chunk, done, report.done)
+    if report.cut_off:
+        return scheduler.overran(chunk, done, report.cut_off, report.walltime)
+    if report.trouble or report.is_interrupted:
+        return scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
+    if report.died:
+        return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
+    return scheduler.give_back(chunk)
+
+
+def not_failed(runs: Iterable[Run]) -> tuple[Run, ...]:
+    return tuple(run for run in runs if run[2] != Outcome.FAILED)
+
+
+def without_failures(report: ChunkReport) -> ChunkReport:
+    """What a bad node says: its failures prove nothing, and these tasks run again."""
+    result = report.result and replace(report.result, runs=not_failed(report.result.runs), stop="")
+    is_interrupted = report.is_interrupted or bool(report.died)
+    return replace(
+        report, result=result, done=not_failed(report.done), died="", is_interrupted=is_interrupted
+    )
+
+
+def together(chunk: Chunk, *several: Iterable[Run]) -> tuple[Run, ...]:
+    """What one or the other knows of a chunk."""
+    found = RunMap(chunk.hi - chunk.lo)
+    for runs in several:
+        for a, b, outcome in clip(runs, pieces_of(chunk)):
+            if outcome in ENDED:
+                found.set(a - chunk.lo, b - chunk.lo, outcome)
+    return tuple((chunk.lo + a, chunk.lo + b, value) for a, b, value in found.runs() if value != NO_OUTCOME)
