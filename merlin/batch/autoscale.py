@@ -34,7 +34,7 @@ class Work:
     """What is left to do for the queues that the jobs serve."""
 
     is_open: bool  # a study needs them, or will
-    num_startable: int = 0  # tasks that could run now, or do
+    num_startable: int = 0  # slots for the tasks that could run now, or do
     left_s: float | None = None  # slot-seconds; None: no task has ended yet, so nobody knows
     longest_s: float = 0.0  # the longest task to expect
 

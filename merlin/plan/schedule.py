@@ -19,7 +19,7 @@ from merlin.plan.consequences import Consequences, DecidedOutcome
 from merlin.plan.cutting import cut
 from merlin.plan.durations import Spread
 from merlin.plan.failure_limits import cause_of_loss, cause_of_overrun, has_failures, reason_to_stop
-from merlin.plan.fit import Room
+from merlin.plan.fit import Need, Room
 from merlin.plan.memories import Death, Deferral, Memories, still_ready
 from merlin.plan.open_work import needs, open_work
 from merlin.plan.pieces import Range, Run, clip, halves, narrowed, num_tasks, part_of, pieces_of
@@ -277,8 +277,8 @@ class Scheduler:
         """What workers could run now (from a queue): per step, the seconds that a task may take, 0 if not known."""
         return needs(self._states.values(), queue)
 
-    def open_work(self) -> dict[str, tuple[int, float]]:
-        """By queue: tasks that workers could run at the same time, now or later, and the least that they need."""
+    def open_work(self) -> dict[tuple[str, Need], tuple[int, float]]:
+        """By queue and need: tasks that workers could run together, now or later, and the least time for one."""
         return open_work(self._states.values())
 
     def story(self, instance: str, task: int) -> str:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from merlin.errors import OwnershipLostError, StudyGoneError
 from merlin.execution.distributed.contracts import Backend, Carrier, Leases, Letter, Mailbox
 from merlin.execution.distributed.registry import SILENT_S, OpenWork, RunningChunk, StudyInfo, WorkerInfo
+from merlin.plan.fit import Need
 
 LEASE_S = 60.0
 OWNER_S = 4.0  # or a little more
@@ -391,7 +392,13 @@ class ExchangeContract:
     def test_what_a_study_wants_of_workers_is_known_until_it_is_withdrawn(self) -> None:
         registry, other = self.make_backend().registry, self.make_backend().registry
         work = [
-            OpenWork(queue="sim", num_at_once=7, need_s=60.5, waiting=["step a needs more"]),
+            OpenWork(
+                queue="sim",
+                num_at_once=7,
+                need=Need(cores=4, gpus=0.5),
+                need_s=60.5,
+                waiting=["a needs more"],
+            ),
             OpenWork(queue="post", num_at_once=0),
         ]
         registry.publish_work(STUDY, work)

@@ -16,9 +16,10 @@ from merlin.execution.conductor import durations_of, quarantined_nodes
 from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.stay import num_that_fit
 from merlin.ledger.replay import replay
 from merlin.plan.durations import Durations, Spread
-from merlin.plan.fit import need_of
+from merlin.plan.fit import Need, need_of
 from merlin.plan.job_policy import job_policy
 from merlin.plan.plan import StepInstance
 from merlin.plan.schedule import Scheduler
@@ -37,7 +38,7 @@ POLL_S = 0.1
 class Outstanding:
     """What is left of a study on some queues, in seconds of slots: a task of two cores takes two slots."""
 
-    num_startable: int  # tasks that could run now, or do
+    num_startable: int  # slots for the tasks that could run now, or do
     left_s: float  # of the tasks whose steps have told how long they take
     is_known: bool  # a task has ended, so that `left_s` means something
     busy_s: float  # of the tasks that have ended
@@ -46,6 +47,14 @@ class Outstanding:
 
 def _startable(counts: TaskCounts) -> int:
     return counts.ready + counts.queued + counts.running
+
+
+def slots_of(need: Need, workers: Collection[WorkerInfo]) -> float:
+    """How many slots of these workers a task takes: what it leaves no room for, no other task gets."""
+    able = [worker for worker in workers if num_that_fit([worker], need)]
+    if not able:
+        return float(need.cores)
+    return sum(worker.concurrency for worker in able) / num_that_fit(able, need)
 
 
 def _need_s(instance: StepInstance, spread: Spread) -> float:
@@ -109,7 +118,9 @@ class PublishedStudy:
 
     def outstanding(self, queues: Collection[str], most_s: float = math.inf) -> Outstanding:
         """The work that is left on these queues, and fits into `most_s` seconds; call `look` first."""
-        counts = self._with_running(self._registry.workers())
+        workers = self._registry.workers()
+        counts = self._with_running(workers)
+        serving = [worker for worker in workers if served_queues(worker, self._config) & set(queues)]
         ours = [i for i in self._plan.instances if i.queue in queues]
         spreads = durations_of(self._replay, self._plan)
         known: dict[str, tuple[float, int]] = {}
@@ -129,7 +140,8 @@ class PublishedStudy:
         num_owners = int(len(in_workers) < len(missing))
         costs = [(counts[i.id].missing, *known[i.step]) for i in left]
         return Outstanding(
-            num_startable=num_owners + sum(_startable(counts[i.id]) for i in left),
+            num_startable=num_owners
+            + sum(math.ceil(_startable(counts[i.id]) * slots_of(need_of(i), serving)) for i in left),
             left_s=sum(tasks * seconds / num for tasks, seconds, num in costs if num),
             is_known=any(num for _, num in known.values()),
             busy_s=sum(seconds for seconds, _ in known.values()),

@@ -40,7 +40,8 @@ def look_at_queues(config: Config, queues: Iterable[str]) -> dict[str, QueueInfo
 def short_of_time(config: Config, queues: Collection[str]) -> list[str]:
     """Why steps on these queues (as in specs) wait for workers with more time."""
     work = open_registry(config).open_work().values()
-    return [reason for said in work for entry in said if entry.queue in queues for reason in entry.waiting]
+    reasons = (reason for said in work for entry in said if entry.queue in queues for reason in entry.waiting)
+    return list(dict.fromkeys(reasons))
 
 
 def unserved_queues(config: Config, queues: Sequence[str]) -> list[str]:

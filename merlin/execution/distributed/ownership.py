@@ -307,15 +307,17 @@ class Ownership:
         """Say what the study wants of workers, if that has changed."""
         bad = sorted(self.owner.bad_nodes.quarantined)
         why = [why_quarantined(node, self.owner.bad_nodes.quarantined[node]) for node in bad]
+        waiting = {queue: list(reasons) for queue, reasons in self._waiting.items()}
         work = [
             OpenWork(
                 queue=queue,
                 num_at_once=num,
+                need=need,
                 need_s=need_s,
                 avoid=bad,
-                waiting=[*self._waiting.get(queue, []), *why],
+                waiting=[*waiting.pop(queue, []), *why],
             )
-            for queue, (num, need_s) in self.owner.scheduler.open_work().items()
+            for (queue, need), (num, need_s) in self.owner.scheduler.open_work().items()
         ]
         if work != self._published:
             self._tools.backend.registry.publish_work(self._study.id, work)

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from merlin.plan.fit import ONE_CORE, Need
+
 BEAT_S = 5.0
 SILENT_S = 20.0  # a worker without a beat for this time is not alive
 COMMAND_S = 60.0  # a command is valid for so long
@@ -74,10 +76,11 @@ class StudyInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWork:
-    """What a study wants of the workers of one queue, as its owner sees it."""
+    """What a study wants of the workers of one queue, as its owner sees it; an entry for each kind of task."""
 
     queue: Text  # name in the spec
     num_at_once: Whole  # tasks that could run at the same time, now or later
+    need: Need = ONE_CORE  # of each of them
     need_s: Seconds = 0.0  # that a worker must have left to start the shortest of them; 0: any
     waiting: list[Text] = field(default_factory=list)  # why steps wait for workers with more time or devices
     avoid: list[Text] = field(default_factory=list)  # nodes whose workers get nothing

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
 
 from merlin.execution.distributed.registry import OpenWork, StudyInfo, WorkerInfo
 from merlin.execution.walltime import MARGIN_S
+from merlin.plan.fit import ONE_CORE, Need, num_at_once
 
 GRACE_S = 1.5  # without a reason to stay; the next study of a script may begin in between
 FIRST_S = (
@@ -21,10 +24,11 @@ MANY = 2**53  # of a study of which nobody has said yet what it wants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a study wants of the workers of one queue, with the name of the queue on the broker."""
+    """One kind of task that a study has for the workers of a queue, with the name of the queue on the broker."""
 
     queue: str
     num_at_once: int
+    need: Need = ONE_CORE
     need_s: float = 0.0
     avoid: tuple[str, ...] = ()  # nodes whose workers get nothing of it
 
@@ -43,6 +47,7 @@ def wanted(
             Wanted(
                 queue=queue_name(open.queue),
                 num_at_once=open.num_at_once,
+                need=open.need,
                 need_s=open.need_s,
                 avoid=tuple(open.avoid),
             )
@@ -62,7 +67,10 @@ def is_needed(
     mine = [
         want
         for want in all_wanted
-        if want.queue in me.queues and want.need_s <= _left_s(me, now) and not _is_avoided(me, [want])
+        if want.queue in me.queues
+        and want.need_s <= _left_s(me, now)
+        and not _is_avoided(me, [want])
+        and num_that_fit([me], want.need)
     ]
     if not mine or not me.job:
         return bool(mine)
@@ -76,7 +84,23 @@ def is_needed(
     ranks = _ranks([*alive, me])
     ahead = [w for w in able if ranks[_allocation(w)] < ranks[here]]
     served = queues.union(*(w.queues for w in ahead))
-    return sum(w.concurrency for w in ahead) < sum(w.num_at_once for w in all_wanted if w.queue in served)
+    used = Fraction()  # of what those ahead can do
+    for want in (want for want in all_wanted if want.queue in served):
+        if num := num_that_fit(ahead, want.need):
+            used += Fraction(want.num_at_once, num)
+        elif want in mine:
+            return True
+    return used > 1
+
+
+def num_that_fit(workers: Iterable[WorkerInfo], need: Need) -> int:
+    """How many tasks with this need the workers can run at the same time."""
+    machines = Counter((w.concurrency, w.cores, len(w.gpus)) for w in workers)
+    num = sum(
+        count * min(slots, num_at_once(need, num_cores=max(slots, cores), num_gpus=gpus))
+        for (slots, cores, gpus), count in machines.items()
+    )
+    return max(1, num // need.nodes) if num else 0
 
 
 def _is_avoided(worker: WorkerInfo, wants: Iterable[Wanted]) -> bool:

@@ -21,9 +21,11 @@ from merlin.execution.distributed.idle_watch import VARIABLE, first_wait_s
 from merlin.execution.distributed.registry import OpenWork, RunningChunk, StudyInfo, WorkerInfo
 from merlin.execution.distributed.stay import FIRST_S, GRACE_S, Idleness, Wanted, is_needed, wanted
 from merlin.execution.walltime import MARGIN_S
+from merlin.plan.fit import ONE_CORE, Need
 from merlin.plan.schedule import Scheduler
 from merlin.testing.plans import every, plan, same
 from merlin.testing.plans import step as planned
+from merlin.views.published import slots_of
 
 NOW = 1000.0
 CHUNK = RunningChunk(study="s", instance="sim", lo=0, hi=1, since=NOW)
@@ -65,6 +67,38 @@ def test_surplus_allocations_leave_as_a_whole_those_first_that_do_nothing_and_ca
     assert not needed(old, [new[0], busy], sim=8)
     assert needed(old, [replace(w, is_stopping=True) for w in (new[0], busy)], sim=1)
     assert needed(old, [replace(w, age_s=99.0) for w in (new[0], busy)], sim=1)
+
+
+def test_as_many_workers_stay_as_tasks_of_several_cores_need() -> None:
+    alive = [worker(f"w{i}", str(i), concurrency=6, cores=6, started=float(i)) for i in range(4)]
+
+    def staying(num: int, need: Need) -> list[str]:
+        wants = [Wanted(queue="sim", num_at_once=num, need=need)]
+        return [me.name for me in alive if is_needed(me, alive, wants, NOW)]
+
+    assert staying(2, ONE_CORE) == ["w0"]
+    assert staying(2, Need(cores=4)) == ["w0", "w1"]
+    assert staying(4, Need(cores=3)) == ["w0", "w1"]
+    assert staying(3, Need(is_exclusive=True)) == ["w0", "w1", "w2"]
+    assert staying(2, Need(nodes=2, cores=2)) == ["w0", "w1", "w2", "w3"]
+
+
+def test_a_worker_without_devices_leaves_when_only_work_for_devices_is_left() -> None:
+    plain, able = worker("plain"), worker("able", "2", started=9.0, gpus=["0", "1"])
+    wants = [Wanted(queue="sim", num_at_once=9, need=Need(gpus=1))]
+    assert not is_needed(plain, [plain, able], wants, NOW)
+    assert is_needed(able, [plain, able], wants, NOW)
+    other = worker("other", "3", started=10.0, gpus=["0"])
+    two = [Wanted(queue="sim", num_at_once=2, need=Need(gpus=1))]
+    assert not is_needed(other, [plain, able, other], two, NOW)
+    assert is_needed(other, [plain, able, other], wants, NOW)
+
+
+def test_a_task_takes_the_slots_that_it_leaves_no_room_on() -> None:
+    six = worker("a", concurrency=6, cores=6, gpus=["0", "1"])
+    assert slots_of(ONE_CORE, [six]) == slots_of(ONE_CORE, []) == 1
+    assert slots_of(Need(cores=4), [six]) == 6 and slots_of(Need(cores=4), []) == 4
+    assert slots_of(Need(gpus=1), [six, worker("b")]) == 3
 
 
 def test_workers_outside_of_allocations_stay_and_so_others_may_leave() -> None:
@@ -144,10 +178,15 @@ def test_workers_leave_in_allocations_or_when_they_are_asked_to() -> None:
 def test_what_could_run_at_once_counts_those_that_will_become_ready() -> None:
     chain = [planned("a", 1, queue="q"), planned("b", 50, every("a"), queue="q")]
     scheduler = Scheduler(plan(*chain, planned("c", 50, same("b"), queue="other")), {}, num_workers=1)
-    assert scheduler.open_work() == {"q": (50, 0.0), "other": (50, 0.0)}
+    assert scheduler.open_work() == {("q", ONE_CORE): (50, 0.0), ("other", ONE_CORE): (50, 0.0)}
     long, short = {"walltime": "60"}, {"walltime": "9"}
     beside = [planned("a", 3, resources=long), planned("b", 4, resources=short)]
-    assert Scheduler(plan(*beside), {}, num_workers=1).open_work() == {"merlin": (7, 9.0)}
+    assert Scheduler(plan(*beside), {}, num_workers=1).open_work() == {("merlin", ONE_CORE): (7, 9.0)}
+    wide = {"procs": 2, "cores per task": 2}
+    beside = [planned("a", 3, resources=wide), planned("b", 4)]
+    assert Scheduler(plan(*beside), {}, num_workers=1).open_work() == {
+        ("merlin", Need(cores=4)): (3, 0.0), ("merlin", ONE_CORE): (4, 0.0),
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------ real engines

@@ -8,6 +8,7 @@ import pytest
 from scheduling import FAILED, OK, start
 
 from merlin.errors import ExecutionError
+from merlin.plan.fit import ONE_CORE
 from merlin.plan.job_policy import job_policy, job_request
 from merlin.plan.memories import Deferral
 from merlin.plan.tasks import Deferred
@@ -87,7 +88,7 @@ def test_what_a_walltime_cut_off_runs_again_first_and_fails_after_so_many_times(
 
 def test_a_worker_stays_as_long_as_jobs_have_to_be_submitted() -> None:
     bench = start(step("a", 10, resources={**JOBS, "walltime": "10:00:00"}))
-    assert bench.scheduler.open_work() == {"merlin": (1, 0.0)}
+    assert bench.scheduler.open_work() == {("merlin", ONE_CORE): (1, 0.0)}
     while (chunk := bench.scheduler.take_for_job(0.0, "a")) is not None:
         bench.finish_ok(chunk)
     assert bench.scheduler.open_work() == {}
