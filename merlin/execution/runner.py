@@ -1,63 +1,31 @@
-"""Runs a chunk of a step: writes its outcomes into the ledger and returns a result."""
+"""Runs a chunk of a step, whatever its kind: writes its outcomes into the ledger and returns a result."""
 
 from __future__ import annotations
 
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
-from math import inf
 from typing import assert_never
 
-from merlin.errors import ExecutionError, MerlinError, ShardError
+from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.assignment import Assignment
-from merlin.execution.fresh_shell import FreshShell
 from merlin.execution.functions import TAIL_CHARS, FunctionRunner
 from merlin.execution.journal import ChunkJournal, EndedTask, ProgressCallback
-from merlin.execution.scripts import Script, ScriptTemplate
-from merlin.execution.shell import (
-    Shell,
-    ShellExit,
-    ShellTask,
-    full_disk,
-    machine_error,
-    read_tail,
-    shell_argv,
-    task_environment,
-)
-from merlin.execution.task_files import (
-    file_size,
-    make_directory,
-    mark_finished,
-    set_aside,
-    unmark_finished,
-    write_script,
-)
-from merlin.execution.verdict import judge
+from merlin.execution.shard_runner import ShardRunner
+from merlin.execution.shell import machine_error, task_environment
+from merlin.execution.shell_runner import ShellRunner
+from merlin.execution.task_files import unmark_finished
 from merlin.execution.waiting import Waiter
-from merlin.execution.walltime import WARNINGS, Walltime, Warnings
-from merlin.execution.warm_rules import (
-    bash_is_new_enough,
-    can_run_warm,
-    environment_allows,
-    has_valid_syntax,
-    is_harmless,
-    is_plain_bash,
-)
-from merlin.execution.warm_shell import WarmShell
+from merlin.execution.walltime import Walltime, Warnings
 from merlin.ledger.records import Failure
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.durations import added
 from merlin.plan.plan import StepInstance, StepKind
-from merlin.plan.tasks import Chunk, ChunkResult, Outcome, ReturnCode
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
-_FIRST_BATCH, _LARGEST_BATCH = 8, 256
-_LONGEST_WARM_VALUE = 10_000  # characters; in quotes they become up to 16 times as many bytes
-_BATCH_S = 0.5  # of work, from which the size of the next batch follows
-SIGNAL_S = 0.3  # for a signal to all processes of a job to reach this one after it has ended a task
 _NOT_TASK_ERRORS = (MerlinError, MemoryError, ImportError)  # running the tasks one by one would not help
 
 
@@ -85,12 +53,12 @@ class ChunkRunner:
         self._workspace, self._worker, self._ledger = workspace, worker, ledger
         self._on_progress = on_progress
         self._fence = fence
-        self._walltime, self._warnings = walltime or Walltime(), warnings or Warnings()
+        self._walltime = walltime or Walltime()
         self._waiter = Waiter(should_stop, wake_fd)
-        self._env = task_environment(os.environ, workspace.plan.env)
-        self._steps: dict[tuple[str, bool], _ShellStep] = {}
+        env = task_environment(os.environ, workspace.plan.env)
+        self._shells = ShellRunner(workspace, env, self._waiter, self._walltime, warnings or Warnings())
         self._functions = FunctionRunner(workspace, worker)
-        self._shell: Shell | None = None
+        self._shards = ShardRunner(workspace, self._walltime, fence)
         self._variables: Mapping[str, str] = {}  # of the environment of the chunk that runs
 
     def run(self, chunk: Chunk, assignment: Assignment | None = None) -> ChunkResult:
@@ -135,12 +103,12 @@ class ChunkRunner:
     def _run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
         match instance.kind:
             case StepKind.CMD:
-                self._run_shell(instance, chunk, journal)
+                self._shells.run(instance, chunk, journal, self._variables)
             case StepKind.FUNCTION:
                 if (part := self._in_time(chunk)) is not None:
                     self._functions.run(instance, part, journal, self._waiter)
             case StepKind.AGGREGATE | StepKind.MANIFEST:
-                self._run_shards(instance, chunk, journal)
+                self._shards.run(instance, chunk, journal, self._waiter)
             case _:
                 assert_never(instance.kind)
         return journal.result()
@@ -193,133 +161,8 @@ class ChunkRunner:
 
     def close(self) -> None:
         """Kill the running task."""
-        self._close_shell()
+        self._shells.close()
         self._functions.close()
-
-    # ------------------------------------------------------------------ shell
-
-    def _run_shell(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> None:
-        step = self._step(instance, chunk.use_restart)
-        batches = _Batches(step, chunk, journal, self._walltime)
-        try:
-            if batches.warm:
-                self._run_batches(step, chunk, journal, batches, batches.prepared(), warm=True)
-                rest = batches.left_over()
-            else:
-                rest = batches.prepared()
-            self._run_batches(step, chunk, journal, batches, rest, warm=False)
-        except BaseException:
-            journal.flush()
-            raise
-        if batches.error is not None:
-            journal.flush()
-            raise batches.error
-
-    def _run_batches(
-        self,
-        step: _ShellStep,
-        chunk: Chunk,
-        journal: ChunkJournal,
-        batches: _Batches,
-        prepared: Iterator[list[ShellTask]],
-        *,
-        warm: bool,
-    ) -> None:
-        shell = self._shell = step.shell(self._variables, warm=warm, waiter=self._waiter)
-        try:
-            for ended in shell.run(prepared):
-                batches.num_open -= 1
-                step.update_batch_size(ended.seconds)
-                self._record_exit(step.instance, chunk, journal, ended)
-                if journal.stop == "hard_fail":
-                    return
-        finally:
-            self._close_shell()
-
-    def _close_shell(self) -> None:
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            shell.close()
-
-    def _step(self, instance: StepInstance, use_restart: bool) -> _ShellStep:
-        key = (instance.id, use_restart)
-        if key not in self._steps:
-            self._steps[key] = _ShellStep(self._workspace, instance, self._env, is_restart=use_restart)
-        return self._steps[key]
-
-    def _record_exit(
-        self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit
-    ) -> None:
-        """Judge one exit and record it."""
-        task = ended.task
-        if ended.interrupted or self._was_hit_by_stop(ended):
-            unmark_finished(task.directory)
-            journal.end(
-                task.task, Outcome.INTERRUPTED, started=ended.started, seconds=ended.seconds, code=ended.code
-            )
-            return
-        verdict = judge(instance, chunk, ended.code, ended.cause)
-        journal.stop = verdict.stop or journal.stop
-        if verdict.outcome is Outcome.OK:
-            mark_finished(task.directory)
-            journal.end(task.task, Outcome.OK, started=ended.started, seconds=ended.seconds, code=ended.code)
-            journal.flush_if_due()
-            return
-        unmark_finished(task.directory)  # the script may have copied a mark
-        if verdict.outcome is None:
-            journal.defer(task.task, use_restart=verdict.use_restart)
-        else:
-            if (error := full_disk(task.directory)) is not None:
-                raise error
-            failure = Failure(
-                task=task.task,
-                cause=verdict.cause,
-                exit_code=ended.code if verdict.code is None else verdict.code,
-                tail=read_tail(task.err, task.err_at),
-            )
-            journal.fail(failure, started=ended.started, seconds=ended.seconds)
-        journal.flush_if_due()
-
-    def _was_hit_by_stop(self, ended: ShellExit) -> bool:
-        """Whether a signal that ended the task was meant for the whole job, and so is no fault of the task."""
-        if ended.cause or ended.code in (ReturnCode.SUCCESS, ReturnCode.RESTART, ReturnCode.RETRY):
-            return False
-        if ended.code < 0 and self._waiter.stopped:
-            return True
-        wait_s = SIGNAL_S if -ended.code in WARNINGS else 0.0
-        return self._warnings.came_since(ended.started, wait_s=wait_s)
-
-    # ----------------------------------------------------------------- shards
-
-    def _run_shards(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> None:
-        for task in chunk.task_ids():
-            if self._waiter.stopped or not self._walltime.has_time_for(chunk.need_s):
-                return
-            started, clock = time.time(), time.perf_counter()
-            if self._fence is not None:
-                self._fence()
-            try:
-                self._write_shard(instance, chunk, task)
-            except ShardError as error:
-                failure = Failure(task=task, cause=str(error), exit_code=1)
-                journal.fail(failure, started=started, seconds=time.perf_counter() - clock)
-            else:
-                journal.end(task, Outcome.OK, started=started, seconds=time.perf_counter() - clock)
-            journal.flush()
-
-    def _write_shard(self, instance: StepInstance, chunk: Chunk, task: int) -> None:
-        if instance.kind is StepKind.MANIFEST:
-            from merlin.shards.writing.manifest import write_manifest
-
-            write_manifest(self._workspace, instance)
-        else:
-            from merlin.shards.format.rows import row_map
-            from merlin.shards.writing.cleanup import clean_after_shard
-            from merlin.shards.writing.gather import write_shard
-
-            shard, absent = row_map(self._workspace, instance).shard_task(task, chunk.absent_rows)
-            info = write_shard(self._workspace, instance, shard, absent)
-            clean_after_shard(self._workspace, instance, info)
 
 
 def _merged(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
@@ -334,139 +177,3 @@ def _merged(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:
         stop=next((part.stop for part in reversed(parts) if part.stop), ""),
         note=next((part.note for part in parts if part.note), ""),
     )
-
-
-class _ShellStep:
-    """The script template and the shell of one step instance. Its chunks share them."""
-
-    def __init__(
-        self, workspace: Workspace, instance: StepInstance, env: dict[str, str], *, is_restart: bool
-    ) -> None:
-        self.instance = instance
-        self.is_restart = is_restart  # the tasks have asked to continue where they were
-        restart = instance.restart if is_restart else None
-        self.stem = instance.script_name if restart is None else f"{instance.script_name}.restart"
-        command = instance.command if restart is None else restart
-        self._leftovers = _leftovers(workspace, instance)
-        self.template = ScriptTemplate(workspace, instance, command)
-        self.batch_size = _FIRST_BATCH
-        self._task_s: float | None = None
-        self._argv = shell_argv(instance.shell)
-        self._env = env
-        self._home = str(workspace.path)
-        self._checked: bool | None = None  # whether the template can run warm; None before the first script
-        self._is_text = self.template.uses_columns and instance.per_sample and not workspace.samples().numeric
-
-    def shell(self, variables: Mapping[str, str], *, warm: bool, waiter: Waiter) -> Shell:
-        timeout_s, env = self.instance.timeout_s, {**self._env, **variables}
-        if warm:
-            return WarmShell(self._argv, env, waiter, timeout_s, self._home, self.prepare_retry)
-        return FreshShell(self._argv, env, waiter, timeout_s)
-
-    def prepare_retry(self, task: ShellTask) -> None:
-        """Prepare the directory of a task for another try."""
-        if not self.is_restart:
-            set_aside(task.directory, self._leftovers)
-
-    def task(self, script: Script, *, is_new: bool) -> ShellTask:
-        """The task of a script. With `is_new` its directory is new, so it has no leftovers of an earlier try."""
-        task = ShellTask(script.task, script.directory, self.stem, script.variables)
-        if is_new:
-            return task
-        self.prepare_retry(task)
-        return replace(task, err_at=file_size(task.err)) if self.is_restart else task
-
-    def can_be_warm(self, script: Script) -> bool:
-        """Return whether the step may run in a warm shell, judged by its first script."""
-        if self._checked is None:
-            self._checked = (
-                not self.instance.fresh_shell
-                and is_plain_bash(self._argv)
-                and environment_allows(self._env)
-                and can_run_warm(script.text)
-                and bash_is_new_enough(tuple(self._argv))
-                and has_valid_syntax(self._argv, script.text)
-            )
-        return self._checked
-
-    def is_unsafe(self, script: Script) -> bool:
-        """Return whether this task's values rule out a warm shell. Numbers never do."""
-        if any(len(value) > _LONGEST_WARM_VALUE for _, value in script.variables):
-            return True  # too long for the program of a warm shell
-        return self._is_text and not (is_harmless(script.values) and can_run_warm(script.text))
-
-    def update_batch_size(self, seconds: float) -> None:
-        """Choose the size of the next batch from the time that tasks take."""
-        self._task_s = seconds if self._task_s is None else 0.9 * self._task_s + 0.1 * seconds
-        self.batch_size = max(1, min(int(_BATCH_S / max(self._task_s, 1e-6)), _LARGEST_BATCH))
-
-
-def _leftovers(workspace: Workspace, instance: StepInstance) -> tuple[str, ...]:
-    """The files of a try that must not count for the next one: its output, and the files that data sets collect."""
-    name = instance.script_name
-    output = [f"{stem}{suffix}" for stem in (name, f"{name}.restart") for suffix in (".out", ".err")]
-    aggregates = (workspace.instance(target).aggregate for target in instance.feeds)
-    collected = (field.file for aggregate in aggregates if aggregate for field in aggregate.fields)
-    return tuple(dict.fromkeys([*output, *(file for file in collected if file)]))
-
-
-class _Batches:
-    """Prepares the files of a chunk's tasks, a batch at a time, as long as they can end in time."""
-
-    def __init__(self, step: _ShellStep, chunk: Chunk, journal: ChunkJournal, walltime: Walltime) -> None:
-        self._step, self._need_s, self._walltime = step, chunk.need_s, walltime
-        self.num_open = 0  # prepared, and not ended
-        self._journal = journal
-        scripts = step.template.scripts(chunk.task_ids())
-        first = next(scripts)
-        self._scripts = chain([first], scripts)
-        self.warm = step.can_be_warm(first)
-        self.unsafe: list[ShellTask] = []  # tasks of a warm step whose values need a fresh shell
-        self.error: MerlinError | None = None  # raised after the prepared tasks have run
-
-    def prepared(self) -> Iterator[list[ShellTask]]:
-        while self.error is None:
-            size = self._num_in_time(self._step.batch_size if self.warm else 1)
-            scripts = list(islice(self._scripts, size))
-            if not scripts:
-                return
-            batch = self._prepare(scripts)
-            if batch:
-                self.num_open += len(batch)
-                yield batch
-
-    def left_over(self) -> Iterator[list[ShellTask]]:
-        """The tasks of a warm step whose values need a fresh shell."""
-        for task in self.unsafe:
-            if not self._num_in_time(1):
-                return
-            self.num_open += 1
-            yield [task]
-
-    def _num_in_time(self, most: int) -> int:
-        """How many more tasks can end before the walltime is over, after those that are prepared."""
-        left_s = self._walltime.left_s()
-        if left_s < 0:
-            return 0
-        if not self._need_s or left_s == inf:
-            return most
-        return max(0, min(most, int(left_s / self._need_s) - self.num_open))
-
-    def _prepare(self, scripts: list[Script]) -> list[ShellTask]:
-        """Create directories and scripts."""
-        batch: list[ShellTask] = []
-        for script in scripts:
-            try:
-                is_new = make_directory(script.directory)
-                task = self._step.task(script, is_new=is_new)
-                write_script(script, self._step.stem)
-            except OSError as error:
-                self.error = machine_error(error)
-                if self.error is not None:
-                    break
-                cause = f"cannot prepare its files: {error.strerror}: {error.filename}"
-                failure = Failure(task=script.task, cause=cause, exit_code=1)
-                self._journal.fail(failure, started=time.time(), seconds=0.0)
-                continue
-            (self.unsafe if self.warm and self._step.is_unsafe(script) else batch).append(task)
-        return batch

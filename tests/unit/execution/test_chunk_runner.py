@@ -170,9 +170,9 @@ def test_a_file_in_the_way_fails_only_its_task(make: Any, fresh: bool) -> None:
 
 
 def test_a_full_disk_stops_the_work_and_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from merlin.execution import runner
+    from merlin.execution import shell_batches
 
-    written = runner.write_script
+    written = shell_batches.write_script
 
     def full(script: Any, stem: str) -> None:
         if script.task == 5:
@@ -180,7 +180,7 @@ def test_a_full_disk_stops_the_work_and_loses_nothing(make: Any, monkeypatch: py
         written(script, stem)
 
     bench = make(step("s", 9, command="exit 0"))
-    monkeypatch.setattr(runner, "write_script", full)
+    monkeypatch.setattr(shell_batches, "write_script", full)
     with pytest.raises(ExecutionError, match="the disk is full"):
         bench.run(0, 9)
     assert bench.outcomes() == [(0, 5, OK), (5, 9, 255)]

@@ -88,7 +88,7 @@ def test_a_task_that_fails_after_a_warning_to_the_whole_job_runs_again(
 ) -> None:
     warnings = Warnings()
     bench = make(step("s", 2, command=f"[ $(MERLIN_SAMPLE_ID) = 0 ] || {{ {code}; }}", fresh_shell=fresh))
-    bench.runner._warnings = warnings
+    bench.runner._shells._warnings = warnings
     warnings._note(signal.SIGTERM, None)
     warnings._last += 3600.0
     assert bench.run(0, 2).runs == ((0, 1, OK), (1, 2, INTERRUPTED))
