@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from math import inf
-from types import FrameType
-from typing import Any
 
 from merlin.batch.here import client_here, find_end
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
+from merlin.execution.interrupts import Interrupts, caught_signals
 from merlin.execution.job_schedulers import require_schedulers
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.places import places_for
@@ -47,50 +44,12 @@ def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) 
     began = time.monotonic()
     with lock(workspace):
         kill_orphans(workspace)
-        with closing(Conductor(workspace)) as conductor, _signals() as interrupts:
+        with closing(Conductor(workspace)) as conductor, caught_signals() as interrupts:
             run = _Run(workspace, options, observer, conductor, interrupts, began)
             try:
                 return run.run()
             finally:
                 run.close()
-
-
-class _Interrupts:
-    """Counts SIGINT, SIGTERM and SIGHUP, and wakes the event loop through a socket."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.is_hung_up = False  # the terminal is closed, so nothing can be shown any more
-        self.wake, self.inner = socket.socketpair()
-        self.wake.setblocking(False)
-        self.inner.setblocking(False)
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        self.is_hung_up = self.is_hung_up or number == signal.SIGHUP
-
-
-@contextmanager
-def _signals() -> Iterator[_Interrupts]:
-    """Take over SIGINT, SIGTERM and SIGHUP for the run, if this is the main thread."""
-    interrupts = _Interrupts()
-    # a background job of a script ignores SIGINT, and one under nohup SIGHUP; both must stay ignored
-    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    numbers = [n for n in ours if signal.getsignal(n) != signal.SIG_IGN]
-    try:
-        before: dict[int, Any] = {n: signal.signal(n, interrupts.handle) for n in numbers}
-    except ValueError:  # not the main thread: the caller cannot be interrupted by signals
-        before = {}
-    fd = signal.set_wakeup_fd(interrupts.inner.fileno(), warn_on_full_buffer=False) if before else -1
-    try:
-        yield interrupts
-    finally:
-        if before:
-            signal.set_wakeup_fd(fd)
-        for n, handler in before.items():
-            signal.signal(n, handler)
-        interrupts.wake.close()
-        interrupts.inner.close()
 
 
 class _Run:
@@ -102,7 +61,7 @@ class _Run:
         options: RunOptions,
         observer: Observer,
         conductor: Conductor,
-        interrupts: _Interrupts,
+        interrupts: Interrupts,
         began: float,
     ) -> None:
         self._workspace, self._options, self._observer = workspace, options, observer
