@@ -129,8 +129,10 @@ class SchedulerClient:
         with self._lock:
             return self._list(())
 
-    def jobs(self, ids: Collection[str]) -> dict[str, Job]:
+    def jobs(self, ids: Collection[str], *, is_urgent: bool = False) -> dict[str, Job]:
         """What the scheduler says about these jobs, by id; asked now, or a short while ago if the pace wants it.
+
+        With `is_urgent` it is asked now; who says so keeps count.
 
         A job that it no longer knows keeps the end that it had; without one it is UNKNOWN. A job that was not asked
         about yet is PENDING.
@@ -140,7 +142,7 @@ class SchedulerClient:
         with self._lock:
             for job in ids:
                 self._known.setdefault(job, Job(id=job, state=JobState.PENDING))
-            if any(_may_change(self._known[job]) for job in ids) and self._may_ask():
+            if any(_may_change(self._known[job]) for job in ids) and (is_urgent or self._may_ask()):
                 self._ask()
             elif self._trouble is not None and any(_may_change(self._known[job]) for job in ids):
                 raise SchedulerUnreachableError(str(self._trouble)) from self._trouble

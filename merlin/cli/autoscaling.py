@@ -38,6 +38,7 @@ from merlin.views.demand import QueueDemand
 LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
 MAX_PAUSE_S = 20.0
 SHARE = 0.05  # of its time that it may spend on looking
+HURRIED_SHARE = 0.5  # the same while a probe runs, and after the work is done
 SAY_AGAIN_S = 600.0
 
 
@@ -86,12 +87,12 @@ def _rounds(scaler: Autoscaler, diary: Diary) -> int:
             diary.note(move)
             if isinstance(move, Finish):
                 return int(move.is_failure)
-        time.sleep(pause_s(time.monotonic() - began))
+        time.sleep(pause_s(time.monotonic() - began, is_hurried=scaler.is_hurried))
 
 
-def pause_s(round_s: float) -> float:
+def pause_s(round_s: float, *, is_hurried: bool) -> float:
     """Seconds until the next round: longer after a long one, which read a long ledger or met a slow server."""
-    return min(MAX_PAUSE_S, max(LOOK_S, round_s / SHARE))
+    return min(MAX_PAUSE_S, max(LOOK_S, round_s / (HURRIED_SHARE if is_hurried else SHARE)))
 
 
 def _interrupted(scaler: Autoscaler, wanted: WantedJobs, stop_at_end: bool) -> int:

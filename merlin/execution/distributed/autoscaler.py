@@ -26,6 +26,7 @@ WINDOW_S = 20.0  # in which the rate is measured
 LEAST_SHARE = 0.1  # of the slots: a lower rate is no rate, but work that does not report
 USUAL_START_S = 60.0
 READ_AGAIN_S = 30.0  # between two looks at the records of jobs
+LAST_LOOK_S = 4.0  # between two questions whether the last jobs are over, when all their workers have left
 NEW_S = 60.0  # a job that the scheduler does not know so soon after its submission is not over
 
 
@@ -121,6 +122,8 @@ class Autoscaler:
         self._nodes: set[str] = set()  # that the scheduler is known to have
         self._read_again_at = 0.0
         self._submit_again_at = 0.0
+        self._asked_at = 0.0  # whether the last jobs are over
+        self.is_hurried = False  # what the next round sees is likely to change what is decided
 
     @property
     def live_jobs(self) -> list[str]:
@@ -133,8 +136,10 @@ class Autoscaler:
             looked = self._demand.look()
         except ExecutionError as error:
             return [Wait(reason=f"the servers do not answer, so nothing is decided: {_first_line(error)}")]
-        trouble = self._look_at_jobs()
+        trouble = self._look_at_jobs(looked)
         self._look_at_workers(looked, now)
+        is_probed = looked.left_s is None and any(t.reported for t in self._tracked.values())
+        self.is_hurried = is_probed or not looked.num_open
         moves = decide(self._situation(looked, trouble, now), self._caps)
         made = [self._make(move, looked, now) for move in moves]
         if self._num_refused >= MAX_REFUSED and not self._tracked:
@@ -143,17 +148,33 @@ class Autoscaler:
 
     # ------------------------------------------------------------------ looking
 
-    def _look_at_jobs(self) -> str:
+    def _look_at_jobs(self, looked: LookedAt) -> str:
         """Bring the jobs up to date; returns why the scheduler cannot say how they are, or ""."""
         self._read_records()
         try:
             self._settle_doubts()
+            if self._num_recent_calls() >= CALLS_PER_MINUTE:
+                return ""
             known = {t.record.id: t for t in self._tracked.values() if t.record.id}
-            for name, job in self._client.jobs(list(known)).items():
+            for name, job in self._client.jobs(list(known), is_urgent=self._is_last_look(looked)).items():
                 self._note(known[name], job)
         except SchedulerUnreachableError as error:
             return _first_line(error)
         return ""
+
+    def _is_last_look(self, looked: LookedAt) -> bool:
+        """Return whether the work is done, all workers have left, and only the scheduler's word for it is missing."""
+        is_last = not looked.num_open and all(
+            t.told_at is not None
+            and (t.reported is not None or t.is_cancelled)
+            and not any(self._lives_in(worker, t) for worker in looked.workers)
+            for t in self._tracked.values()
+        )
+        now = self._clock()
+        if not is_last or now - self._asked_at < LAST_LOOK_S or not self._may_call():
+            return False
+        self._asked_at = now
+        return True
 
     def _read_records(self) -> None:
         """Take up the jobs that others have submitted for the same spec, or that we did in an earlier life."""
@@ -272,8 +293,11 @@ class Autoscaler:
 
     def _may_call(self) -> bool:
         """Return whether the scheduler has been called less often than it may be."""
-        recent = [call for call in self._client.calls if call.at > self._clock() - 60.0]
-        return len(recent) < CALLS_PER_MINUTE - 1  # a submission without an answer asks as well
+        return self._num_recent_calls() < CALLS_PER_MINUTE - 1  # a submission without an answer asks as well
+
+    def _num_recent_calls(self) -> int:
+        since = self._clock() - 60.0
+        return sum(call.at > since for call in self._client.calls)
 
     def _make(self, move: Move, looked: LookedAt, now: float) -> Move:
         """Make a move; returns it with the id of its job, or why it was not made."""

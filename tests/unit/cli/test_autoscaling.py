@@ -15,7 +15,12 @@ from merlin.cli.autoscaling import MAX_PAUSE_S, Diary, pause_s
 def test_a_slow_server_delays_the_next_round_by_seconds_and_not_by_minutes(
     round_s: float, expected: float
 ) -> None:
-    assert pause_s(round_s) == pytest.approx(expected)
+    assert pause_s(round_s, is_hurried=False) == pytest.approx(expected)
+
+
+def test_the_answer_of_a_probe_and_the_end_of_the_work_are_seen_soon() -> None:
+    assert pause_s(0.5, is_hurried=True) == pytest.approx(2.0)
+    assert pause_s(60.0, is_hurried=True) == pytest.approx(MAX_PAUSE_S)
 
 
 def test_every_decision_is_kept_and_a_wait_is_told_once(

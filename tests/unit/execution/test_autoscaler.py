@@ -16,6 +16,7 @@ from merlin.batch.job_records import JobRecords
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.slurm import Slurm
 from merlin.errors import RedisUnreachableError
+from merlin.execution.distributed import autoscaler
 from merlin.execution.distributed.autoscaler import (
     CALLS_PER_MINUTE,
     MAX_REFUSED,
@@ -140,6 +141,40 @@ def test_a_job_whose_workers_leave_already_may_end_by_itself(site):
     site.queues.workers.clear()
     assert kinds(site.round()) == ["End"]
     assert site.slurm.states["1"] == "RUNNING"
+
+
+def test_one_question_confirms_the_end_as_soon_as_the_workers_have_left(site):
+    site.round()
+    site.run_job("1")
+    site.round()
+    assert site.scaler.is_hurried, "the tasks have not told yet how long they take"
+    site.queues.left_s = 1.0
+    site.round()
+    assert not site.scaler.is_hurried
+    site.queues.num_open = 0
+    assert kinds(site.round()) == ["End"]
+    assert site.scaler.is_hurried
+    site.slurm.set("1", "COMPLETED")
+    asked = len(site.slurm.calls)
+    assert kinds(site.round(1.0)) == ["Wait"], "the pace of questions, while workers are there"
+    assert len(site.slurm.calls) == asked
+    site.queues.workers.clear()
+    assert kinds(site.round(1.0)) == ["Finish"]
+    assert len(site.slurm.calls) == asked + 1
+
+
+def test_the_end_is_not_asked_for_more_often_than_six_times_a_minute(site, monkeypatch):
+    monkeypatch.setattr(autoscaler, "LAST_LOOK_S", 0.0)
+    began = time.monotonic()
+    site.round(0.0)
+    site.run_job("1")
+    site.round(0.0)
+    site.queues.num_open = 0
+    site.queues.workers.clear()
+    for _ in range(12):
+        site.round(0.0)
+    assert len(site.slurm.calls) > 2
+    assert len(site.slurm.calls) <= CALLS_PER_MINUTE or time.monotonic() - began > 50
 
 
 def test_a_job_whose_workers_do_not_leave_is_cancelled(site):
