@@ -15,9 +15,10 @@ from merlin.execution.conductor import append_records
 from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk
 from merlin.execution.distributed.open_study import make_tools
-from merlin.execution.distributed.ownership import Ownership, Tools
+from merlin.execution.distributed.ownership import Ownership
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Study
+from merlin.execution.distributed.tools import Tools
 from merlin.execution.job_errands import cancel_jobs
 from merlin.execution.job_folder import JobFolder, StepJob, all_jobs
 from merlin.execution.job_schedulers import scheduler_client

@@ -19,11 +19,11 @@ from merlin.execution.distributed.idle_watch import IdleWatch
 from merlin.execution.distributed.leaving import Leaving, lease_s
 from merlin.execution.distributed.messages import open_chunk, open_notice
 from merlin.execution.distributed.owners import Owners
-from merlin.execution.distributed.ownership import Tools
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.slots import Slots
 from merlin.execution.distributed.study import Studies
+from merlin.execution.distributed.tools import Tools
 from merlin.execution.distributed.upkeep import Upkeep
 from merlin.execution.distributed.worker_pool import StartProcess, WorkerPool
 from merlin.execution.machine import Machine, this_machine

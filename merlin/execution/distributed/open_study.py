@@ -15,11 +15,12 @@ from merlin.execution.conductor import append_records, reset_records
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.contracts import Standing
 from merlin.execution.distributed.leaving import lease_s
-from merlin.execution.distributed.ownership import Ownership, Tools
+from merlin.execution.distributed.ownership import Ownership
 from merlin.execution.distributed.publish import make_carrier
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.study import Study
+from merlin.execution.distributed.tools import Tools
 from merlin.ledger.records import EventRecord, Record
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session

@@ -18,9 +18,10 @@ from merlin.errors import (
 )
 from merlin.execution.distributed.contracts import Mailbox, Standing
 from merlin.execution.distributed.open_study import publish_again
-from merlin.execution.distributed.ownership import Ownership, Tools
+from merlin.execution.distributed.ownership import Ownership
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.study import Studies, Study
+from merlin.execution.distributed.tools import Tools
 
 log = logging.getLogger("merlin.worker")
 

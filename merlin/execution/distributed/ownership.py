@@ -16,10 +16,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from math import inf
 
-from merlin.config.model import Config
 from merlin.errors import (
     ExecutionError,
     ForgedMessageError,
@@ -37,12 +34,13 @@ from merlin.execution.conductor import (
     next_attempt,
     quarantined_nodes,
 )
-from merlin.execution.distributed.contracts import MAX_LETTERS, Backend, Carrier, Letter, Mailbox, Standing
-from merlin.execution.distributed.messages import Notice, open_chunk, open_report, seal_chunk, seal_notice
-from merlin.execution.distributed.registry import OpenWork
+from merlin.execution.distributed.contracts import MAX_LETTERS, Letter, Mailbox, Standing
+from merlin.execution.distributed.messages import open_chunk, open_report, seal_chunk
+from merlin.execution.distributed.offer_messages import OfferMessages
 from merlin.execution.distributed.study import Study
+from merlin.execution.distributed.tools import Tools
+from merlin.execution.distributed.workforce import Workforce
 from merlin.execution.step_jobs import StepJobs
-from merlin.execution.walltime import MARGIN_S
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.owner import Handout
 from merlin.plan.pieces import Range, Run, merged, pieces_of
@@ -57,8 +55,6 @@ MAX_OFFERS = 300  # per round; then letters are read again
 RENEW_S = 0.8  # between two renewals of the ownership
 EXPIRE_S = 0.5  # between two checks for expired leases
 REISSUE_S = 5.0  # an offer that nobody has taken gets a new message after this time, if its queue is empty
-SLOTS_S = 0.5  # between two counts of the workers, or longer:
-SLOTS_SHARE = 0.05  # at most this share of the time
 RETRY_S = 1.0  # after an error of the disk
 MAX_TROUBLE_S = 10.0  # of such errors; then somebody else may own the study
 MAX_TAKE_OVER_S = 600.0  # to read the ledger; a process that takes longer hangs, and does not stay the owner
@@ -68,16 +64,6 @@ INTERRUPT_AGAIN_S = 5.0  # between two interrupts of a stopped study: a process 
 _NOT_LETTER_ERRORS = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
 HAND_ON_S = 30.0  # after so long an owner that cannot submit the study's jobs lets others try
 STOP_WORKERS_S = 60.0  # after a task asked the workers to stop, as in upstream Merlin
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """The configuration and connections that all ownerships of one process share."""
-
-    config: Config
-    backend: Backend
-    carrier: Carrier
-    lease_s: float
 
 
 class Ownership:
@@ -93,14 +79,8 @@ class Ownership:
         self._read = standing.read or "0"
         self._is_read = True  # the server knows `_read`
         self._has_more = False  # there is more to offer or to read: the next round does not wait
-        self._slots: dict[str, int] = {}
-        self._ends: dict[
-            str, list[tuple[float, int]]
-        ] = {}  # by queue: (server time, slots of which tasks end then)
-        self._waiting: dict[str, list[str]] = {}  # by queue: why steps wait for other workers
-        self._published: list[OpenWork] | None = None
-        self._machines: dict[str, list[tuple[int, int]]] = {}  # by queue: cores and GPUs of its workers
-        self._look_for_workers = self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
+        self._workforce = Workforce(study, tools)
+        self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
         self._look_for_lost = self._began
         self._missing: set[str] = set()  # leases that the server did not know at the last check
         self._is_stopped = False  # the end of the run is recorded
@@ -108,7 +88,7 @@ class Ownership:
         self.end = ""  # how the run has ended, if this process recorded it
         self.is_over = False
         self.is_out_of_sync = False  # our state and the server's do not match: start again
-        self.broker_error: ExecutionError | None = None  # why the last messages could not be sent
+        self._messages = OfferMessages(study, session, tools)
         self._conductor = Conductor(study.workspace, session)
         self._jobs = StepJobs(study.workspace, session, recorded=self._done, guard=self._renew)
         try:
@@ -217,19 +197,19 @@ class Ownership:
         self._wrote = time.monotonic()
         if not (self.is_over or self.is_out_of_sync):
             self._look_after_jobs()
-            before, self.broker_error = str(self.broker_error or ""), None
+            before, self._messages.error = str(self._messages.error or ""), None
             self.offer()
-            if str(self.broker_error or "") not in ("", before):
-                log.warning("%s", self.broker_error)
+            if str(self._messages.error or "") not in ("", before):
+                log.warning("%s", self._messages.error)
 
     def settle(self, wait_s: float = 0.0) -> None:
         """Handle the letters that have arrived, and record the decisions that follow."""
         now = time.monotonic()
         if now - self._renewed >= RENEW_S:
             self._renew()
-        if now >= self._look_for_workers:
-            self._count_slots()
-        wait_s = min(wait_s, max(0.0, self._look_for_workers - now))
+        if now >= self._workforce.next_count:
+            self._workforce.count(self.owner)
+        wait_s = min(wait_s, max(0.0, self._workforce.next_count - now))
         wakeup = self.owner.scheduler.next_wakeup()
         if wakeup is not None:
             wait_s = min(wait_s, max(0.0, wakeup - self._now()))
@@ -285,43 +265,6 @@ class Ownership:
         asked = time.monotonic()
         self._clock = self._mailbox.renew() - asked
         self._renewed = asked
-
-    def _count_slots(self) -> None:
-        """Count how many chunks the workers of each queue run at a time."""
-        began = time.monotonic()
-        alive = [worker for worker in self._tools.backend.registry.workers() if not worker.is_stopping]
-        for queue in self._study.queues:
-            full = self._tools.config.queue_name(queue)
-            good = (w for w in alive if (w.node or w.host) not in self.owner.bad_nodes.quarantined)
-            serving = [worker for worker in good if full in worker.queues]
-            self._slots[queue] = sum(worker.concurrency for worker in serving)
-            ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
-            self._ends[queue] = sorted(ends)
-            self.owner.nodes[queue] = {w.node or w.host for w in serving}
-            self._machines[queue] = [(w.cores, len(w.gpus)) for w in serving]
-        self._publish_work()
-        took = time.monotonic() - began
-        self._look_for_workers = began + max(SLOTS_S, took / SLOTS_SHARE)
-
-    def _publish_work(self) -> None:
-        """Say what the study wants of workers, if that has changed."""
-        bad = sorted(self.owner.bad_nodes.quarantined)
-        why = [why_quarantined(node, self.owner.bad_nodes.quarantined[node]) for node in bad]
-        waiting = {queue: list(reasons) for queue, reasons in self._waiting.items()}
-        work = [
-            OpenWork(
-                queue=queue,
-                num_at_once=num,
-                need=need,
-                need_s=need_s,
-                avoid=bad,
-                waiting=[*waiting.pop(queue, []), *why],
-            )
-            for (queue, need), (num, need_s) in self.owner.scheduler.open_work().items()
-        ]
-        if work != self._published:
-            self._tools.backend.registry.publish_work(self._study.id, work)
-            self._published = work
 
     def _handle(self, letter: Letter) -> None:
         match letter.kind:
@@ -423,8 +366,8 @@ class Ownership:
         chunks = self._add_offers()
         if time.monotonic() >= self._look_for_overdue:
             self._look_for_overdue = time.monotonic() + RENEW_S
-            chunks += self._overdue(REISSUE_S)
-        self._send(chunks)
+            chunks += self._messages.overdue(self.owner, self._now, REISSUE_S)
+        self._messages.send(chunks, self.owner)
         return len(chunks)
 
     def offer_and_release(self) -> int:
@@ -435,78 +378,27 @@ class Ownership:
         if self.is_over:
             return 0
         chunks = self._add_offers()
-        chunks += [chunk for chunk in self._overdue(0.0) if chunk not in chunks]
+        chunks += [
+            chunk for chunk in self._messages.overdue(self.owner, self._now, 0.0) if chunk not in chunks
+        ]
         self._mailbox.release()
-        self._send(chunks)
-        if self.broker_error:
-            raise self.broker_error
+        self._messages.send(chunks, self.owner)
+        if self._messages.error:
+            raise self._messages.error
         return len(chunks)
 
     def _add_offers(self) -> list[Chunk]:
         study, key = self._study, self._tools.config.key
         now = self._now()
-        times = {queue: [(end - now, num) for end, num in ends] for queue, ends in self._ends.items()}
-        self._mailbox.void(self.owner.withdraw_unfit(times, self._machines))
-        chunks = self.owner.offers(self._slots, now, MAX_OFFERS, times, self._machines)
-        self._say_what_waits(self.owner.why_waiting(times, self._machines))
+        slots, machines, times = self._workforce.slots, self._workforce.machines, self._workforce.times(now)
+        self._mailbox.void(self.owner.withdraw_unfit(times, machines))
+        chunks = self.owner.offers(slots, now, MAX_OFFERS, times, machines)
+        self._workforce.note_waiting(self.owner.why_waiting(times, machines))
         self._has_more = self._has_more or len(chunks) == MAX_OFFERS
         if chunks or not self._is_read:
             self._mailbox.offer({c.lease: seal_chunk(c, study.id, key) for c in chunks}, self._read)
             self._is_read = True
         return chunks
-
-    def _say_what_waits(self, waiting: dict[str, list[str]]) -> None:
-        """Log which steps wait for other workers, once until that changes."""
-        before = {reason.partition("; ")[0] for reasons in self._waiting.values() for reason in reasons}
-        for reason in (reason for reasons in waiting.values() for reason in reasons):
-            if reason.partition("; ")[0] not in before:
-                log.warning("%s: %s", self._study.workspace.path, reason)
-        self._waiting = waiting
-
-    def _overdue(self, wait_s: float) -> list[Chunk]:
-        """Chunks that nobody has taken for `wait_s`, if their queue is empty or seems to have lost the message."""
-        overdue = self.owner.overdue(self._now(), wait_s)
-        if not overdue:
-            return []
-        try:
-            empty = set(self._tools.carrier.empty(overdue))
-        except ExecutionError as error:
-            self.broker_error = error
-            return []
-        now = self._now()
-        chunks = [
-            chunk
-            for queue, found in overdue.items()
-            for chunk in found
-            if queue in empty or self.owner.has_waited(chunk, now)
-        ]
-        self.owner.offered_again(chunks, now)
-        return chunks
-
-    def _send(self, chunks: Iterable[Chunk]) -> None:
-        """Send the messages of these chunks. If that fails, the chunks become overdue later."""
-        messages: dict[tuple[str, bool], list[dict[str, str]]] = {}
-        for chunk in chunks:
-            queue = self._study.workspace.instance(chunk.instance).queue
-            envelope = seal_notice(self._notice(chunk), self._tools.config.key)
-            messages.setdefault((queue, self.owner.is_retry(chunk)), []).append(envelope)
-        try:
-            for (queue, is_retry), envelopes in messages.items():
-                self._tools.carrier.send(queue, envelopes, is_retry=is_retry)
-        except ExecutionError as error:
-            self.broker_error = error
-
-    def _notice(self, chunk: Chunk) -> Notice:
-        return Notice(
-            study=self._study.id,
-            workspace=str(self._study.workspace.path),
-            plan=self._study.digest,
-            session=self._conductor.session,
-            instance=chunk.instance,
-            lo=chunk.lo,
-            hi=chunk.hi,
-            lease=chunk.lease,
-        )
 
     # ------------------------------------------------------------------ the end
 

@@ -19,8 +19,8 @@ from merlin.execution.distributed.contracts import Mailbox
 from merlin.execution.distributed.engine import Engine
 from merlin.execution.distributed.leaving import Leaving
 from merlin.execution.distributed.messages import open_notice
-from merlin.execution.distributed.ownership import Tools
 from merlin.execution.distributed.study import Study
+from merlin.execution.distributed.tools import Tools
 from merlin.execution.walltime import Walltime
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Replay, replay

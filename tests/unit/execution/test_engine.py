@@ -20,7 +20,7 @@ from study_on_disk import same, step
 from waiting import wait_until
 
 from merlin.errors import ExecutionError, RedisUnreachableError, StudyGoneError
-from merlin.execution.distributed import admission, chunk_runs, leaving, owners, ownership, upkeep
+from merlin.execution.distributed import admission, chunk_runs, leaving, owners, ownership, upkeep, workforce
 from merlin.execution.distributed.chunk_runs import MAX_FAILED_STARTS
 from merlin.execution.distributed.control import owning
 from merlin.execution.distributed.leaving import lease_s
@@ -34,7 +34,8 @@ QUICKLY: dict[Any, dict[str, float]] = {
     chunk_runs: {"RETRY_S": 0.01, "ENDING_S": 0.2, "INTERRUPT_S": 0.2},
     leaving: {"RETRY_S": 0.01, "INTERRUPT_S": 0.2, "LAST_S": 0.0},
     owners: {"WAIT_S": 0.02, "TICK_S": 0.01, "ASK_S": 0.02, "LIST_S": 0.05, "NOTICE_S": 0.0, "RETRY_S": 0.01},
-    ownership: {"RENEW_S": 0.05, "EXPIRE_S": 0.01, "SLOTS_S": 0.02, "RETRY_S": 0.01},
+    ownership: {"RENEW_S": 0.05, "EXPIRE_S": 0.01, "RETRY_S": 0.01},
+    workforce: {"SLOTS_S": 0.02},
     upkeep: {"TICK_S": 0.01},
     admission: {"HOLD_S": 0.05},
 }

@@ -23,10 +23,11 @@ from merlin.errors import (
     StudyGoneError,
 )
 from merlin.execution.conductor import Conductor
-from merlin.execution.distributed import control, open_study, owners, ownership
+from merlin.execution.distributed import control, open_study, owners, ownership, workforce
 from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk, seal_report
-from merlin.execution.distributed.ownership import Ownership, Tools
+from merlin.execution.distributed.ownership import Ownership
+from merlin.execution.distributed.tools import Tools
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.pieces import pieces_of
@@ -38,7 +39,8 @@ from merlin.testing.processes import Work
 
 QUICKLY: dict[Any, dict[str, float]] = {
     owners: {"WAIT_S": 0.02, "TICK_S": 0.01, "ASK_S": 0.02, "LIST_S": 0.05, "NOTICE_S": 0.0, "RETRY_S": 0.01},
-    ownership: {"RENEW_S": 0.05, "EXPIRE_S": 0.01, "SLOTS_S": 0.02, "RETRY_S": 0.01},
+    ownership: {"RENEW_S": 0.05, "EXPIRE_S": 0.01, "RETRY_S": 0.01},
+    workforce: {"SLOTS_S": 0.02},
 }
 
 
@@ -162,8 +164,8 @@ def test_a_letter_that_cannot_be_dealt_with_does_not_cost_what_came_before(
     cluster = make(step("sim", 1), step("post", 1))
     hands = Hands(cluster)
     owner = own(cluster)
-    owner._slots = {"merlin": 2}
-    owner._look_for_workers = float("inf")
+    owner._workforce.slots = {"merlin": 2}
+    owner._workforce.next_count = float("inf")
     owner.offer()
     first, second = hands.take()
     later = Deferred(chunk=Chunk(instance=first.instance, lo=0, hi=1, retries=7, attempt=1), delay_s=1000.0)
@@ -194,7 +196,7 @@ def test_a_study_that_failed_hard_is_interrupted_by_the_heir_of_an_owner_that_di
     backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
     tools = Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
     owner = own(cluster, tools)
-    owner._slots, owner._look_for_workers = {"merlin": 2}, float("inf")
+    owner._workforce.slots, owner._workforce.next_count = {"merlin": 2}, float("inf")
     owner.offer()
     first, _ = hands.take()
     hands.report(first, result=ChunkResult(chunk=first, runs=(), stop="hard_fail"))
@@ -218,7 +220,7 @@ def test_the_ledger_is_read_once_for_many_chunks_that_were_cut_off(
     cluster = make(step("sim", 400))
     hands = Hands(cluster)
     owner = own(cluster)
-    owner._slots, owner._look_for_workers = {"merlin": 60}, float("inf")
+    owner._workforce.slots, owner._workforce.next_count = {"merlin": 60}, float("inf")
     owner.offer()
     chunks = hands.take()
     assert len(chunks) == 60
@@ -238,7 +240,7 @@ def test_an_owner_stays_it_while_it_deals_with_many_letters(
     cluster = make(step("sim", 400))
     hands = Hands(cluster)
     owner = own(cluster)
-    owner._slots, owner._look_for_workers = {"merlin": 20}, float("inf")
+    owner._workforce.slots, owner._workforce.next_count = {"merlin": 20}, float("inf")
     owner.offer()
     for chunk in hands.take():
         hands.end(chunk)

@@ -16,7 +16,7 @@ from waiting import wait_until
 
 from merlin.batch.here import Here
 from merlin.errors import ExecutionError
-from merlin.execution.distributed import idle_watch, owners, ownership, stay, upkeep
+from merlin.execution.distributed import idle_watch, owners, stay, upkeep
 from merlin.execution.distributed.idle_watch import VARIABLE, first_wait_s
 from merlin.execution.distributed.registry import OpenWork, RunningChunk, StudyInfo, WorkerInfo
 from merlin.execution.distributed.stay import FIRST_S, GRACE_S, Idleness, Wanted, is_needed, wanted
@@ -195,7 +195,7 @@ def test_what_could_run_at_once_counts_those_that_will_become_ready() -> None:
 def test_workers_of_an_allocation_leave_when_the_study_is_done_and_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((owners, "LIST_S"), (ownership, "SLOTS_S"), (upkeep, "TICK_S"), (stay, "CHECK_S")):
+    for module, name in ((owners, "LIST_S"), (workforce, "SLOTS_S"), (upkeep, "TICK_S"), (stay, "CHECK_S")):
         monkeypatch.setattr(module, name, 0.05)
     here = Here(host="n1", cores=2, scheduler="slurm", job="7")
     cluster = Cluster(tmp_path, step("sim", 200), step("post", 200, same("sim")))

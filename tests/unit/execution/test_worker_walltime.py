@@ -13,7 +13,7 @@ from waiting import wait_until
 
 from merlin.batch.here import Here
 from merlin.execution.conductor import quarantined_nodes
-from merlin.execution.distributed import chunk_runs, owners, ownership, upkeep
+from merlin.execution.distributed import chunk_runs, owners, upkeep
 from merlin.execution.walltime import MARGIN_S, Walltime
 from merlin.plan.tasks import ChunkResult, Outcome
 from merlin.testing.processes import Work
@@ -27,7 +27,7 @@ def ending_in(seconds: float) -> Walltime:
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners, "LIST_S", 0.05)
     monkeypatch.setattr(owners, "WAIT_S", 0.02)
-    monkeypatch.setattr(ownership, "SLOTS_S", 0.02)
+    monkeypatch.setattr(workforce, "SLOTS_S", 0.02)
     monkeypatch.setattr(chunk_runs, "DECLINE_S", 0.02)
     monkeypatch.setattr(upkeep, "TICK_S", 0.02)
 

@@ -1,0 +1,82 @@
+"""The workers that serve a study, as its owner has counted them, and what the study wants of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from math import inf
+
+from merlin.execution.distributed.registry import OpenWork
+from merlin.execution.distributed.study import Study
+from merlin.execution.distributed.tools import Tools
+from merlin.execution.walltime import MARGIN_S
+from merlin.plan.bad_nodes import why_quarantined
+from merlin.plan.owner import Owner
+
+log = logging.getLogger("merlin.worker")
+
+SLOTS_S = 0.5  # between two counts of the workers, or longer:
+SLOTS_SHARE = 0.05  # at most this share of the time
+
+
+class Workforce:
+    """Slots, ends and machines of the workers, by queue, and why steps wait for other workers."""
+
+    def __init__(self, study: Study, tools: Tools) -> None:
+        self._study, self._tools = study, tools
+        self.next_count = 0.0  # when to count again, by `monotonic`
+        self.slots: dict[str, int] = {}  # by queue: chunks that its workers run at a time
+        self.machines: dict[str, list[tuple[int, int]]] = {}  # by queue: cores and GPUs of its workers
+        # by queue: (server time, slots of which tasks end then)
+        self._ends: dict[str, list[tuple[float, int]]] = {}
+        self._waiting: dict[str, list[str]] = {}  # by queue: why steps wait for other workers
+        self._published: list[OpenWork] | None = None
+
+    def times(self, now: float) -> dict[str, list[tuple[float, int]]]:
+        """By queue: (seconds that workers have left, their slots)."""
+        return {queue: [(end - now, num) for end, num in ends] for queue, ends in self._ends.items()}
+
+    def count(self, owner: Owner) -> None:
+        """Count the workers of each queue, and publish what the study wants of them."""
+        began = time.monotonic()
+        alive = [worker for worker in self._tools.backend.registry.workers() if not worker.is_stopping]
+        for queue in self._study.queues:
+            full = self._tools.config.queue_name(queue)
+            good = (w for w in alive if (w.node or w.host) not in owner.bad_nodes.quarantined)
+            serving = [worker for worker in good if full in worker.queues]
+            self.slots[queue] = sum(worker.concurrency for worker in serving)
+            ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
+            self._ends[queue] = sorted(ends)
+            owner.nodes[queue] = {w.node or w.host for w in serving}
+            self.machines[queue] = [(w.cores, len(w.gpus)) for w in serving]
+        self._publish(owner)
+        took = time.monotonic() - began
+        self.next_count = began + max(SLOTS_S, took / SLOTS_SHARE)
+
+    def _publish(self, owner: Owner) -> None:
+        """Say what the study wants of workers, if that has changed."""
+        bad = sorted(owner.bad_nodes.quarantined)
+        why = [why_quarantined(node, owner.bad_nodes.quarantined[node]) for node in bad]
+        waiting = {queue: list(reasons) for queue, reasons in self._waiting.items()}
+        work = [
+            OpenWork(
+                queue=queue,
+                num_at_once=num,
+                need=need,
+                need_s=need_s,
+                avoid=bad,
+                waiting=[*waiting.pop(queue, []), *why],
+            )
+            for (queue, need), (num, need_s) in owner.scheduler.open_work().items()
+        ]
+        if work != self._published:
+            self._tools.backend.registry.publish_work(self._study.id, work)
+            self._published = work
+
+    def note_waiting(self, waiting: dict[str, list[str]]) -> None:
+        """Log which steps wait for other workers, once until that changes."""
+        before = {reason.partition("; ")[0] for reasons in self._waiting.values() for reason in reasons}
+        for reason in (reason for reasons in waiting.values() for reason in reasons):
+            if reason.partition("; ")[0] not in before:
+                log.warning("%s: %s", self._study.workspace.path, reason)
+        self._waiting = waiting
