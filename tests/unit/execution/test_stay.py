@@ -16,7 +16,7 @@ from waiting import wait_until
 
 from merlin.batch.here import Here
 from merlin.errors import ExecutionError
-from merlin.execution.distributed import idle_watch, owners, stay, upkeep
+from merlin.execution.distributed import idle_watch, owners, stay, upkeep, workforce
 from merlin.execution.distributed.idle_watch import VARIABLE, first_wait_s
 from merlin.execution.distributed.registry import OpenWork, RunningChunk, StudyInfo, WorkerInfo
 from merlin.execution.distributed.stay import FIRST_S, GRACE_S, Idleness, Wanted, is_needed, wanted

@@ -13,7 +13,7 @@ from waiting import wait_until
 
 from merlin.batch.here import Here
 from merlin.execution.conductor import quarantined_nodes
-from merlin.execution.distributed import chunk_runs, owners, upkeep
+from merlin.execution.distributed import chunk_runs, owners, upkeep, workforce
 from merlin.execution.walltime import MARGIN_S, Walltime
 from merlin.plan.tasks import ChunkResult, Outcome
 from merlin.testing.processes import Work
