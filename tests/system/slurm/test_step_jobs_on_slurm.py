@@ -59,8 +59,11 @@ def test_jobs_of_two_nodes_run_their_samples_and_one_that_is_cancelled_by_hand_r
     assert (report["ok"], report["missing"]) == (8, 0)
     where = sorted(Path(report["workspace"]).glob("sim/*/where"))
     assert [len(set(path.read_text().split())) for path in where] == [2] * 4  # nodes
-    states = any_slurm.states()
-    assert sorted(states[name] for name in states if int(name) >= int(job)) == [
+    ours = [name for name in any_slurm.states() if int(name) >= int(job)]
+    states = any_slurm.wait_until_over(
+        *ours
+    )  # the study ends with their reports, a moment before Slurm says so
+    assert sorted(states.values()) == [
         "CANCELLED",
         "COMPLETED",
         "COMPLETED",

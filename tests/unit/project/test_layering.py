@@ -236,3 +236,9 @@ def test_hdf5_files_are_written_in_one_place() -> None:
                 if modes != {"'r'"} and not any(option.arg == "driver" for option in node.keywords):
                     wrong.append(f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Pytest imports them by it: the second one would be an error wherever both are collected."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
