@@ -3,7 +3,8 @@
 One of the processes that serve a study is its owner (see `owners`). A command that changes a study becomes its owner
 for a moment. A new owner starts from the ledger, from the offers and leases, and from the letters that the previous
 owner has not handled. So an owner may be killed, suspended or disconnected at any moment. If it is unclear what Redis
-has received, the ownership starts again.
+has received, the ownership starts again. What the last owner has left is read in `legacy`, the workers are counted in
+`workforce`, and messages are sent in `offer_messages`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from merlin.errors import (
     ExecutionError,
-    ForgedMessageError,
     LedgerError,
     OwnershipLostError,
     RedisFullError,
@@ -29,13 +29,11 @@ from merlin.errors import (
 from merlin.execution.conductor import (
     QUARANTINED,
     Conductor,
-    durations_of,
-    memories_of,
     next_attempt,
-    quarantined_nodes,
 )
 from merlin.execution.distributed.contracts import MAX_LETTERS, Letter, Mailbox, Standing
-from merlin.execution.distributed.messages import open_chunk, open_report, seal_chunk
+from merlin.execution.distributed.legacy import all_letters, handouts_in, legacy_of, report_in
+from merlin.execution.distributed.messages import seal_chunk
 from merlin.execution.distributed.offer_messages import OfferMessages
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
@@ -45,7 +43,7 @@ from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.owner import Handout
 from merlin.plan.pieces import Range, Run, merged, pieces_of
 from merlin.plan.reports import ChunkReport
-from merlin.plan.take_over import Legacy, take_over
+from merlin.plan.take_over import take_over
 from merlin.plan.tasks import Chunk, Outcome
 
 log = logging.getLogger("merlin.worker")
@@ -63,7 +61,6 @@ INTERRUPT_AGAIN_S = 5.0  # between two interrupts of a stopped study: a process 
 # errors that the next letter would raise, too
 _NOT_LETTER_ERRORS = (LedgerError, OwnershipLostError, StudyGoneError, RedisFullError, RedisUnreachableError)
 HAND_ON_S = 30.0  # after so long an owner that cannot submit the study's jobs lets others try
-STOP_WORKERS_S = 60.0  # after a task asked the workers to stop, as in upstream Merlin
 
 
 class Ownership:
@@ -121,7 +118,9 @@ class Ownership:
 
     def _take_over(self) -> None:
         study, mailbox, session = self._study, self._mailbox, self._conductor.session
-        handouts, forged = self._handouts()  # before the letters: a chunk that ends in between is in both
+        key = self._tools.config.key
+        # before the letters: a chunk that ends in between is in both
+        handouts, forged = handouts_in(mailbox, study.id, key)
         handouts += [
             Handout(chunk=job.chunk, since=0.0, worker=f"job {job.id}") for job in self._jobs.adopt()
         ]
@@ -130,19 +129,7 @@ class Ownership:
             self._tools.backend.registry.withdraw(study.id, session)
             mailbox.close()
             raise StudyGoneError(f"another run of {study.workspace.path} has begun; this one is over")
-        letters = list(self._all_letters())
-        reports = [(letter, report) for letter in letters if (report := self._report(letter)) is not None]
-        last = _number(self._read)
-        legacy = Legacy(
-            handouts=handouts,
-            outcomes=found.outcomes,
-            memories=memories_of(found, session),
-            taken={letter.lease: letter.worker for letter in letters if letter.kind == "taken"},
-            dealt_with=[report for letter, report in reports if _number(letter.id) <= last],
-            unread=[report for letter, report in reports if _number(letter.id) > last],
-            durations=durations_of(found, study.workspace.plan),
-            bad_nodes=quarantined_nodes(found, session),
-        )
+        legacy = legacy_of(study, session, found, handouts, all_letters(mailbox), self._read, key)
         self.owner, void = take_over(
             study.workspace.plan,
             legacy,
@@ -158,25 +145,6 @@ class Ownership:
             end = ends[-1].data
             scheduler.stop(str(end.get("reason", "")) or "stopped", now=bool(end.get("now")))
             self._tools.backend.registry.withdraw(study.id, session)
-
-    def _handouts(self) -> tuple[list[Handout], list[str]]:
-        """The valid offers and leases, and the leases whose chunks are forged."""
-        handouts, forged = [], []
-        for offer in self._mailbox.offers():
-            try:
-                chunk = open_chunk(offer.envelope, self._study.id, offer.lease, self._tools.config.key)
-            except ForgedMessageError as error:
-                log.warning("an offer is void: %s", error)
-                forged.append(offer.lease)
-            else:
-                handouts.append(Handout(chunk=chunk, since=offer.since, worker=offer.worker))
-        return handouts, forged
-
-    def _all_letters(self) -> Iterable[Letter]:
-        after = ""
-        while letters := self._mailbox.letters(after):
-            yield from letters
-            after = letters[-1].id
 
     # ------------------------------------------------------------------- rounds
 
@@ -273,17 +241,8 @@ class Ownership:
             case "expired":
                 self._handle_expired(letter.lease)
             case "report":
-                if (report := self._report(letter)) is not None:
+                if (report := report_in(letter, self._study.id, self._tools.config.key)) is not None:
                     self._handle_report(report)
-
-    def _report(self, letter: Letter) -> ChunkReport | None:
-        if letter.kind != "report":
-            return None
-        try:
-            return open_report(letter.report, self._study.id, letter.lease, self._tools.config.key)
-        except ForgedMessageError as error:
-            log.error("refused: %s", error)
-            return None
 
     def _handle_report(self, report: ChunkReport) -> None:
         is_cut_off = report.died or report.is_interrupted or report.trouble
@@ -301,11 +260,12 @@ class Ownership:
         if report.died and not (report.is_infrastructure or report.is_interrupted or report.trouble):
             self._conductor.note("worker_lost", worker=report.worker, died=report.died)
         if report.result and report.result.stop == "stop_workers":
-            self._stop_workers()
+            is_over = self.owner.scheduler.is_complete or self.owner.scheduler.stop_reason
+            self._workforce.stop(now=bool(is_over))
 
     def _quarantine(self, node: str) -> None:
         """Take everything from the workers of a node. What failed there runs again."""
-        names = {w.name for w in self._tools.backend.registry.workers(all=True) if (w.node or w.host) == node}
+        names = self._workforce.names_on(node)
         held = [offer.lease for offer in self._mailbox.offers() if offer.worker in names]
         self._mailbox.void(held)
         unfinished: dict[str, list[Range]] = {}
@@ -448,16 +408,6 @@ class Ownership:
         holders = {offer.worker for offer in self._mailbox.offers() if offer.worker}
         self._tools.backend.registry.send(sorted(holders), "interrupt", study=self._study.id)
 
-    def _stop_workers(self) -> None:
-        """Stop the workers, as a task has asked: at once if the study is over, else after a while.
-
-        The study is not stopped: its remaining tasks run as soon as there are workers again.
-        """
-        queues = {self._tools.config.queue_name(queue) for queue in self._study.queues}
-        names = [w.name for w in self._tools.backend.registry.workers() if queues & set(w.queues)]
-        is_over = self.owner.scheduler.is_complete or self.owner.scheduler.stop_reason
-        self._tools.backend.registry.send(names, "stop", in_s=0.0 if is_over else STOP_WORKERS_S)
-
     def release(self) -> None:
         """Release the ownership, so that somebody else can continue."""
         if not self.is_over:
@@ -466,9 +416,3 @@ class Ownership:
     def close(self) -> None:
         self._jobs.close()
         self._conductor.close()
-
-
-def _number(letter_id: str) -> tuple[int, int]:
-    """The sort key of a letter's id."""
-    millis, _, count = letter_id.partition("-")
-    return int(millis), int(count or 0)

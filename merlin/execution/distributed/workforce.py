@@ -17,6 +17,7 @@ log = logging.getLogger("merlin.worker")
 
 SLOTS_S = 0.5  # between two counts of the workers, or longer:
 SLOTS_SHARE = 0.05  # at most this share of the time
+STOP_WORKERS_S = 60.0  # after a task asked the workers to stop, as in upstream Merlin
 
 
 class Workforce:
@@ -80,3 +81,16 @@ class Workforce:
             if reason.partition("; ")[0] not in before:
                 log.warning("%s: %s", self._study.workspace.path, reason)
         self._waiting = waiting
+
+    def names_on(self, node: str) -> set[str]:
+        """All workers of a node, whether they are still there or not."""
+        return {w.name for w in self._tools.backend.registry.workers(all=True) if (w.node or w.host) == node}
+
+    def stop(self, *, now: bool) -> None:
+        """Stop the workers, as a task has asked: at once (the study is over), or after a while.
+
+        The study is not stopped: its remaining tasks run as soon as there are workers again.
+        """
+        queues = {self._tools.config.queue_name(queue) for queue in self._study.queues}
+        names = [w.name for w in self._tools.backend.registry.workers() if queues & set(w.queues)]
+        self._tools.backend.registry.send(names, "stop", in_s=0.0 if now else STOP_WORKERS_S)
