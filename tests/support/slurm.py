@@ -35,7 +35,9 @@ COMMAND_S = 120.0  # for commands of Slurm: reached only when it hangs
 REFUSED = ("JobLaunchFailure", "JobHoldMaxRequeue", "launch failed", "Killing non-startable")
 
 # The limits of time are far beyond what a machine under load needs: a batch job that a node starts too late counts as
-# refused, and Slurm holds it, or tries again after the two minutes for which its first credential is valid.
+# refused, and Slurm holds it, or tries again after the two minutes for which its first credential is valid. But
+# SlurmctldTimeout is short: so long waits an srun that a controller has told that nodes are busy, as it does for some
+# seconds after its own start; the least is a minute.
 CONF = """
 ClusterName={name}
 SlurmctldHost={head}({address})
@@ -58,7 +60,7 @@ SlurmdDebug=verbose
 MessageTimeout=20
 TCPTimeout=20
 BatchStartTimeout=600
-SlurmctldTimeout=600
+SlurmctldTimeout=10
 SlurmdTimeout=600
 UnkillableStepTimeout=600
 KillWait=30
@@ -183,17 +185,15 @@ class SlurmCluster:
         head = self.network.nodes[HEAD]
         self._start("slurmctld", head.command(slurmctld, "-D", "-f", str(self.conf)))
         self.wait_until_it_answers()
+        running = [name for name in NODES if name in self._daemons]
+        # until then it tells srun that nodes are busy
+        wait_until(lambda: all(map(self._has_reported, running)), self.describe)
 
     def wait_until_it_answers(self) -> None:
-        words = ["scontrol", "ping"]
+        wait_until(lambda: "is UP" in self._try("scontrol", "ping").stdout, self.describe)
 
-        def is_up() -> bool:
-            done = subprocess.run(
-                words, capture_output=True, text=True, env=self.environment, timeout=COMMAND_S
-            )
-            return "is UP" in done.stdout
-
-        wait_until(is_up, self.describe)
+    def _has_reported(self, node: str) -> bool:
+        return "SlurmdStartTime=2" in self._try("scontrol", "show", "node", node).stdout
 
     def kill_controller(self) -> None:
         """SIGKILL; jobs go on, commands fail until it is started again, and it forgets jobs of the last seconds."""
@@ -289,10 +289,7 @@ class SlurmCluster:
         """No job, and every node ready for one."""
 
         def is_idle() -> bool:
-            words = ["sinfo", "--noheader", "--Node", "--format=%T"]
-            done = subprocess.run(
-                words, capture_output=True, text=True, env=self.environment, timeout=COMMAND_S
-            )
+            done = self._try("sinfo", "--noheader", "--Node", "--format=%T")
             return done.stdout.split() == ["idle"] * len(NODES) and not self._live()
 
         wait_until(is_idle, self.describe)
@@ -301,9 +298,12 @@ class SlurmCluster:
         return "comp" in self.run("sinfo", "--noheader", "--Node", "--format=%T")
 
     def _live(self) -> list[str]:
-        words = ["squeue", "--noheader", "--format=%A"]
-        done = subprocess.run(words, capture_output=True, text=True, env=self.environment, timeout=COMMAND_S)
+        done = self._try("squeue", "--noheader", "--format=%A")
         return done.stdout.split() if done.returncode == 0 else ["?"]
+
+    def _try(self, *argv: str, limit_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
+        """Run a command of Slurm that may fail."""
+        return subprocess.run(argv, capture_output=True, text=True, env=self.environment, timeout=limit_s)
 
     def requeue(self, job: str) -> None:
         """Put a running job back into the queue, from where it starts again within seconds.
@@ -331,8 +331,7 @@ class SlurmCluster:
         """Cancel what there is, without the time that Slurm leaves processes to end; whether nothing is left."""
         jobs = self._live()
         if jobs:
-            words = ["scancel", *jobs]  # one that has just ended makes it fail
-            subprocess.run(words, capture_output=True, env=self.environment, timeout=COMMAND_S)
+            self._try("scancel", *jobs)  # one that has just ended makes it fail
             for node in self.nodes.values():
                 node.end_processes(but=("slurmd", "slurmstepd"))
         return not jobs
@@ -342,7 +341,7 @@ class SlurmCluster:
         parts = []
         for words in (["squeue", "--states=all"], ["sinfo", "--Node", "--long"]):
             with suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(words, capture_output=True, text=True, env=self.environment, timeout=30)
+                done = self._try(*words, limit_s=30)
                 parts.append(done.stdout + done.stderr)
         for path in sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")]):
             lines = path.read_text(errors="replace").splitlines()

@@ -43,7 +43,7 @@ def test_jobs_come_from_zero_outlive_a_restart_of_the_controller_and_go_back_to_
     study = LinesStudy.publish(site, "N=60", "SHARD=20", "HOLD=30", held=True)
     assert num_jobs(site) == 0
     with autoscale(site, study.workspace.path) as process:
-        wait_until(lambda: num_jobs(site) > 0, process)
+        wait_until(site.live_workers, process)
         site.cluster.stop_controller()
         diary = study.workspace.path / "merlin_info" / "autoscale.jsonl"
         wait_until(lambda: "does not answer" in diary.read_text(), process)
