@@ -5,11 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
-EXTRAS := dev,docs,parquet,plot,pandas,compat,server,train,export
+EXTRAS := dev,docs,parquet,plot,pandas,compat,server,train,export,dashboard,notify,traces
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup servers check format test-fast test soak docs bench demo clean
+.PHONY: help setup servers check format test-fast test soak docs docs-pictures bench demo clean
 
 help:
 	@echo "make setup   environment in $(VENV) with everything below"
@@ -19,6 +19,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make soak    more storms of kills than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make docs    the documentation as a site, in site/"
+	@echo "make docs-pictures  the pictures of the dashboard in docs/images, taken anew"
 	@echo "make bench   every number of docs/benchmarks.md; some of them: make bench ROWS=\"plan status\""
 	@echo "make demo    an ensemble of fusion simulations, its shards, and a surrogate with its report, in ./demo_output"
 
@@ -26,7 +27,7 @@ setup: $(STAMP)
 
 # of these rules the first is for everything, the second for what the demo needs: 71 packages of 117, and their time
 $(STAMP): WANTED := $(EXTRAS)
-$(DEMO_STAMP): WANTED := plot,train
+$(DEMO_STAMP): WANTED := plot,train,dashboard
 $(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Merlin needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,6 +48,10 @@ check: setup
 
 docs: setup
 	$(MKDOCS) --site-dir site
+
+# needs a chromium (make servers)
+docs-pictures: setup
+	$(BIN)/python docs/take_pictures.py
 
 format: setup
 	$(BIN)/ruff format .
@@ -93,9 +98,12 @@ demo: $(if $(wildcard $(STAMP)),setup,$(DEMO_STAMP))
 	echo; echo "== merlin shards verify $$workspace"; merlin shards verify "$$workspace"; \
 	echo; echo "== merlin evaluate $$workspace/tournament/run"; cat "$$workspace/evaluate/evaluate.out"; \
 	cp "$$workspace/evaluate/report.html" demo_output/surrogate.html; \
+	echo; echo "== merlin report $$workspace"; merlin report "$$workspace" -o demo_output/report.html; \
 	echo; echo "workspace  $(CURDIR)/$$workspace"; \
 	echo "pictures   $(CURDIR)/demo_output/data_set.png and data_set.html"; \
-	echo "surrogate  $(CURDIR)/$$workspace/tournament/run, its errors in $(CURDIR)/demo_output/surrogate.html"
+	echo "surrogate  $(CURDIR)/$$workspace/tournament/run, its errors in $(CURDIR)/demo_output/surrogate.html"; \
+	echo "report     $(CURDIR)/demo_output/report.html"; \
+	echo "dashboard  $(CURDIR)/$(BIN)/merlin dashboard --root $(CURDIR)/demo_output"
 
 clean:
 	rm -rf demo_output build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,6 +19,7 @@
     │   ├── OwnershipLostError      1   another process owns the study now; nothing more may be decided here
     │   └── LeaseLostError          1   the chunk was given to another worker; nothing of it may be committed
     ├── ForgedMessageError      1   a message was not sealed with this user's key, or was altered
+    ├── NotifyError             1   somebody was to be told of an event, and could not be reached
     ├── LoaderError             1   a training loader cannot go on: a worker died, no memory, a state of other data
     ├── TrainingError           1   a training run cannot begin or go on
     │   └── CheckpointError         1   a checkpoint cannot be read or written
@@ -136,6 +137,10 @@ class LeaseLostError(ExecutionError):
 
 class ForgedMessageError(MerlinError):
     """A message that must not be acted on; the text names the reason and never the content."""
+
+
+class NotifyError(MerlinError):
+    """A notification that was not delivered; the text holds no secret."""
 
 
 class LoaderError(MerlinError):

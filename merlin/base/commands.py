@@ -24,17 +24,29 @@ class CommandResult:
 
 
 def run_command(
-    command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+    given: str = "",
+    directory: str | None = None,
 ) -> CommandResult:
-    """Run a command without input. Raises OSError if it cannot be started."""
+    """Run a command, which reads `given` from its input. Raises OSError if it cannot be started."""
     # files, because a pipe would stay open with what outlives the command
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
+    with (
+        tempfile.TemporaryFile() as stdin,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as error,
+    ):
+        stdin.write(given.encode("utf-8", "surrogateescape"))
+        stdin.seek(0)
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin if given else subprocess.DEVNULL,
             stdout=output,
             stderr=error,
             env=None if environment is None else dict(environment),
+            cwd=directory,
             start_new_session=True,
         )
         code: int | None = None

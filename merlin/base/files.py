@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +73,7 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
 
 def temporary_name(path: Path) -> Path:
     """A name beside `path` that nobody else uses, and that readers ignore."""
-    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    return path.with_name(f"{path.name}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
 
 
 def sync_path(path: Path) -> None:

@@ -14,6 +14,8 @@ from merlin.base.text import count, duration
 MAX_FRUITLESS = 3  # jobs in a row that ended and have run no task
 MIN_WALLTIME_S = 600.0  # of a job at the tail of the work
 SPARE = 1.5  # of the walltime over the time that the work should take
+LEAST_BACKLOG_S, MOST_BACKLOG_S = 10.0, 120.0
+STARTS = 3.0  # a job is worth its start only for work that takes the present ones so many times as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class Caps:
     max_jobs: int | None = None
     nodes_per_job: int = 1
     walltime_s: float | None = None  # None: the scheduler's own limit
-    backlog_s: float = 120.0  # no new job for work that the present ones finish in this time
+    # no new job for work that the present ones finish in this time; None: it depends on how fast jobs start
+    backlog_s: float | None = None
     idle_s: float = 60.0  # a job whose workers had nothing to do for so long is ended
 
 
@@ -138,13 +141,17 @@ def _probe(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Mo
     yield from made or [Wait(reason="the first tasks have not ended yet")]
 
 
+def _backlog_s(now: Situation, caps: Caps) -> float:
+    if caps.backlog_s is not None:
+        return caps.backlog_s
+    return min(MOST_BACKLOG_S, max(LEAST_BACKLOG_S, STARTS * now.start_s))
+
+
 def _scale(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Move]:
     assert now.work.left_s is not None and now.rate_per_node and now.slots_per_node
     staying = [job for job in jobs if not job.is_told and not _ends_soon(job, now)]
-    others_s = (
-        sum(_still_done(job, now) for job in jobs if job not in staying) + now.elsewhere * caps.backlog_s
-    )
-    left_s = max(0.0, now.work.left_s - others_s)
+    by_ending = sum(_still_done(job, now) for job in jobs if job not in staying)
+    left_s = max(0.0, now.work.left_s - by_ending - now.elsewhere * _backlog_s(now, caps))
     have = sum(job.num_nodes for job in staying)
     wanted = _wanted_nodes(now, left_s, caps)
     alone_s = left_s / (now.rate_per_node * have) if have else math.inf
@@ -175,7 +182,7 @@ def _wanted_nodes(now: Situation, left_s: float, caps: Caps) -> int:
         return caps.min_nodes
     is_anybody_there = now.elsewhere > 0 or any(not job.is_told for job in now.jobs or ())
     least = 0 if is_anybody_there else 1
-    for_time = max(least, math.ceil(left_s / (now.rate_per_node * caps.backlog_s)))
+    for_time = max(least, math.ceil(left_s / (now.rate_per_node * _backlog_s(now, caps))))
     for_tasks = math.ceil(now.work.num_startable / now.slots_per_node)
     return max(caps.min_nodes, min(for_time, for_tasks, caps.max_nodes))
 

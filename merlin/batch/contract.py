@@ -169,3 +169,7 @@ class BatchScheduler(Protocol):
 
     def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
         """The job that the environment belongs to, if it is one of this scheduler."""
+
+    def side_by_side(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables with which programs that share a node of an allocation take what they ask for, and no more."""
+        return {}

@@ -134,6 +134,11 @@ class Slurm(BatchScheduler):
             num_restarts=read_count(environment, "SLURM_RESTART_COUNT") or 0,
         )
 
+    def side_by_side(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Else a program has all cores of its nodes, and the memory of the job, and the next one waits for them."""
+        memory = {"SLURM_MEM_PER_NODE": "0"} if "SLURM_MEM_PER_NODE" in environment else {}
+        return {"SLURM_EXACT": "1", **memory}
+
 
 def _launch_flags(step: Mapping[str, Scalar]) -> Iterator[str]:
     for flag, key in _NUMBERS:

@@ -31,11 +31,13 @@ from merlin.cli.worker_jobs import (
 from merlin.errors import UsageError, WorkspaceError, command_line
 from merlin.execution.distributed.autoscaler import POLLS_PER_MINUTE, Autoscaler
 from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, walltime_of
+from merlin.execution.refusal_notices import RefusalNotices
 from merlin.execution.walltime import MARGIN_S
 from merlin.spec.model import Autoscale
 from merlin.views.demand import QueueDemand
 
 LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
+HURRIED_S = 0.5  # the same while a probe runs, and after the work is done
 MAX_PAUSE_S = 20.0
 SHARE = 0.05  # of its time that it may spend on looking
 HURRIED_SHARE = 0.5  # the same while a probe runs, and after the work is done
@@ -72,27 +74,31 @@ def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: boo
     diary = Diary(autoscale_log(path), as_json=as_json)
     try:
         with locked(folder / AUTOSCALE_LOCK):
-            return _rounds(scaler, diary)
+            return _rounds(scaler, diary, RefusalNotices(path, wanted.document, remark))
     except LockTaken as holder:
         raise WorkspaceError(f"another merlin workers autoscale has the jobs in {folder}: {holder}") from None
     except KeyboardInterrupt:
         return _interrupted(scaler, wanted, stop_at_end)
 
 
-def _rounds(scaler: Autoscaler, diary: Diary) -> int:
+def _rounds(scaler: Autoscaler, diary: Diary, notices: RefusalNotices) -> int:
     while True:
         began = time.monotonic()
         moves = scaler.round()
+        notices.look(scaler.refusal)
         for move in moves:
             diary.note(move)
             if isinstance(move, Finish):
+                notices.look(move.reason if move.is_failure and not scaler.refusal else "")
+                notices.wait()
                 return int(move.is_failure)
         time.sleep(pause_s(time.monotonic() - began, is_hurried=scaler.is_hurried))
 
 
 def pause_s(round_s: float, *, is_hurried: bool) -> float:
     """Seconds until the next round: longer after a long one, which read a long ledger or met a slow server."""
-    return min(MAX_PAUSE_S, max(LOOK_S, round_s / (HURRIED_SHARE if is_hurried else SHARE)))
+    least_s, share = (HURRIED_S, HURRIED_SHARE) if is_hurried else (LOOK_S, SHARE)
+    return min(MAX_PAUSE_S, max(least_s, round_s / share))
 
 
 def _interrupted(scaler: Autoscaler, wanted: WantedJobs, stop_at_end: bool) -> int:
@@ -113,20 +119,21 @@ def caps_of(wanted: WantedJobs, given: GivenCaps) -> Caps:
     least = block.min if given.min_nodes is None else given.min_nodes
     if least > most:
         raise UsageError(f"at least {least} nodes and at most {most} exclude each other; see --min and --max")
+    backlog_s = block.backlog if given.backlog is None else _seconds(given.backlog, "--backlog")
     return Caps(
         max_nodes=most,
         min_nodes=least,
         max_jobs=given.max_jobs or block.jobs,
         nodes_per_job=min(nodes, most),
         walltime_s=walltime_of(wanted.jobs.batch, wanted.options.walltime or block.walltime or ""),
-        backlog_s=_seconds(given.backlog, "--backlog", block.backlog) or 1.0,
-        idle_s=_seconds(given.idle, "--idle", block.idle),
+        backlog_s=None if backlog_s is None else max(1.0, backlog_s),
+        idle_s=block.idle if given.idle is None else _seconds(given.idle, "--idle"),
     )
 
 
-def _seconds(text: str | None, option: str, default: float) -> float:
+def _seconds(text: str, option: str) -> float:
     try:
-        return default if text is None else to_seconds(text)
+        return to_seconds(text)
     except Problem as problem:
         raise UsageError(f"{option}: {problem}") from None
 

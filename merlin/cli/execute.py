@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from merlin.api.left_to_run import has_work
 from merlin.base.text import count, duration
+from merlin.cli.advice import COUNTS, next_commands, on_failed_input, reconciled
 from merlin.cli.output import flush, print_table, remark
 from merlin.errors import ExecutionError, command_line
 from merlin.execution.events import RunSummary
@@ -16,12 +17,9 @@ from merlin.workspace.directory import Workspace
 if TYPE_CHECKING:
     from merlin.execution.conductor import RunOptions
 
-COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 MAX_GROUPS = 3  # of failures shown at the end
 MAX_TAIL_LINES = 3  # of their logs
 EXIT_INTERRUPTED = 130
-# how the reasons of stops begin that failures of before bring about again
-_LIMITS = ("max_failures:", "canary:")
 
 
 def run_to_end(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
@@ -39,12 +37,6 @@ def run_to_end(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
         remark(f"resume with: {command_line('restart', workspace.path)}")
         raise
     return make_report(workspace, summary)
-
-
-def has_work(workspace: Workspace, *, failed: bool) -> bool:
-    """True if tasks are missing, or with `failed` such that can run again."""
-    totals = take_snapshot(workspace).totals
-    return bool(totals.missing or (failed and totals.failed + totals.skipped))
 
 
 def run_the_rest(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
@@ -72,7 +64,7 @@ def make_report(workspace: Workspace, summary: RunSummary) -> dict[str, Any]:
         **{key: getattr(summary, key) for key in COUNTS},
         "on_failed_input": snapshot.totals.on_failed_input,
         "steps": [{key: getattr(step, key) for key in keys} for step in snapshot.steps],
-        "failures": group_failures(workspace)[:MAX_GROUPS] if summary.failed else [],
+        "failures": group_failures(workspace, with_ranges=False)[:MAX_GROUPS] if summary.failed else [],
         "data_sets": [_data_set(Path(found.path)) for found in snapshot.data_sets],
     }
 
@@ -138,33 +130,3 @@ def _show_note(report: dict[str, Any]) -> None:
         again = command_line("restart", report["workspace"], "--failed")
         print(f"run those that failed again with: {again}")
     flush()
-
-
-def on_failed_input(num: int) -> str:
-    """ "12 tasks ran on input that had failed"."""
-    return f"{count(num, 'task')} ran on input that had failed"
-
-
-def reconciled(numbers: Mapping[str, int]) -> str:
-    """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
-    parts = " + ".join(f"{key} {numbers[key]:,}" for key in COUNTS[1:])
-    return f"planned {numbers['planned']:,} = {parts}"
-
-
-def next_commands(workspace: str, stop_reason: str, *, has_failed: bool) -> list[str]:
-    """Lines with the commands that go on; tasks of the study in `workspace` are missing, some may have failed."""
-    restart, again = command_line("restart", workspace), command_line("restart", workspace, "--failed")
-    if stop_reason.startswith(_LIMITS):
-        lines = [
-            "what failed would stop it again. If the cause is in the spec, mend it and start a new study with "
-            "merlin run: this one keeps the plan that it began with",
-            f"if the cause lies elsewhere, mend it and run what failed, too: {again}",
-        ]
-        if stop_reason.startswith("max_failures:"):
-            more = command_line("restart", workspace, "--local", "--max-failures", "N")
-            lines.append(f"or allow more failures, N or P%: {more}")
-        return lines
-    lines = [f"resume with: {restart}"]
-    if has_failed:
-        lines.append(f"or, to run what failed again, too: {again}")
-    return lines

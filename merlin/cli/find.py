@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from merlin.cli.output import remark
-from merlin.views.studies import studies_of_spec
 from merlin.workspace.directory import Workspace, open_workspace
 
 
@@ -30,6 +29,8 @@ def find_workspace(
     """
     if path.is_dir():
         return open_workspace(path)
+    from merlin.views.studies import studies_of_spec  # what a workspace does not need
+
     found = studies_of_spec(path, output, variables or {})
     if len(found) == 1:
         return found[0]

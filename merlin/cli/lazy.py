@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from merlin.errors import MissingExtraError
 
@@ -47,6 +48,15 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {close[0]!r}?" if close else f" See '{ctx.command_path} --help'."
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        """As click does it, without loading every command for its help line."""
+        found: list[CompletionItem[Any]] = [
+            CompletionItem(name, help=text)
+            for name, (_, _, text) in self.lazy_commands.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -21,20 +21,30 @@ from merlin.errors import ConfigError, MerlinError, SpecError
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("run", "run", "Run a study: expand the spec, run every task, build the data sets."),
     "restart": ("restart", "restart", "Finish a study that was stopped; nothing finished runs again."),
+    "rerun": ("rerun", "rerun", "Run tasks again that you choose, and all that depends on them."),
     "run-workers": ("workers", "run_workers", "Start the workers that a spec asks for."),
     "stop-workers": ("workers", "stop_workers", "Stop workers, all or some."),
     "query-workers": ("workers", "query_workers", "List the live workers and what they run."),
     "workers": ("worker_jobs", "workers", "Let workers come by themselves, in batch jobs."),
     "queue-info": ("queue_info", "queue_info", "Show how full the queues are and who serves them."),
     "monitor": ("monitor", "monitor", "Watch a study that workers run, to its end."),
+    "metrics": ("metrics", "metrics", "Print numbers of studies for Prometheus, or write them into a file."),
+    "notify": ("notify", "notify", "Show whom a study tells of what, and try it with a test message."),
     "cancel": ("cancel", "cancel", "End a study on all workers and kill what runs of it."),
     "purge": ("purge", "purge", "Empty the queues of a spec, so that nothing of it waits any more."),
     "validate": ("spec", "validate", "Check a spec and show every problem with its place."),
     "plan": ("spec", "plan", "Show what a spec will run and write, without running it."),
     "samples": ("samples", "samples", "Generate a samples file."),
+    "list": ("list", "list_all", "List your studies with their state, the newest first."),
     "status": ("status", "status", "Show how far a study is."),
+    "dashboard": ("dashboard", "dashboard", "Show studies in a browser, while they run and afterwards."),
     "detailed-status": ("detailed_status", "detailed_status", "Show a study task by task, with filters."),
+    "explain": ("explain", "explain", "Say why something does not run, and what to do about it."),
     "failures": ("failures", "failures", "Explain the failures of a study, grouped by cause."),
+    "logs": ("logs", "logs", "Show what tasks have printed: a sample's, or all that failed."),
+    "timeline": ("timeline", "timeline", "Write who ran what when, for Perfetto, Chrome or OpenTelemetry."),
+    "cost": ("cost", "cost", "Show the core-hours of a study by step, and those that were of no use."),
+    "report": ("report", "report", "Write a study as one HTML page, to read, to print and to send."),
     "sql": ("sql", "sql", "Ask a study anything, in SQL."),
     "shards": ("shards", "shards", "Describe, verify and plot data sets."),
     "train": ("train", "train", "Train a model on a data set: one trainer, or a tournament of many."),
@@ -46,10 +56,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("config", "config", "Make, choose, show and check the configuration of the servers."),
     "server": ("server", "server", "Run a private Redis: start, stop, status."),
     "doctor": ("doctor", "doctor", "Check everything that a study on workers needs."),
+    "completion": ("completion", "completion", "Print what lets a shell complete merlin's words."),
     "info": ("info", "info", "Show versions and paths, for bug reports."),
 }
 
-_RUN = ("run", "restart", "run-workers", "train", "evaluate", "predict")  # those that run something
+_RUN = ("run", "restart", "rerun", "run-workers", "train", "evaluate", "predict")  # those that run something
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -90,6 +101,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     debug = _wants_debug(args)
     _prepare_streams()
     gc.set_threshold(50_000, 20, 50)  # modules make many objects that stay; looking at them again takes time
+    if "_MERLIN_COMPLETE" in os.environ:
+        from merlin.cli.completing.shells import register
+
+        register()
     try:
         # with standalone_mode off, click returns the code of ctx.exit() and raises everything else
         code = cli.main(args=args, prog_name="merlin", standalone_mode=False)

@@ -8,20 +8,24 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from merlin.cli.advice import COUNTS
 from merlin.cli.display import stderr_is_terminal
-from merlin.cli.execute import COUNTS, make_report, show_report
+from merlin.cli.execute import make_report, show_report
 from merlin.cli.find import find_workspace
 from merlin.cli.options import check_steps
 from merlin.cli.output import print_json, remark
 from merlin.cli.progress import choose_display
-from merlin.config.load import find_config
+from merlin.config.load import find_config, require_config
 from merlin.errors import command_line
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.events import RunSummary
 from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_folder import all_jobs
 from merlin.ledger.replay import replay
-from merlin.status.snapshot import snapshot_of, take_snapshot, was_published
+from merlin.status.snapshot import take_snapshot, was_published
+from merlin.views.published import PublishedStudy
+from merlin.views.servers import open_registry
+from merlin.views.unowned import ToldOfStalls
 from merlin.views.watch import Watch, WatchedStudy, follow
 from merlin.views.watched import next_on_queues, watched_study
 from merlin.views.ways_to_start import ways_to_start
@@ -72,6 +76,8 @@ def _follow(
 ) -> dict[str, Any]:
     """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
     start = ways_to_start(workspace.plan, workspace.path)
+    if isinstance(study, PublishedStudy):
+        study = ToldOfStalls(study, workspace, _is_anybody_there, remark)
     watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start)
     try:
         with choose_display() as display:
@@ -94,6 +100,11 @@ def _follow(
     return report
 
 
+def _is_anybody_there() -> bool:
+    """Return whether a worker is alive: each of them may own any study."""
+    return bool(open_registry(require_config()).workers())
+
+
 def _jobs(workspace: Workspace, steps: Collection[str]) -> list[str]:
     """A line for each step (of those chosen) with batch jobs of its own."""
     chosen = {i.id for i in workspace.plan.instances if not steps or i.step in steps}
@@ -112,5 +123,5 @@ def _run_seconds(workspace: Workspace) -> float:
     """How long the last run took, from its start to its last record."""
     state = replay(workspace.ledger_dir, workspace.plan)
     starts = [event.time for event in state.events() if event.kind == "run_started" and event.time]
-    ended = snapshot_of(workspace, state, False, 0.0).ended
+    ended = take_snapshot(workspace).ended
     return max(0.0, ended - starts[-1]) if starts and ended else 0.0

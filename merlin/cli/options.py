@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from merlin.cli.argv import ManyOption, is_assignment
+from merlin.cli.completing import values
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +39,15 @@ def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 def steps_option(*flags: str, help: str) -> Callable[[F], F]:
     """An option that takes several names of steps."""
-    return click.option(*flags, "steps", cls=ManyOption, leaves_last=True, metavar="STEP …", help=help)
+    return click.option(
+        *flags,
+        "steps",
+        cls=ManyOption,
+        leaves_last=True,
+        metavar="STEP …",
+        help=help,
+        shell_complete=values.steps,
+    )
 
 
 def out_option(type: click.Path, help: str, **more: Any) -> Callable[[F], F]:
@@ -52,9 +61,9 @@ def number_option(flag: str, metavar: str, help: str, **more: Any) -> Callable[[
     return click.option(flag, type=click.IntRange(min=1), metavar=metavar, help=help, **more)
 
 
-spec_argument = click.argument("spec", type=EXISTING_FILE)
-workspace_argument = click.argument("workspace", type=EXISTING)
-spec_or_workspace_argument = click.argument("spec_or_workspace", type=EXISTING)
+spec_argument = click.argument("spec", type=EXISTING_FILE, shell_complete=values.specs)
+workspace_argument = click.argument("workspace", type=EXISTING, shell_complete=values.workspaces)
+spec_or_workspace_argument = click.argument("spec_or_workspace", type=EXISTING, shell_complete=values.studies)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 run_argument = click.argument("run", type=EXISTING_FOLDER)
@@ -204,6 +213,14 @@ job_options = with_options(
         "--worker-args", default="", metavar='"ARGS"', help='For the Celery workers, e.g. "--concurrency 4".'
     ),
     vars_option,
+)
+
+# of commands that run tasks again
+rerun_options = with_options(
+    click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+    click.option("--dry", is_flag=True, help="Show what would run again, and run nothing."),
+    local_option,
+    workers_option,
 )
 
 

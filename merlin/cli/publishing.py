@@ -9,10 +9,7 @@ from merlin.base.text import count
 from merlin.cli.output import flush, remark
 from merlin.config.load import find_config
 from merlin.config.model import Config
-from merlin.errors import ConfigError, ExecutionError, UsageError, WorkspaceError, command_line
-from merlin.ledger.replay import replay
-from merlin.status.snapshot import is_published
-from merlin.views.live import ask_workers
+from merlin.errors import ExecutionError, UsageError, command_line
 from merlin.workspace.directory import Workspace
 
 if TYPE_CHECKING:
@@ -44,22 +41,6 @@ def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config 
     return config
 
 
-def refuse_published(workspace: Workspace) -> None:
-    """Raise WorkspaceError if workers have the study: a run on this machine would do their work again."""
-    if not is_published(replay(workspace.ledger_dir, workspace.plan)):
-        return
-    try:
-        config = find_config()
-        workers = None if config is None else ask_workers(workspace, config)
-    except (ConfigError, ExecutionError) as error:  # without their servers workers commit nothing
-        remark(f"the study was published before, and its servers cannot be asked: {error}")
-        return
-    if workers is not None:
-        raise WorkspaceError(
-            f"{workspace.path} is published for workers; end that first: {command_line('cancel', workspace.path)}"
-        )
-
-
 def hand_over(
     workspace: Workspace, config: Config, options: RunOptions, *, workers_command: str, jobs_command: str = ""
 ) -> dict[str, Any]:
@@ -72,7 +53,9 @@ def hand_over(
     from merlin.views.queues import unserved_queues
 
     try:
-        opened = open_study(workspace, config, redo_failed=options.redo_failed, steps=options.steps)
+        opened = open_study(
+            workspace, config, redo_failed=options.redo_failed, steps=options.steps, again=options.again
+        )
     except ExecutionError:
         remark(f"publish it again with: {command_line('restart', workspace.path)}")
         raise

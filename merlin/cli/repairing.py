@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from merlin.api.left_to_run import refuse_published
 from merlin.base.text import count
+from merlin.cli.output import remark
 from merlin.cli.progress import choose_display
-from merlin.cli.publishing import refuse_published
 from merlin.errors import ShardError, WorkspaceError, command_line
 from merlin.execution.repair import Repair, RepairResult
 from merlin.shards.format.manifest_file import read_manifest
@@ -82,7 +83,7 @@ def repair(
     """
     home = find_home(directory, workspace)
     for member in [] if home.study is None else members(home.study):
-        refuse_published(member)
+        refuse_published(member, remark)
     is_copy = home.place.resolve() != directory.resolve()
     if is_copy:
         lend(directory, home.place)

@@ -1,4 +1,4 @@
-"""Shows how far studies are: one step by step, or those of a directory in a line each."""
+"""Shows how far a study and its extensions are, step by step."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.text import count, duration, rate
-from merlin.cli.execute import COUNTS, next_commands, on_failed_input, reconciled
-from merlin.cli.output import console, dump_file, plain, print_json, print_table, remark
+from merlin.cli.advice import COUNTS, next_commands, on_failed_input, reconciled
+from merlin.cli.output import console, plain, print_json
 from merlin.errors import command_line
+from merlin.status.activity import nobody_serves
+from merlin.status.eta import Eta
 from merlin.status.snapshot import Snapshot, StepStatus
-from merlin.views.live import LiveStudy, live_study
-from merlin.views.studies import StudyLine, studies_in
-from merlin.views.watch import nobody_serves
+from merlin.views.live import AskServers, LiveStudy, live_study
 from merlin.workspace.directory import Workspace, shown_together
 
 BAR_WIDTH = 30
@@ -22,34 +22,12 @@ _CB_FILLS = {"ok": "#", "failed": "X", "skipped": "/", "missing": "."}
 _COLOURS = {"ok": "green", "failed": "red", "skipped": "yellow", "missing": ""}
 
 
-def list_studies(folder: Path, *, as_json: bool, dump: Path | None) -> None:
-    """Print the studies in `folder`, or write them into the file `dump`."""
-    studies = studies_in(folder)
-    document = {"directory": folder.absolute(), "studies": studies}
-    if dump is not None:
-        dump_file(dump, plain(studies), document)
-        print(f"status written to {dump}")
-    elif as_json:
-        print_json(document)
-    else:
-        columns = ("study", "when", "state", *COUNTS, "workspace")
-        print_table(columns, map(_row, studies), right=COUNTS)
-
-
-def _row(study: StudyLine) -> tuple[str, ...]:
-    if study.problem:
-        return (study.name, study.when, study.state, *("" for _ in COUNTS), study.problem)
-    numbers = (f"{getattr(study, kind):,}" for kind in COUNTS)
-    return (study.name, study.when, study.state, *numbers, study.workspace)
-
-
 def show_status(workspace: Workspace, *, as_json: bool, dump: Path | None, cb_help: bool) -> None:
     """Print how far the study and its extensions are, or write it into the file `dump`."""
     members = shown_together(workspace)
-    studies = [live_study(member) for member in members]
+    servers = AskServers()
+    studies = [live_study(member, servers) for member in members]
     first, *added = [study.snapshot for study in studies]
-    if studies[0].note:
-        remark(studies[0].note)
     document = {**plain(first), "batch_jobs": [counts for study in studies for counts in study.jobs]}
     document |= {"extensions": added} if added else {}
     if dump is not None:
@@ -59,7 +37,9 @@ def show_status(workspace: Workspace, *, as_json: bool, dump: Path | None, cb_he
             for name, study in zip(names, studies, strict=True)
             for step in study.snapshot.steps
         ]
-        dump_file(dump, rows, document)
+        from merlin.cli.status_dump import add_to_dump
+
+        add_to_dump(dump, rows, document)
         print(f"status written to {dump}")
     elif as_json:
         print_json(document)
@@ -70,17 +50,21 @@ def show_status(workspace: Workspace, *, as_json: bool, dump: Path | None, cb_he
 
 def _flat(step: StepStatus) -> dict[str, Any]:
     """A step as a row of a CSV file."""
-    return {key: value for key, value in plain(step).items() if isinstance(value, str | int | float | None)}
+    row: dict[str, Any] = plain(step)
+    times = row.pop("eta") or {}
+    return row | {f"eta_{name}": times.get(name) for name in ("low_s", "mid_s", "high_s")}
 
 
 def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
     """Print the snapshot of a study, and those of its extensions below it."""
     first, *added = snapshots
-    print(f"{first.name}  {first.state}  {first.workspace}\n")
+    print(f"{first.name}  {first.state}  {first.workspace}")
+    print(f"{first.state_reason}\n" if first.state_reason else "")
     width = max((len(step.step) for each in snapshots for step in each.steps), default=4)
     _show_steps(first, width, cb_help)
     for extension in added:
-        print(f"\n{Path(extension.workspace).relative_to(first.workspace)}  {extension.state}\n")
+        print(f"\n{Path(extension.workspace).relative_to(first.workspace)}  {extension.state}")
+        print(f"{extension.state_reason}\n" if extension.state_reason else "")
         _show_steps(extension, width, cb_help)
     if cb_help:
         print("\n" + "  ".join(f"{fill} {kind}" for kind, fill in _CB_FILLS.items()))
@@ -90,6 +74,8 @@ def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
         print(on_failed_input(num))
     for data_set in first.data_sets:
         print(f"samples in {data_set.aggregate}: {data_set.samples}")
+    for place in (place for each in snapshots for place in each.damage):
+        print(f"the ledger is damaged: {place}; tasks whose outcome only stood there count as missing")
     show_advice(snapshots, totals)
 
 
@@ -106,8 +92,25 @@ def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:
             if getattr(step, kind):
                 line.append(f", {getattr(step, kind):,} {kind}", style="" if cb_help else _COLOURS[kind])
         line.append(f" of {step.planned:,}")
-        line.append(f"  {rate(step.rate)}" if step.missing and step.rate else "")
+        for fact in _pace(step, snapshot):
+            line.append(f"  {fact}")
         out.print(line)
+
+
+def _pace(step: StepStatus, snapshot: Snapshot) -> list[str]:
+    """How fast a step goes on, with how many at work, and how long it takes."""
+    if not step.missing:
+        return []
+    facts = [rate(step.rate)] if step.rate else []
+    if snapshot.state == "running":
+        facts += [f"{step.running:,} at work"] if step.running else []
+        facts += [f"{left(step.eta)} left"] if step.eta is not None else []
+    return facts
+
+
+def left(eta: Eta) -> str:
+    """ "12 s (9.0 s to 20 s)"."""
+    return f"{duration(eta.mid_s)} ({duration(eta.low_s)} to {duration(eta.high_s)})"
 
 
 def bar(step: StepStatus, fills: Mapping[str, str], width: int = BAR_WIDTH) -> list[tuple[str, str]]:
@@ -121,17 +124,11 @@ def bar(step: StepStatus, fills: Mapping[str, str], width: int = BAR_WIDTH) -> l
 
 def show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> None:
     """Print who is at work, how long it takes, and the next command."""
-    running = [snapshot for snapshot in snapshots if snapshot.state == "running"]
-    for snapshot in running:
-        if not snapshot.num_workers:
-            continue  # `_show_idle` says it
-        at_work = sum(step.running for step in snapshot.steps)
-        # a local run says nothing of its tasks before the first outcome
-        busy = f", {at_work:,} at work" if at_work else ""
-        print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}{busy}")
-        if snapshot.eta_s:
-            print(f"about {duration(snapshot.eta_s)} to go")
-    if totals["missing"] and not running:
+    for snapshot in snapshots:
+        if snapshot.state == "running":
+            _show_work(snapshot)
+    over = ("new", "stopped", "failed", "finished")
+    if totals["missing"] and all(snapshot.state in over for snapshot in snapshots):
         reason = next((snapshot.stop_reason for snapshot in snapshots if snapshot.stop_reason), "")
         for line in next_commands(snapshots[0].workspace, reason, has_failed=totals["failed"] > 0):
             print(line)
@@ -139,12 +136,25 @@ def show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> Non
         print(f"why they failed: {command_line('failures', snapshots[0].workspace)}")
 
 
+def _show_work(snapshot: Snapshot) -> None:
+    if snapshot.num_workers:
+        at_work = sum(step.running for step in snapshot.steps)
+        # a local run says nothing of its tasks before the first outcome
+        busy = f", {at_work:,} at work" if at_work else ""
+        print(f"{count(snapshot.num_workers, 'worker process', 'worker processes')}{busy}")
+    if snapshot.eta is not None and snapshot.eta.high_s:
+        unknown = snapshot.eta.without
+        rest = f", without {', '.join(unknown)}: nobody knows yet how long that takes" if unknown else ""
+        print(f"about {left(snapshot.eta)} to go{rest}")
+    elif snapshot.eta is None:
+        print("how long the rest takes is not known yet")
+
+
 def _show_idle(studies: Sequence[LiveStudy]) -> None:
-    """Say what batch jobs there are, where no worker is, and how to start one."""
+    """Say what batch jobs there are, and where no worker is although others are at work."""
     for study in studies:
         for counts in study.jobs:
             print(counts)
-        if study.idle_queues:
-            print(nobody_serves(study.idle_queues, 0, study.start))
-        elif study.snapshot.state == "running" and not study.snapshot.num_workers:
-            print(f"no worker serves the study; start some: {study.start}")
+        workers = study.workers
+        if study.snapshot.state == "running" and workers is not None and workers.idle_queues:
+            print(nobody_serves(workers.idle_queues, workers.num_workers, study.start))

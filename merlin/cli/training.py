@@ -21,7 +21,8 @@ from merlin.train.parallel.world import World
 from merlin.train.prepare import Prepared, prepare
 from merlin.train.process import EXIT_STOPPED, train
 from merlin.train.reports import Note, Report, Silent, TrainObserver
-from merlin.train.run_directory import CONFIG, RunDirectory, publish_best, resume_command
+from merlin.train.run_directory import RunDirectory, publish_best, resume_command
+from merlin.train.run_paths import CONFIG
 from merlin.train.tournament.presence import announce, presence_directory
 
 SIGNAL_EXIT = 128

@@ -38,7 +38,8 @@ from merlin.execution.distributed.worker_jobs import (
     walltime_of,
 )
 from merlin.spec.model import Document
-from merlin.views.explain import Asked, explain
+from merlin.views.explain import explain
+from merlin.views.job_obstacles import Asked
 from merlin.views.servers import open_registry, require_reachable
 from merlin.views.worker_jobs import JobLine, StudyJobs, clients, job_line, jobs_of_steps, our_jobs
 from merlin.views.workers import load_workers
@@ -322,9 +323,9 @@ def show_explanation(
 ) -> int:
     """Print what runs, and each condition that keeps more from running."""
     document, by_step = load_workers(spec_or_workspace, variables)
-    name = scheduler or document.batch.type
-    is_asked = bool(scheduler_of(name).programs) and name in installed()
     records = [r for r in JobRecords(jobs_folder(spec_or_workspace)).all() if r.purpose == PURPOSE]
+    name = scheduler or (records[-1].scheduler if records else document.batch.type)
+    is_asked = bool(scheduler_of(name).programs) and name in installed()
     asked = Asked(
         path=spec_or_workspace,
         queues=queues_of(by_step),

@@ -1,4 +1,4 @@
-"""Where studies of a spec were put by `merlin run -o DIR`, so that other commands look there, too.
+"""Where studies were put: those of a spec by `merlin run -o DIR`, so that other commands look there, and all others.
 
 A hint and never the truth: of what is remembered, only workspaces that are there and have the study's name count.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from merlin.base.records import as_kind, parsed
@@ -19,30 +19,51 @@ from merlin.errors import ConfigError
 FORMAT = 1
 MAX_SPECS = 100
 MAX_FOLDERS = 10  # of one spec
+MAX_ALL_FOLDERS = 500  # of all specs, for `merlin list`
 
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
     """The file."""
 
-    format: int
-    places: dict[str, list[str]]  # spec -> directories, the last one first
+    format: int = FORMAT
+    places: dict[str, list[str]] = field(default_factory=dict)  # spec -> directories, the last one first
+    folders: list[str] = field(default_factory=list)  # with workspaces of any spec, the last one first
 
 
 def remember(spec: Path, folder: Path, env: Mapping[str, str]) -> None:
     """Note that studies of `spec` lie in `folder`, too; nothing is noted where the home cannot be written."""
-    with suppress(OSError, ConfigError):
-        places = _read(env)
-        folders = [str(folder), *(known for known in places.pop(_key(spec), []) if known != str(folder))]
-        newest_first = {_key(spec): folders[:MAX_FOLDERS], **places}
-        kept = dict(list(newest_first.items())[:MAX_SPECS])
-        merlin_home(env).mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(_file(env), json.dumps({"format": FORMAT, "places": kept}, indent=1) + "\n")
+    noted = _read(env)
+    places = dict(noted.places)
+    folders = [str(folder), *(known for known in places.pop(_key(spec), []) if known != str(folder))]
+    newest_first = {_key(spec): folders[:MAX_FOLDERS], **places}
+    _write(replace(noted, places=dict(list(newest_first.items())[:MAX_SPECS])), env)
+    remember_folder(folder, env)
 
 
 def remembered(spec: Path, env: Mapping[str, str]) -> list[Path]:
     """The directories noted for `spec` that are still there, the last one first."""
-    return [Path(folder) for folder in _read(env).get(_key(spec), []) if Path(folder).is_dir()]
+    return [Path(folder) for folder in _read(env).places.get(_key(spec), []) if Path(folder).is_dir()]
+
+
+def remember_folder(folder: Path, env: Mapping[str, str]) -> None:
+    """Note that some studies lie in `folder`; nothing is noted where the home cannot be written."""
+    noted = _read(env)
+    if str(folder) not in noted.folders:
+        _write(replace(noted, folders=[str(folder), *noted.folders][:MAX_ALL_FOLDERS]), env)
+
+
+def remembered_folders(env: Mapping[str, str]) -> list[Path]:
+    """All directories with studies that are still there."""
+    noted = _read(env)
+    every = dict.fromkeys([*noted.folders, *(folder for each in noted.places.values() for folder in each)])
+    return [Path(folder) for folder in every if Path(folder).is_dir()]
+
+
+def _write(noted: _Noted, env: Mapping[str, str]) -> None:
+    with suppress(OSError, ConfigError):
+        merlin_home(env).mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(_file(env), json.dumps(asdict(noted), indent=1) + "\n")
 
 
 def _file(env: Mapping[str, str]) -> Path:
@@ -53,10 +74,10 @@ def _key(spec: Path) -> str:
     return str(spec.absolute().resolve())
 
 
-def _read(env: Mapping[str, str]) -> dict[str, list[str]]:
+def _read(env: Mapping[str, str]) -> _Noted:
     """What is noted; nothing, if the file is damaged or of another version."""
     try:
-        data = as_kind(parsed(_file(env).read_bytes()), _Noted)
+        noted = as_kind(parsed(_file(env).read_bytes()), _Noted)
     except (OSError, ValueError):
-        return {}
-    return data.places if data.format == FORMAT else {}
+        return _Noted()
+    return noted if noted.format == FORMAT else _Noted()

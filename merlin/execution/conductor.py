@@ -46,6 +46,9 @@ class RunOptions:
     only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
     max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
     grace_s: float = 5.0  # for workers to end after a stop; then they are killed
+    may_fork: bool = (
+        True  # worker processes may begin as copies of this one; not in a program of somebody else
+    )
 
 
 def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:

@@ -15,6 +15,7 @@ from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
 from merlin.execution.interrupts import Interrupts, caught_signals
 from merlin.execution.job_schedulers import require_schedulers
+from merlin.execution.notices import Notices, recorder
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.places import places_for
 from merlin.execution.pool import WorkerProcess
@@ -41,15 +42,21 @@ def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) 
         WorkspaceError: another run holds the workspace.
         LedgerError, ExecutionError: the run itself failed; the outcomes so far are in the ledger.
     """
-    began = time.monotonic()
-    with lock(workspace):
-        kill_orphans(workspace)
-        with closing(Conductor(workspace)) as conductor, caught_signals() as interrupts:
-            run = _Run(workspace, options, observer, conductor, interrupts, began)
-            try:
-                return run.run()
-            finally:
-                run.close()
+    began, run = time.monotonic(), None
+    try:
+        with lock(workspace):
+            kill_orphans(workspace)
+            with closing(Conductor(workspace)) as conductor, caught_signals() as interrupts:
+                run = _Run(workspace, options, observer, conductor, interrupts, began)
+                try:
+                    summary = run.run()
+                finally:
+                    run.close()
+    finally:
+        if run is not None:
+            run.tell()  # when the workspace is free, because who is told may use it
+    run.observer.finished(summary)
+    return summary
 
 
 class _Run:
@@ -64,7 +71,7 @@ class _Run:
         interrupts: Interrupts,
         began: float,
     ) -> None:
-        self._workspace, self._options, self._observer = workspace, options, observer
+        self._workspace, self._options, self.observer = workspace, options, observer
         self._conductor, self._interrupts, self._began = conductor, interrupts, began
         cores = len(os.sched_getaffinity(0))
         num_tasks = sum(i.num_tasks for i in workspace.plan.instances if job_policy(i) is None)
@@ -74,6 +81,13 @@ class _Run:
         self._places = places_for(workspace.plan, os.environ, wanted)
         self._has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
         self._jobs = StepJobs(workspace, conductor.session, recorded=conductor.done)
+        self._notices = Notices(
+            workspace,
+            recorder(workspace, conductor.session),
+            conductor.read,
+            lambda note: self.observer.note(note),
+        )
+        self._failure = ""  # why the run itself broke
         self._workers: list[WorkerProcess] = []
         self._num_started = 0
         self._num_failed_starts = 0
@@ -100,12 +114,14 @@ class _Run:
         self._conductor.event(
             "run_started", workers=self._num_workers, pid=os.getpid(), host=socket.gethostname()
         )
-        self._observer.started(self._workspace.plan, self._progress())
+        self._notices.start(since=time.time())
+        self.observer.started(self._workspace.plan, self._progress())
         try:
             while self._workers or not self._is_over():
                 self._step()
         except BaseException as error:
-            self._conductor.event("run_failed", reason=f"{type(error).__name__}: {error}")
+            self._failure = f"{type(error).__name__}: {error}"
+            self._conductor.event("run_failed", reason=self._failure)
             raise
         return self._finish()
 
@@ -123,9 +139,12 @@ class _Run:
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_all()
-        if self._is_changed and now >= self._next_progress:
-            self._observer.progress(self._progress())
+        wakeup = self._notices.next_wakeup()
+        if (self._is_changed and now >= self._next_progress) or (wakeup is not None and now >= wakeup):
+            progress = self._progress()
+            self.observer.progress(progress)
             self._is_changed, self._next_progress = False, now + PROGRESS_S
+            self._notices.step(progress.per_step, self._jobs.refusal)
 
     def _is_over(self) -> bool:
         """Return whether nothing runs and nothing more will."""
@@ -135,7 +154,7 @@ class _Run:
     def _timeout(self) -> float | None:
         now = time.monotonic()
         wakeups = (self._scheduler.next_wakeup(), self._kill_at, self._jobs.next_wakeup(now))
-        times = [t for t in wakeups if t is not None]
+        times = [t for t in (*wakeups, self._notices.next_wakeup()) if t is not None]
         if self._walltime.left_s() < inf and not self._scheduler.stop_now:
             times.append(now + max(0.0, self._walltime.left_s()))
         if self._is_changed:
@@ -203,7 +222,7 @@ class _Run:
             counts = self._scheduler.counts()
             left = [i for i in self._scheduler.plan.instances if counts[i.id].missing]
             for note in self._places.check(left):
-                self._observer.note(note)
+                self.observer.note(note)
 
     def _require_progress(self) -> None:
         """Raise ExecutionError if the study neither runs nor ends. That is a bug, and would wait forever."""
@@ -220,7 +239,7 @@ class _Run:
             settle_report(self._scheduler, report, done, time.monotonic())
             self._conductor.flush()
         for note in self._jobs.notes():
-            self._observer.note(note)
+            self.observer.note(note)
         self._announce_stop()
 
     def _start_worker(self) -> WorkerProcess:
@@ -230,7 +249,7 @@ class _Run:
             name,
             session=self._conductor.session,
             num_threads=self._num_threads,
-            may_fork=self._has_only_our_code,
+            may_fork=self._has_only_our_code and self._options.may_fork,
             ends=self._walltime.ends,
         )
         self._num_started += 1
@@ -295,7 +314,7 @@ class _Run:
             return
         what = f" with tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}" if chunk is not None else ""
         self._conductor.event("worker_lost", worker=worker.name, pid=worker.process.pid, died=died)
-        self._observer.note(f"worker {worker.name} was lost{what} ({died}); log: {worker.log}")
+        self.observer.note(f"worker {worker.name} was lost{what} ({died}); log: {worker.log}")
         self._announce_stop()
         self._num_failed_starts += not worker.is_ready
         if self._num_failed_starts >= MAX_FAILED_STARTS:
@@ -311,7 +330,7 @@ class _Run:
         while self._num_interrupts < self._interrupts.count:
             self._num_interrupts += 1
             if self._interrupts.is_hung_up:
-                self._observer = SilentObserver()
+                self.observer = SilentObserver()
             if self._num_interrupts == 1:
                 self._stop(INTERRUPTED)
             else:
@@ -325,7 +344,7 @@ class _Run:
         """Report once that a task asked the workers to stop. Workers of this run end with the run anyway."""
         if not self._has_noted_stop_workers:
             self._has_noted_stop_workers = True
-            self._observer.note(
+            self.observer.note(
                 f"a task of step '{chunk.instance}' asked the workers to stop (exit code {ReturnCode.STOP_WORKERS:d}); "
                 "on one machine the study goes on to its end"
             )
@@ -335,7 +354,7 @@ class _Run:
         scheduler = self._scheduler
         if scheduler.stop_reason and not self._is_stopping:
             self._is_stopping = True
-            self._observer.note(f"stopping: {scheduler.stop_reason}")
+            self.observer.note(f"stopping: {scheduler.stop_reason}")
         if scheduler.stop_now and self._kill_at is None:
             self._kill_at = time.monotonic() + self._options.grace_s
             for worker in self._workers:
@@ -358,9 +377,19 @@ class _Run:
         )
         kind = "run_stopped" if scheduler.stop_reason else "run_finished"
         self._conductor.event(kind, reason=scheduler.stop_reason, seconds=summary.seconds)
-        self._observer.progress(self._progress())
-        self._observer.finished(summary)
+        self.observer.progress(self._progress())
         return summary
+
+    def tell(self) -> None:
+        """Tell people how the run has ended; wait for that, but not beyond the next Ctrl-C."""
+        if not self._notices.is_active:
+            return
+        reason = self._failure or self._scheduler.stop_reason
+        try:
+            self._notices.end(self._conductor.per_step(), reason, is_broken=bool(self._failure))
+            self._notices.wait()
+        except KeyboardInterrupt:
+            self._notices.kill()
 
     def _progress(self) -> Progress:
         in_flight: dict[str, tuple[int, int]] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from merlin.batch.devices import CUDA, visible_gpus
-from merlin.batch.registry import find_allocation
+from merlin.batch.registry import find_allocation, scheduler_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,17 +17,20 @@ class Machine:
     gpu_variables: tuple[str, ...] = (CUDA,)  # that tell a program which of them it may use
     other_nodes: tuple[str, ...] = ()  # of the allocation, if no other worker uses them
     num_nodes: int = 1  # of the allocation
+    # of programs that the scheduler's launcher starts beside others
+    side_by_side: Mapping[str, str] = field(default_factory=dict)
 
 
 def this_machine(environment: Mapping[str, str]) -> Machine:
     """The cores and GPUs that this process may use, as the system and its environment say."""
     found, allocation = visible_gpus(environment), find_allocation(environment)
-    return Machine(
-        cores=tuple(sorted(os.sched_getaffinity(0))),
-        gpus=found.gpus,
-        gpu_variables=found.variables,
-        num_nodes=1 if allocation is None else allocation.num_nodes,
+    here = Machine(
+        cores=tuple(sorted(os.sched_getaffinity(0))), gpus=found.gpus, gpu_variables=found.variables
     )
+    if allocation is None:
+        return here
+    beside = scheduler_of(allocation.scheduler).side_by_side(environment)
+    return replace(here, num_nodes=allocation.num_nodes, side_by_side=beside)
 
 
 def whole_allocation(environment: Mapping[str, str]) -> Machine:

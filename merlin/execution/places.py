@@ -36,6 +36,7 @@ class Places:
             shared_nodes=1 if machine.other_nodes else machine.num_nodes,
         )
         self._cores, self._gpus, self._variables = machine.cores, machine.gpus, machine.gpu_variables
+        self._side_by_side = machine.side_by_side
         self._locks = locks or MEMORY / f"merlin-{os.getuid()}"
         self._held: dict[str, tuple[Placement, ExitStack]] = {}  # by lease
         self._lock = threading.Lock()
@@ -71,6 +72,8 @@ class Places:
             self._held[lease] = placement, stack
         gpus = () if is_spread else placement.gpus
         variables = dict.fromkeys(self._variables, ",".join(gpus)) if gpus else {}
+        if not need.is_exclusive:
+            variables |= self._side_by_side
         if cores:
             variables |= {name: value for name, value in _OPEN_MPI.items() if name not in os.environ}
         return Assignment(
@@ -113,6 +116,7 @@ def _make_private(directory: Path) -> None:
 
 def places_for(plan: Plan, environment: Mapping[str, str], num_slots: int) -> Places | None:
     """The places of a run on this machine; None if every task needs one core, which is what `num_slots` is about."""
-    if set(needs_of(plan).values()) <= {ONE_CORE}:
+    machine = whole_allocation(environment)
+    if set(needs_of(plan).values()) <= {ONE_CORE} and not machine.side_by_side:
         return None
-    return Places(whole_allocation(environment), num_slots)
+    return Places(machine, num_slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from merlin.ledger.entries import runs_of
 from merlin.ledger.replay import Replay
 from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.tasks import NO_OUTCOME, Chunk
@@ -18,5 +19,5 @@ def recorded_outcomes(
     found = Replay(workspace.ledger_dir, workspace.plan, prefix=prefix)
     ours = [e for e in found.entries(chunk.instance) if e.writer.session == session]
     ours = [e for e in ours if e.writer.worker == worker and e.header.attempt >= chunk.attempt]
-    done = [piece for _, runs in found.runs_of(ours) for piece in clip(runs, pieces_of(chunk))]
+    done = [piece for _, runs in runs_of(ours) for piece in clip(runs, pieces_of(chunk))]
     return tuple(piece for piece in done if piece[2] != NO_OUTCOME)

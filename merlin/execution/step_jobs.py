@@ -115,6 +115,11 @@ class StepJobs:
         """Of the chunks that are jobs."""
         return set(self._live)
 
+    @property
+    def refusal(self) -> str:
+        """Why the batch scheduler has refused the last job; "" if it has not."""
+        return self._refusal if self._num_refusals else ""
+
     def notes(self) -> list[str]:
         """Lines for people, since the last call."""
         out, self._notes = [*self._notes, *self._errands.troubles()], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,19 @@ class TaskColumns:
     writer_table: list[Writer]
 
 
-def task_columns(replay: Replay, instance: str, size: int, lo: int = 0, hi: int | None = None) -> TaskColumns:
-    """The latest facts of the tasks [lo, hi) of an instance with `size` tasks."""
+def task_columns(
+    replay: Replay,
+    instance: str,
+    size: int,
+    lo: int = 0,
+    hi: int | None = None,
+    *,
+    among: Iterable[LedgerEntry] | None = None,
+) -> TaskColumns:
+    """The latest facts of the tasks [lo, hi) of an instance with `size` tasks.
+
+    `among`: records of the instance with all that concern these tasks, if the caller knows them.
+    """
     hi = size if hi is None else min(hi, size)
     num = hi - lo
     writer_ids: dict[Writer, int] = {}
@@ -45,7 +57,8 @@ def task_columns(replay: Replay, instance: str, size: int, lo: int = 0, hi: int 
         writers=np.full(num, -1, np.int32),
         writer_table=[],
     )
-    entries = [e for e in replay.entries(instance) if e.header.lo < hi and e.header.hi > lo]
+    known = replay.entries(instance) if among is None else among
+    entries = [e for e in known if e.header.lo < hi and e.header.hi > lo]
     for entry, payload in replay.payloads(sorted(entries, key=replay.order)):
         writer = writer_ids.setdefault(entry.writer, len(writer_ids))
         _apply_record(columns, entry, payload, writer)
@@ -68,7 +81,9 @@ def _apply_record(columns: TaskColumns, entry: LedgerEntry, payload: bytes, writ
         takes &= outcomes != NO_OUTCOME
     where: NDArray[Any] | slice = slice(None) if takes.all() else takes
     offsets = array_block(blocks, BlockId.STARTED_OFFSETS, num)
-    started: Any = header.started if offsets is None else header.started + offsets[there][where]
+    started: Any = header.started
+    if offsets is not None:  # of single precision, in which a time of today is two minutes wide
+        started = header.started + offsets[there][where].astype(np.float64)
     columns.outcomes[here][where] = outcomes[where]
     columns.started[here][where] = started
     columns.attempts[here][where] = header.attempt

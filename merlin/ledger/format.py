@@ -165,6 +165,11 @@ def frame(payload: bytes) -> bytes:
     return _FRAME.pack(RECORD_MAGIC, len(payload), zlib.crc32(payload)) + payload
 
 
+def payload_length(data: bytes) -> int:
+    """The length of the payload of a record that begins with these bytes."""
+    return int(_FRAME.unpack_from(data)[1])
+
+
 def encode_payload(fields: RecordFields, blocks: list[BlockData], writer: int = 0) -> bytes:
     name = fields.instance.encode()
     fixed = _FIXED.pack(

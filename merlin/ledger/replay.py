@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from merlin.errors import LedgerError
-from merlin.ledger.format import BlockId, Kind, RecordHeader, Writer, iter_blocks
-from merlin.ledger.outcome_runs import has_soft_failures, needs_payload, runs_of_payload
+from merlin.ledger.entries import LedgerEntry as LedgerEntry
+from merlin.ledger.entries import events_of, payloads, runs_of
+from merlin.ledger.format import Kind, RecordHeader
+from merlin.ledger.outcome_maps import OutcomeMaps, ordered_clusters, resolved
+from merlin.ledger.outcome_runs import has_soft_failures
 from merlin.ledger.records import EventRecord, Failure, Record
-from merlin.ledger.resolve import Run, apply_run, clusters, effective
+from merlin.ledger.resolve import effective
 from merlin.ledger.segments import DamagedBytes, Segment, segment_paths
 from merlin.ledger.session import session_start
 from merlin.plan.runs import RunMap
@@ -20,19 +23,6 @@ from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
 
 if TYPE_CHECKING:
     from merlin.plan.plan import Plan
-
-
-class LedgerEntry(NamedTuple):
-    """A record header and its place in the ledger."""
-
-    header: RecordHeader
-    segment: Segment
-    number: int  # in the order of reading
-
-    @property
-    def writer(self) -> Writer:
-        assert self.segment.header is not None
-        return self.segment.header.writers[self.header.writer]
 
 
 class FailedTask(NamedTuple):
@@ -64,16 +54,16 @@ class Replay:
         self.directory, self._prefix = Path(directory), prefix
         self._study_id = plan.study_id
         self._sizes = {instance.id: instance.num_tasks for instance in plan.instances}
+        self._generation = 0
         self._clear()
         self.update()
 
     def _clear(self) -> None:
+        self._generation += 1
         self._segments: dict[str, Segment] = {}
         self._entries: dict[str, list[LedgerEntry]] = {name: [] for name in self._sizes}
         self._events: list[LedgerEntry] = []
-        self._pending: dict[str, list[LedgerEntry]] = {}
-        self._maps: dict[str, RunMap] = {}
-        self._latest: dict[str, tuple[float, int, float, int]] = {}
+        self._maps = OutcomeMaps(self._sizes, self.order)
         self._sessions: dict[str, float] = {}
         self._num_records = 0
 
@@ -127,7 +117,7 @@ class Replay:
             if header.kind == Kind.CHUNK or header.kind == Kind.RANGE:
                 self._check(entry)
                 self._entries[header.instance].append(entry)
-                self._pending.setdefault(header.instance, []).append(entry)
+                self._maps.add(entry)
             elif header.kind == Kind.EVENT:
                 self._events.append(entry)
 
@@ -157,8 +147,7 @@ class Replay:
 
     def clusters(self, instance: str) -> Iterator[tuple[int, int, list[LedgerEntry]]]:
         """Groups of records with overlapping ranges, each in the order of `order`."""
-        for lo, hi, group in clusters(self._entries[instance], lambda e: (e.header.lo, e.header.hi)):
-            yield lo, hi, sorted(group, key=self.order) if len(group) > 1 else group
+        return ordered_clusters(self._entries[instance], self.order)
 
     def has_later_run(self, session: str) -> bool:
         """Return whether another run has begun since this one did."""
@@ -172,56 +161,16 @@ class Replay:
         """Outcome (or NO_OUTCOME) of every task, per step instance. Callers must not change the maps."""
         for instance in self._sizes:
             self.outcomes_of(instance)
-        return self._maps
+        return self._maps.maps
 
     def outcomes_of(self, instance: str) -> RunMap:
         """The outcomes of one instance. The records of the others are not read."""
-        pending = self._pending.pop(instance, None)
-        if pending is not None or instance not in self._maps:
-            self._bring_up_to_date(instance, self._sizes[instance], pending or [])
-        return self._maps[instance]
+        return self._maps.bring_up_to_date(instance, self._entries[instance])
 
     def may_have_soft_failures(self, instance: str) -> bool:
         """Return False if the instance certainly has no soft failures. This is faster than `outcomes_of`."""
         failing = [e for e in self._entries[instance] if e.header.counts[Outcome.FAILED]]
         return any(has_soft_failures(entry.header, payload) for entry, payload in self.payloads(failing))
-
-    def _bring_up_to_date(self, instance: str, size: int, pending: list[LedgerEntry]) -> None:
-        latest = self._latest.get(instance)
-        pending.sort(key=self.order)
-        current = self._maps.get(instance)
-        if current is None or (pending and latest is not None and self.order(pending[0]) < latest):
-            current = RunMap.from_runs(size, self._all_runs(instance))
-            self._maps[instance] = current
-        else:
-            for entry, runs in self.runs_of(pending):
-                for run in runs:
-                    apply_run(current, run, reset=entry.header.kind == Kind.RANGE)
-        if pending:
-            last = self.order(pending[-1])
-            self._latest[instance] = last if latest is None else max(latest, last)
-
-    def _all_runs(self, instance: str) -> Iterator[Run]:
-        singles: list[LedgerEntry] = []
-        for lo, hi, group in self.clusters(instance):
-            if len(group) == 1:
-                singles.append(group[0])
-                continue
-            yield from self._flush(singles)
-            yield from _shifted(self._resolve(lo, hi, group), lo)
-        yield from self._flush(singles)
-
-    def _flush(self, singles: list[LedgerEntry]) -> Iterator[Run]:
-        for _, runs in self.runs_of(singles):
-            yield from (run for run in runs if run[2] != NO_OUTCOME)
-        singles.clear()
-
-    def _resolve(self, lo: int, hi: int, group: list[LedgerEntry]) -> RunMap:
-        current = RunMap(hi - lo)
-        for entry, runs in self.runs_of(group):
-            for a, b, value in runs:
-                apply_run(current, (a - lo, b - lo, value), reset=entry.header.kind == Kind.RANGE)
-        return current
 
     def counts(self) -> dict[str, Counts]:
         """Tasks per outcome of every instance, from headers alone wherever records do not overlap.
@@ -237,41 +186,22 @@ class Replay:
                 for outcome, num in enumerate(group[0].header.counts):
                     totals[outcome] += num
             else:
-                for value, num in self._resolve(lo, hi, group).counts().items():
+                for value, num in resolved(lo, hi, group).counts().items():
                     totals[Outcome.FAILED if value in FAILURES else value] += num
         totals[NO_OUTCOME] = 0
         totals[NO_OUTCOME] = size - sum(totals.values())
         return {value: num for value, num in totals.items() if num}
 
-    def runs_of(self, entries: list[LedgerEntry]) -> Iterator[tuple[LedgerEntry, list[Run]]]:
-        """The outcomes of records, as runs in task numbers, in the given order of the records."""
-        payloads = self.payloads([e for e in entries if needs_payload(e.header)])
-        for entry in entries:
-            header = entry.header
-            if needs_payload(header):
-                _, payload = next(payloads)
-                yield entry, runs_of_payload(header, payload)
-            else:
-                yield entry, [(header.lo, header.hi, header.outcome)]
-
     # details
 
     def payloads(self, entries: list[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bytes]]:
-        """The bytes of records, in the given order; a file is opened once per stretch of its records."""
-        at = 0
-        while at < len(entries):
-            segment, first = entries[at].segment, at
-            while at < len(entries) and entries[at].segment is segment:
-                at += 1
-            stretch = entries[first:at]
-            payloads = segment.payloads([e.header for e in stretch])
-            for entry, (_, payload) in zip(stretch, payloads, strict=True):
-                yield entry, payload
+        """The bytes of records, in the given order. Raises LedgerError if a compaction has removed some."""
+        return payloads(entries)
 
-    def entries(self, instance: str | None = None) -> list[LedgerEntry]:
-        """Headers of all chunk and range records (of one instance), in the order of reading."""
+    def entries(self, instance: str | None = None, first: int = 0) -> list[LedgerEntry]:
+        """Headers of all chunk and range records (of one instance, from the `first` on), in the order of reading."""
         if instance is not None:
-            return list(self._entries[instance])
+            return self._entries[instance][first:]
         return sorted((e for group in self._entries.values() for e in group), key=lambda e: e.number)
 
     def records(self) -> Iterator[Record]:
@@ -282,42 +212,41 @@ class Replay:
         for entry, payload in self.payloads(every):
             yield decode(entry.header, payload, entry.writer)
 
+    def event_entries(self, first: int = 0) -> list[LedgerEntry]:
+        """Headers of the events from the `first` on, in the order of reading."""
+        return self._events[first:]
+
     def events(self, session: str = "") -> list[EventRecord]:
         """The events of all runs, or of one, run by run in order of time."""
-        import json
-
-        found: list[EventRecord] = []
         chosen = [e for e in self._events if session in ("", e.writer.session)]
-        for entry, payload in self.payloads(sorted(chosen, key=lambda e: (self._began(e), e.header.started))):
-            detail = next(
-                json.loads(data) for block, _, data in iter_blocks(payload) if block == BlockId.DETAIL
-            )
-            writer = entry.writer
-            found.append(
-                EventRecord(
-                    kind=detail["kind"],
-                    data=detail["data"],
-                    time=entry.header.started,
-                    worker=writer.worker,
-                    host=writer.host,
-                )
-            )
-        return found
+        return events_of(sorted(chosen, key=lambda e: (self._began(e), e.header.started)))
 
     def failing(self, instances: Iterable[str] | None = None) -> Iterator[tuple[LedgerEntry, Ranges | None]]:
         """Records with failures that still count, each with the tasks for which it counts (None: all)."""
         for instance in self._sizes if instances is None else instances:
             for lo, hi, group in self.clusters(instance):
-                if not any(entry.header.counts[Outcome.FAILED] for entry in group):
-                    continue
-                if len(group) == 1:
-                    yield group[0], None
-                    continue
-                owners = self._owners(lo, hi, group)
-                for i, entry in enumerate(group):
-                    current = owners.ranges([i]) if entry.header.counts[Outcome.FAILED] else []
-                    if current:
-                        yield entry, [(lo + a, lo + b) for a, b in current]
+                if any(entry.header.counts[Outcome.FAILED] for entry in group):
+                    for entry, ranges in self._standing(lo, hi, group):
+                        if entry.header.counts[Outcome.FAILED] and ranges != []:
+                            yield entry, ranges
+
+    def standing(self, instance: str) -> Iterator[tuple[LedgerEntry, Ranges | None]]:
+        """All records of an instance, each with the tasks for which it counts: None for all, [] for none."""
+        for lo, hi, group in self.clusters(instance):
+            yield from self._standing(lo, hi, group)
+
+    def _standing(
+        self, lo: int, hi: int, group: list[LedgerEntry]
+    ) -> Iterator[tuple[LedgerEntry, Ranges | None]]:
+        if len(group) == 1:
+            yield group[0], None
+            return
+        owners = self._owners(lo, hi, group)
+        ranges: list[Ranges] = [[] for _ in group]
+        for a, b, i in owners.runs():
+            if i >= 0:
+                ranges[i].append((lo + a, lo + b))
+        yield from zip(group, ranges, strict=True)
 
     def failures(self, instances: Iterable[str] | None = None) -> Iterator[FailedTask]:
         """Tasks whose latest outcome is FAILED, with the cause."""
@@ -336,7 +265,7 @@ class Replay:
     def _owners(self, lo: int, hi: int, group: list[LedgerEntry]) -> RunMap:
         """For each task, the index of the record in the cluster that counts; -1 for none."""
         current, owners = RunMap(hi - lo), RunMap(hi - lo, default=-1)
-        for i, (entry, runs) in enumerate(self.runs_of(group)):
+        for i, (entry, runs) in enumerate(runs_of(group)):
             reset = entry.header.kind == Kind.RANGE
             for a, b, value in runs:
                 if value == NO_OUTCOME and not reset:
@@ -361,6 +290,11 @@ class Replay:
         return list(self._segments.values())
 
     @property
+    def generation(self) -> int:
+        """Another number after all was read anew, because a compaction has replaced segments."""
+        return self._generation
+
+    @property
     def num_records(self) -> int:
         return self._num_records
 
@@ -373,12 +307,6 @@ class Replay:
 def _is_in(task: int, ranges: Ranges) -> bool:
     i = bisect_right(ranges, task, key=lambda r: r[0]) - 1
     return i >= 0 and task < ranges[i][1]
-
-
-def _shifted(runs: RunMap, base: int) -> Iterator[Run]:
-    for lo, hi, value in runs.runs():
-        if value != NO_OUTCOME:
-            yield base + lo, base + hi, value
 
 
 def replay(directory: Path, plan: Plan) -> Replay:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from merlin.errors import LedgerError
 from merlin.ledger.format import (
@@ -19,6 +20,9 @@ from merlin.ledger.format import (
 
 WINDOW_BYTES = 16 << 20
 _HEADER_BYTES = 64 << 10
+_SAMPLE_BYTES = 256 << 10
+_MANY = 20_000  # records
+_LEAST_BYTES = 60  # of a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,20 @@ class Segment:
 
         Raises LedgerError for another format or version, FileNotFoundError if a compaction removed the file.
         """
+        return [header for batch in self.batches() for header in batch]
+
+    def batches(self) -> Iterator[list[RecordHeader]]:
+        """The same, a few megabytes of records at a time."""
         with self.path.open("rb", buffering=0) as file:
             fd = file.fileno()
             size = os.fstat(fd).st_size
-            if self.header is None and not self._read_header(fd, size):
-                return []
-            return self._read_records(fd, size) if size > self.position else []
+            if self.header is None and not self.read_header(fd, size):
+                return
+            if size > self.position:
+                yield from self._read_records(fd, size)
 
-    def _read_header(self, fd: int, size: int) -> bool:
+    def read_header(self, fd: int, size: int) -> bool:
+        """Read the header of the file; False as long as it is not complete."""
         data = os.pread(fd, _HEADER_BYTES, 0)
         parsed = parse_segment_header(data, str(self.path))
         if parsed is None and size > _HEADER_BYTES:
@@ -70,47 +80,50 @@ class Segment:
         self.tail = None
         return True
 
-    def _read_records(self, fd: int, size: int) -> list[RecordHeader]:
-        records: list[RecordHeader] = []
+    def _read_records(self, fd: int, size: int) -> Iterator[list[RecordHeader]]:
         self.tail = None
         window = WINDOW_BYTES
         while self.position < size:
             data = _pread_all(fd, min(window, size - self.position), self.position)
             parsed = parse_records(data, 0, self.position, self._names)
-            records += parsed.records
             self.position += parsed.end
+            yield parsed.records
             if len(data) < min(window, size - self.position + parsed.end):
                 break  # the file was cut while we read it; the next call sees what is left
             if parsed.end == len(data):
                 continue
             if 0 < parsed.needs <= size - self.position:
                 window = max(WINDOW_BYTES, parsed.needs)
-            elif not self._resynchronise(fd, size, records):
-                break
-        return records
+            else:
+                found = self._resynchronise(fd, size)
+                if not found:
+                    break
+                yield found
 
-    def _resynchronise(self, fd: int, size: int, records: list[RecordHeader]) -> bool:
-        """Skip bytes that are not a record. Returns False if no valid record follows."""
+    def _resynchronise(self, fd: int, size: int) -> list[RecordHeader]:
+        """Skip bytes that are not a record. Returns the valid records that follow, if there are any."""
         rest = _pread_all(fd, size - self.position, self.position)
         at = rest.find(RECORD_MAGIC, 1)
         while at >= 0:
             parsed = parse_records(rest, at, self.position, self._names)
             if parsed.records:
                 self.damage.append(DamagedBytes(self.path, self.position, at, torn=False))
-                records += parsed.records
                 self.position += parsed.end
-                return True
+                return parsed.records
             at = rest.find(RECORD_MAGIC, at + 1)
         self.tail = DamagedBytes(self.path, self.position, len(rest), torn=True)
-        return False
+        return []
+
+    def open(self) -> BinaryIO:
+        """The file, for reading. Raises LedgerError if a compaction has removed the segment."""
+        try:
+            return self.path.open("rb", buffering=0)
+        except FileNotFoundError as e:
+            raise LedgerError(f"{self.path} was compacted while it was read; read the ledger again") from e
 
     def payloads(self, headers: list[RecordHeader]) -> Iterator[tuple[RecordHeader, bytes]]:
         """The bytes of records of this segment. Raises LedgerError if a compaction has removed the segment."""
-        try:
-            file = self.path.open("rb", buffering=0)
-        except FileNotFoundError as e:
-            raise LedgerError(f"{self.path} was compacted while it was read; read the ledger again") from e
-        with file:
+        with self.open() as file:
             for header in headers:
                 yield header, os.pread(file.fileno(), header.length, header.offset)
 
@@ -158,3 +171,28 @@ def segments(directory: Path) -> list[tuple[Path, SegmentHeader]]:
         if parsed is not None:
             found.append((path, parsed[0]))
     return found
+
+
+def has_many_records(directory: Path) -> bool:
+    """True if there are so many records that reading their headers as arrays saves more time than it costs.
+
+    It is guessed from the sizes of the segments, and from the first records of the largest.
+    """
+    try:
+        sizes = {path: path.stat().st_size for path in segment_paths(directory)}
+    except OSError:  # a compaction removes one
+        return False
+    total = sum(sizes.values())
+    if total < _MANY * _LEAST_BYTES:
+        return False
+    largest = max(sizes, key=lambda path: sizes[path])
+    try:
+        data = largest.read_bytes() if sizes[largest] < _SAMPLE_BYTES else _beginning(largest)
+    except OSError:
+        return False
+    return total * data.count(RECORD_MAGIC) > _MANY * len(data)
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_SAMPLE_BYTES)

@@ -30,6 +30,14 @@ def session_start(session: str, written: float) -> float:
         return written
 
 
+def last_session(directory: Path) -> str:
+    """The name of the session that began last; "" for a ledger without any."""
+    writers = [writer for _, header in segments(directory) for writer in header.writers]
+    named = (writer for writer in writers if writer.session)
+    latest = max(named, key=lambda w: session_start(w.session, w.started), default=None)
+    return "" if latest is None else latest.session
+
+
 def next_session(directory: Path, now: float) -> str:
     """A name for a session that is later than all in the ledger, even if the clock that gave `now` was set back."""
     writers = [writer for _, header in segments(directory) for writer in header.writers]

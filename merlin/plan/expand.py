@@ -19,6 +19,7 @@ from merlin.plan.growing import Extends, continued, settled_steps
 from merlin.plan.job_policy import job_policy, job_request, task_server_keys
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.layout import SampleLayout
+from merlin.plan.notify_rule import notify_rules
 from merlin.plan.parameters import Combination, path_safe
 from merlin.plan.plan import (
     Edge,
@@ -93,6 +94,7 @@ def make_plan(
         instances=planner.plan(),
         code_version=code_version,
         extension=0 if extending is None else extending.number,
+        notify=notify_rules(spec.document.notify, lambda text: substitute(text, variables)),
     )
 
 

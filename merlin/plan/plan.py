@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from merlin.base.field import Field
+from merlin.plan.notify_rule import NotifyRule
 
 FORMAT = "merlin-plan"
 VERSION = 1
@@ -152,3 +153,4 @@ class Plan:
     env: dict[str, str] = field(default_factory=dict)  # exported to every task, if any
     code_version: str = ""
     extension: int = 0  # n: in <study>/extensions/<n>, and adds samples to that study; 0: a study of its own
+    notify: tuple[NotifyRule, ...] = ()

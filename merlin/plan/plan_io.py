@@ -91,6 +91,7 @@ def relocate(plan: Plan, workspace: str) -> Plan:
         variables=scalars(plan.variables),
         env={name: text(value) for name, value in plan.env.items()},
         instances=instances,
+        notify=tuple(replace(rule, to=tuple(map(text, rule.to))) for rule in plan.notify),
     )
 
 

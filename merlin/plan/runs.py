@@ -102,6 +102,10 @@ class RunMap:
                     out.append((a, b))
         return out
 
+    def columns(self) -> tuple[list[int], list[int]]:
+        """The starts of all runs, and their values; for those who count with arrays. Nobody may change the lists."""
+        return self._starts, self._values
+
     def counts(self) -> dict[int, int]:
         """Number of tasks per value."""
         out: dict[int, int] = {}

@@ -16,6 +16,8 @@ from merlin.spec.variables import OUTPUT_PATH, RESERVED, expand_home, resolve_va
 
 # `$` and `~` in these belong to the shell or to the regular expression.
 LITERAL_KEYS = SCRIPT_KEYS | {"regex"}
+# What these take from the environment may be secret, so it is filled in when they are used, and not in a file.
+LATE_KEYS = frozenset({"webhook", "apprise"})
 _BLOCKS = ("variables", "labels")
 
 
@@ -181,11 +183,12 @@ def _expand(entry: Entry, values: Mapping[str, str], findings: Findings, key: st
     if isinstance(content, dict):
         return replace(entry, content=_expand_mapping(content, values, findings))
     if isinstance(content, list):
-        return replace(entry, content=[_expand(item, values, findings) for item in content])
+        late = key if key in LATE_KEYS else ""
+        return replace(entry, content=[_expand(item, values, findings, late) for item in content])
     if not isinstance(content, str):
         return entry
     text = substitute(content, values)
-    if key not in LITERAL_KEYS:
+    if key not in LITERAL_KEYS | LATE_KEYS:
         text = expand_home(text)
     if text == content:
         return entry

@@ -28,6 +28,7 @@ from merlin.base.document.field_types import (
 )
 from merlin.base.document.scalars import Problem, to_float, to_int
 from merlin.base.document.validation import known_keys
+from merlin.spec.notify_block import Notify
 from merlin.spec.run_block import BATCH_TYPES, BatchType, Run
 
 Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "grid"]
@@ -109,7 +110,9 @@ class Autoscale(Block):
     jobs: Positive | None = optional("Jobs at a time, those that wait included.")
     nodes: Positive | None = optional("Nodes of one job, at most; default: batch.nodes, else 1.")
     walltime: Text | None = optional("Time limit of one job, at most; default: batch.walltime.")
-    backlog: Seconds = optional("No new job for work that the present ones finish in this time.", 120.0)
+    backlog: Seconds | None = optional(
+        "No new job for work that the present ones finish in this time; default: by how fast jobs start."
+    )
     idle: Seconds = optional("End a job whose workers had nothing to do for so long.", 60.0)
 
 
@@ -244,6 +247,9 @@ class Document(Block):
     )
     merlin: MerlinBlock = Field(
         default_factory=lambda: MerlinBlock(), description="Samples, workers, on_failure of all steps."
+    )
+    notify: tuple[Notify, ...] = optional(
+        "Who is told when the study ends, fails, stalls or gets no nodes.", ()
     )
     user: Typed = optional("Yours: anchors and anything else.")
 

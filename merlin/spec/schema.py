@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from merlin.spec.model import Document
+from merlin.spec.notify_words import CHANNELS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -60,6 +61,7 @@ def _refine(definitions: dict[str, Any]) -> None:
         definitions[block]["properties"][key] = {"anyOf": [value, {"type": "string"}], "description": text}
     # as shell does, but for the study's own, which the schema does not know
     of_cmd = {key: {"type": "null"} for key in ("restart", "timeout")}
+    definitions["Notify"]["oneOf"] = [{"required": [channel]} for channel in CHANNELS]
     definitions["Run"]["oneOf"] = [
         {"required": ["cmd"]},
         *({"required": [kind], "properties": of_cmd} for kind in ("function", "aggregate")),

@@ -1,12 +1,14 @@
-"""Failures explained: grouped by step, kind of end, and the last line of stderr."""
+"""Failures explained: grouped by step, kind of end, and the last line of stderr that says something."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,15 @@ from merlin.ledger.encode import FailureTable, failure_table
 from merlin.ledger.replay import LedgerEntry, Ranges, Replay, replay
 from merlin.ledger.signature import normalise
 from merlin.plan.layout import LOGS
+from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import ReturnCode
+from merlin.status.failed_inputs import StepInputs
+from merlin.status.input_ranges import InputRange
 from merlin.workspace.directory import Workspace
 
 NUM_EXAMPLES = 3
+MAX_TESTED = 10  # groups whose inputs are looked at, the largest ones
 TAIL_LINES = 20
 _LOG_BYTES = 8192
 
@@ -41,16 +47,23 @@ class Example:
 class FailureGroup:
     """Tasks of one step that failed in the same way."""
 
+    id: str  # a short name, which the same group has tomorrow: `merlin failures --group`
     step: str
     exit_class: str  # "exit code 3", "signal 9 (SIGKILL)", "timeout", "bad output", "crash", "exception"
-    signature: str  # the last line of stderr, or the cause, with numbers and paths taken out
+    # the last line of stderr that says something, or the cause, without numbers, paths, identifiers and times
+    signature: str
     cause: str  # of one of them, as recorded
     count: int
+    first: float  # epoch seconds: when the first and the last of them were recorded
+    last: float
     hosts: tuple[str, ...]
     workers: tuple[str, ...]
+    ranges: tuple[
+        InputRange, ...
+    ]  # values of inputs with which tasks fail so, more often than chance explains
     examples: tuple[Example, ...]
     log_tail: str  # the end of the stderr of one of them
-    rerun: str  # the command line that runs the failed tasks of this step again
+    rerun: str  # the command line that runs these tasks again
     extension: str = ""  # "extensions/001": of the study that they are in
 
 
@@ -58,22 +71,72 @@ class FailureGroup:
 class _Gathered:
     cause: str
     count: int = 0
+    first: float = float("inf")
+    last: float = 0.0
     hosts: set[str] = field(default_factory=set)
     workers: set[str] = field(default_factory=set)
-    examples: list[tuple[str, int]] = field(default_factory=list)  # (instance, task)
+    tasks: dict[str, list[Tasks]] = field(default_factory=dict)  # by step instance
     tail: str = ""
 
+    def examples(self) -> list[tuple[str, int]]:
+        """The first tasks, each with its step instance."""
+        every = ((id, task) for id, parts in self.tasks.items() for part in parts for task in part.tolist())
+        return list(islice(every, NUM_EXAMPLES))
 
+
+Tasks = np.ndarray[tuple[int], np.dtype[np.int64]]
 Key = tuple[str, str, str]  # step, exit class, signature
 
 
-def group_failures(workspace: Workspace, *, steps: tuple[str, ...] = ()) -> list[FailureGroup]:
-    """All failures that still count (of `steps`, if given), the largest group first."""
+def group_failures(
+    workspace: Workspace, *, steps: Collection[str] = (), with_ranges: bool = True
+) -> list[FailureGroup]:
+    """All failures that still count (of `steps`, if given), the largest group first.
+
+    Without the inputs that go with them, samples are read for the examples alone.
+    """
     state = replay(workspace.ledger_dir, workspace.plan)
-    instances = {i.id: i for i in workspace.plan.instances if not steps or i.step in steps}
-    groups = _gather(state, instances)
-    ordered = sorted(groups.items(), key=lambda item: (-item[1].count, item[0]))
-    return [_finish(workspace, instances, key, gathered) for key, gathered in ordered]
+    instances = _instances(workspace, steps)
+    inputs: dict[str, StepInputs] = {}
+    groups: list[FailureGroup] = []
+    for key, gathered in _ordered(_gather(state, instances)):
+        ranges: tuple[InputRange, ...] = ()
+        if with_ranges and len(groups) < MAX_TESTED:
+            of_step = [i for i in instances.values() if i.step == key[0]]
+            reader = inputs.setdefault(key[0], StepInputs(workspace, state, of_step))
+            ranges = tuple(reader.ranges({id: _joined(parts) for id, parts in gathered.tasks.items()}))
+        groups.append(_finish(workspace, instances, key, gathered, ranges))
+    return groups
+
+
+def failed_tasks(
+    workspace: Workspace, *, groups: Collection[str] = (), steps: Collection[str] = ()
+) -> dict[str, list[Range]]:
+    """The tasks of the groups with these ids (of all, without), and of these steps, by step instance."""
+    state = replay(workspace.ledger_dir, workspace.plan)
+    found: dict[str, list[Range]] = {}
+    for key, gathered in _gather(state, _instances(workspace, steps)).items():
+        if not groups or group_id(key, workspace.member) in groups:
+            for id, parts in gathered.tasks.items():
+                found.setdefault(id, []).extend((task, task + 1) for task in _joined(parts).tolist())
+    return {id: merged(ranges) for id, ranges in found.items()}
+
+
+def group_id(key: Key, member: str) -> str:
+    """The short name of a group; `member`: "extensions/001", or "" for the study itself."""
+    return hashlib.sha256("\0".join((member, *key)).encode("utf-8", "surrogatepass")).hexdigest()[:6]
+
+
+def _instances(workspace: Workspace, steps: Collection[str]) -> dict[str, StepInstance]:
+    return {i.id: i for i in workspace.plan.instances if not steps or i.step in steps}
+
+
+def _ordered(groups: dict[Key, _Gathered]) -> list[tuple[Key, _Gathered]]:
+    return sorted(groups.items(), key=lambda item: (-item[1].count, item[0]))
+
+
+def _joined(parts: list[Tasks]) -> Tasks:
+    return np.concatenate(parts)
 
 
 def _gather(state: Replay, instances: dict[str, StepInstance]) -> dict[Key, _Gathered]:
@@ -114,10 +177,11 @@ def _add(
         key = (step, exit_class(cause, code), signature or normalise(cause))
         group = groups.setdefault(key, _Gathered(cause))
         group.count += len(these)
+        group.first = min(group.first, entry.header.ended)
+        group.last = max(group.last, entry.header.ended)
         group.hosts.add(entry.writer.host)
         group.workers.add(entry.writer.worker)
-        for task in these[: NUM_EXAMPLES - len(group.examples)].tolist():
-            group.examples.append((entry.header.instance, task))
+        group.tasks.setdefault(entry.header.instance, []).append(these)
         if not group.tail and table.tails:
             group.tail = next((text for task, text in table.tails.items() if task in these), "")
 
@@ -145,21 +209,30 @@ def exit_class(cause: str, exit_code: int) -> str:
 
 
 def _finish(
-    workspace: Workspace, instances: dict[str, StepInstance], key: Key, gathered: _Gathered
+    workspace: Workspace,
+    instances: dict[str, StepInstance],
+    key: Key,
+    gathered: _Gathered,
+    ranges: tuple[InputRange, ...],
 ) -> FailureGroup:
     step, kind, signature = key
-    examples = [_example(workspace, instances[id], task) for id, task in gathered.examples]
+    examples = [_example(workspace, instances[id], task) for id, task in gathered.examples()]
+    name = group_id(key, workspace.member)
     return FailureGroup(
+        id=name,
         step=step,
         exit_class=kind,
         signature=signature,
         cause=gathered.cause,
         count=gathered.count,
+        first=gathered.first,
+        last=gathered.last,
         hosts=tuple(sorted(gathered.hosts)),
         workers=tuple(sorted(gathered.workers)),
+        ranges=ranges,
         examples=tuple(examples),
         log_tail=_last_lines(gathered.tail) or _tail_of_files(instances, examples),
-        rerun=command_line("restart", workspace.path, "--failed", "--step", step),
+        rerun=command_line("failures", workspace.path, "--group", name, "--rerun"),
         extension=workspace.member,
     )
 
@@ -181,7 +254,7 @@ def _inputs(workspace: Workspace, instance: StepInstance, task: int) -> dict[str
     inputs: dict[str, Any] = dict(instance.params)
     if instance.per_sample:
         with suppress(SamplesError, WorkspaceError, OSError):
-            row = workspace.samples().rows(task, task + 1)
+            row = workspace.samples().picked(np.array([task]))
             inputs |= {label: values.tolist()[0] for label, values in row.items()}
     return inputs
 

@@ -7,29 +7,58 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from merlin.workspace.directory import Workspace
+from merlin.base.processes import read_process
+from merlin.ledger.segments import segment_paths
+from merlin.status.activity import Holder
+from merlin.workspace.directory import INFO_DIR, Workspace
 
 _OWNER = re.compile(r"pid (\d+) on (\S+)")
 
 
 def is_live(workspace: Workspace) -> bool:
-    """True while a run holds the workspace's lock.
+    """True while a run holds the workspace's lock, as far as this machine can see."""
+    return holder_of(workspace) is not None
+
+
+def is_held(path: Path) -> bool:
+    """The same of the workspace at `path`, which need not be opened."""
+    return lock_holder(path / INFO_DIR / "lock") is not None
+
+
+def holder_of(workspace: Workspace) -> Holder | None:
+    """The run that holds the workspace's lock.
 
     The kernel's table of locks is read instead of trying the lock, because a probe that holds the lock for an
     instant could turn away a run that starts. For a run on another host its word in the lock file has to do.
     """
-    path = workspace.info / "lock"
+    return lock_holder(workspace.info / "lock")
+
+
+def lock_holder(path: Path) -> Holder | None:
+    """The process that holds the lock file at `path`, as far as this machine can see."""
     try:
         inode = path.stat().st_ino
         owner = _OWNER.search(path.read_text("utf-8", "replace"))
     except OSError:
-        return False
+        return None
     if owner is None:
-        return False
+        return None
     pid, host = int(owner[1]), owner[2]
     if host != os.uname().nodename:
-        return True
-    return _is_in_table(pid, inode) or _has_open(pid, path)
+        return Holder(pid=pid, host=host, is_here=False)
+    process = read_process(pid)
+    if process is None or not (_is_in_table(pid, inode) or _has_open(pid, path)):
+        return None
+    return Holder(pid=pid, host=host, is_here=True, is_suspended=process.is_stopped)
+
+
+def last_sign(workspace: Workspace) -> float | None:
+    """When a run of this workspace wrote something last, by the clock of the file system; None: nothing is there."""
+    signs = []
+    for path in (*segment_paths(workspace.ledger_dir), workspace.info / "lock"):
+        with suppress(OSError):
+            signs.append(path.stat().st_mtime)
+    return max(signs, default=None)
 
 
 def _is_in_table(pid: int, inode: int) -> bool:

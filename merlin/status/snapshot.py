@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, TypedDict
 
 from merlin.ledger.records import EventRecord
-from merlin.ledger.replay import Counts, LedgerEntry, Replay, replay
+from merlin.ledger.replay import replay
+from merlin.ledger.segments import has_many_records
 from merlin.plan.failed_input import num_on_failed_input
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.counts import Counts as SampleCounts
 from merlin.shards.format.counts import counts_of as samples_of
-from merlin.status.live import is_live
+from merlin.status.activity import Activity, LiveWorkers, of_holder
+from merlin.status.eta import NOW, Estimate, Eta
+from merlin.status.facts import LedgerFacts, ReplayFacts
+from merlin.status.live import holder_of, last_sign
+from merlin.status.remaining import Remaining, estimate_of
+from merlin.status.tally import rate_of
 from merlin.workspace.directory import Workspace
 
-State = Literal["new", "running", "finished", "stopped", "failed"]
+State = Literal["new", "running", "stalled", "unknown", "finished", "stopped", "failed"]
 
-RATE_WINDOW_S = 60.0
 EXECUTOR = "celery"  # in the event of a run that was published
 CANCELLED = "cancelled"  # the stop reason of a run that `merlin cancel` ended
 _SUMMED = ("planned", "ok", "failed", "skipped", "missing", "on_failed_input")
 KILLED = "killed"  # the stop reason of a run that left no word
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveWorkers:
-    """The workers of a run on many machines, as the servers know them; a run on one machine has a lock instead."""
-
-    num_slots: int  # chunks that they run at a time
-    running: Mapping[str, int]  # step instance -> chunks
-    idle_queues: tuple[str, ...] = ()  # with tasks that could run, and no worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +50,7 @@ class StepStatus:
     busy_s: float  # wall seconds that workers spent
     started: float | None  # epoch seconds of the first record
     ended: float | None  # epoch seconds of the last record
-    eta_s: float | None  # until nothing is missing, at the pace so far; None: unknown, or no run
+    eta: Eta | None  # None: not known, or nobody works on it
 
     @property
     def done(self) -> int:
@@ -73,67 +70,101 @@ class DataSetStatus:
 class Snapshot:
     """A study at one moment.
 
-    state: new (never run), running, finished (all ok), failed (nothing missing but not all ok, or the run
-    broke), stopped (tasks are missing and no run is alive).
+    state: new (never run), running (somebody works on it, or would at once), stalled (it is to run, and nobody can),
+    unknown (it is to run, and those who know of it cannot be asked), finished (all ok), failed (nothing missing but
+    not all ok, or the run broke), stopped (tasks are missing and no run is alive).
     """
 
     name: str
     workspace: str
     state: State
+    state_reason: str  # of `stalled` and `unknown`: why, and what to do
     stop_reason: str  # why the last run stopped early; "killed" if it left no word
     steps: tuple[StepStatus, ...]  # in the order of the plan
     totals: StepStatus
-    num_workers: int  # of the live run
+    num_workers: int  # chunks that the workers of the study run at a time
     started: float | None
     ended: float | None  # of the last activity
     elapsed_s: float
-    eta_s: float | None
+    eta: Eta | None
     damage: tuple[str, ...]  # places in the ledger that cannot be read
     ledger_bytes: int
     data_sets: tuple[DataSetStatus, ...]  # those that are finished; an extension's are its study's
 
 
 def take_snapshot(workspace: Workspace, *, now: float | None = None) -> Snapshot:
-    """Read the ledger's headers and count."""
-    state = replay(workspace.ledger_dir, workspace.plan)
-    return snapshot_of(workspace, state, is_live(workspace), time.time() if now is None else now)
+    """Read the ledger's headers and count. Servers are not asked: a study on workers seems to be stopped."""
+    facts = read_facts(workspace)
+    at = time.time() if now is None else now
+    return snapshot_of(workspace, facts, local_activity(workspace, facts, at), at)
+
+
+def read_facts(workspace: Workspace) -> LedgerFacts:
+    """The ledger of a workspace, as it is now."""
+    if has_many_records(workspace.ledger_dir):
+        from merlin.ledger.header_columns import NeedsCare  # NumPy
+        from merlin.status.census import CensusFacts
+
+        with suppress(NeedsCare):
+            return CensusFacts(workspace.plan, workspace.ledger_dir)
+    return ReplayFacts(workspace.plan, replay(workspace.ledger_dir, workspace.plan))
+
+
+def local_activity(workspace: Workspace, facts: LedgerFacts, now: float) -> Activity:
+    """Whether a command here, or on another machine of the file system, runs the study."""
+    holder = holder_of(workspace)
+    if holder is None:
+        return of_holder(None, is_open=False, last_sign=None, longest_s=0.0, now=now)
+    runs = _runs(facts.events())
+    return of_holder(
+        holder,
+        is_open=bool(runs) and runs[-1].kind == "run_started",
+        last_sign=None if holder.is_here else last_sign(workspace),
+        longest_s=max((sums.longest_s for sums in facts.sums().values()), default=0.0),
+        now=now,
+    )
 
 
 def snapshot_of(
-    workspace: Workspace, state: Replay, live: bool, now: float, *, workers: LiveWorkers | None = None
+    workspace: Workspace,
+    ledger: LedgerFacts,
+    activity: Activity,
+    now: float,
+    *,
+    workers: LiveWorkers | None = None,
+    step_jobs: Mapping[str, int] | None = None,
 ) -> Snapshot:
-    """The snapshot of a replay; `live` says that a run holds the workspace or workers have the study."""
-    plan, events = workspace.plan, state.events()
+    """The snapshot of a ledger.
+
+    `workers`: of a study that was published; `step_jobs`: batch jobs of steps, waiting or running, by step instance.
+    """
+    events, is_live = _runs(ledger.events()), activity.state == "running"
     facts = _Facts(
-        state=state,
-        counts=state.counts(),
-        on_failed_input=num_on_failed_input(plan, state),
+        workspace=workspace,
+        ledger=ledger,
+        counts=ledger.counts(),
+        on_failed_input=num_on_failed_input(workspace.plan, ledger),
         starts=[event for event in events if event.kind == "run_started"],
-        now=now if live else None,
-        workers=workers or _local_workers(state, live),
+        now=now if is_live else None,
+        workers=(workers or _local_workers(ledger, events)) if is_live else _NO_WORKERS,
+        step_jobs=step_jobs or {},
     )
-    by_step: dict[str, list[StepInstance]] = {}
-    for instance in plan.instances:
-        by_step.setdefault(instance.step, []).append(instance)
-    steps = tuple(_step_status(step, instances, facts) for step, instances in by_step.items())
-    totals = _totals(steps, len(plan.instances), facts)
-    started = facts.starts[0].time if facts.starts else totals.started
-    ended = max([e.time or 0.0 for e in events] + [totals.ended or 0.0], default=0.0) or None
-    last = now if live else ended
+    steps, totals = _counted(facts)
+    state = _state(totals, activity, events)
+    times = _times(totals, facts, events)
     return Snapshot(
-        name=plan.name,
+        name=workspace.plan.name,
         workspace=str(workspace.path),
-        state=_state(totals, live, events),
-        stop_reason="" if live or not totals.missing else _stop_reason(events),
+        state=state,
+        state_reason=activity.reason if state in ("stalled", "unknown") else "",
+        stop_reason="" if activity.state != "none" or not totals.missing else _stop_reason(events),
         steps=steps,
         totals=totals,
         num_workers=facts.workers.num_slots,
-        started=started,
-        ended=ended,
-        elapsed_s=max(0.0, last - started) if last is not None and started is not None else 0.0,
-        eta_s=totals.eta_s,
-        damage=tuple(str(d) for d in state.damage if not d.torn),
-        ledger_bytes=state.size_bytes,
+        **times,
+        eta=totals.eta,
+        damage=tuple(str(d) for d in ledger.damage if not d.torn),
+        ledger_bytes=ledger.size_bytes,
         data_sets=tuple(_data_sets(workspace, facts.counts)),
     )
 
@@ -142,123 +173,134 @@ def snapshot_of(
 class _Facts:
     """What is known of the study when its steps are looked at."""
 
-    state: Replay
-    counts: Mapping[str, Counts]
+    workspace: Workspace
+    ledger: LedgerFacts
+    counts: Mapping[str, Mapping[int, int]]
     on_failed_input: Mapping[str, int]  # step instance -> tasks
     starts: list[EventRecord]  # of the runs
-    now: float | None  # None: no run is alive
+    now: float | None  # None: nobody works on it
     workers: LiveWorkers
+    step_jobs: Mapping[str, int]  # by step instance
+
+    @property
+    def run_started(self) -> float | None:
+        return self.starts[-1].time if self.starts else None
 
 
-def _local_workers(state: Replay, live: bool) -> LiveWorkers:
+class _Times(TypedDict):
+    started: float | None
+    ended: float | None
+    elapsed_s: float
+
+
+def _times(totals: StepStatus, facts: _Facts, events: list[EventRecord]) -> _Times:
+    """When the study began, when it was last active, and how long that is."""
+    started = facts.starts[0].time if facts.starts else totals.started
+    ended = max([e.time or 0.0 for e in events] + [totals.ended or 0.0], default=0.0) or None
+    last = ended if facts.now is None else facts.now
+    elapsed_s = max(0.0, last - started) if last is not None and started is not None else 0.0
+    return _Times(started=started, ended=ended, elapsed_s=elapsed_s)
+
+
+_NO_WORKERS = LiveWorkers(num_slots=0, running={})
+
+
+def _local_workers(ledger: LedgerFacts, events: list[EventRecord]) -> LiveWorkers:
     """The workers of a run on one machine: how many there are, and at what they were last seen."""
-    if not live:
-        return LiveWorkers(num_slots=0, running={})
-    starts = [event for event in state.events() if event.kind == "run_started"]
+    starts = [event for event in events if event.kind == "run_started"]
     num = int(starts[-1].data.get("workers", 0)) if starts else 0
-    return LiveWorkers(num_slots=num, running=_last_seen(state))
+    return LiveWorkers(num_slots=num, num_workers=num, running=ledger.last_seen())
 
 
-def _step_status(step: str, instances: list[StepInstance], facts: _Facts) -> StepStatus:
+def _counted(facts: _Facts) -> tuple[tuple[StepStatus, ...], StepStatus]:
+    """The steps in the order of the plan, and their sum."""
+    by_step: dict[str, list[StepInstance]] = {}
+    for instance in facts.workspace.plan.instances:
+        by_step.setdefault(instance.step, []).append(instance)
+    tasks = {step: _tasks(instances, facts) for step, instances in by_step.items()}
+    estimate = _estimate(tasks, facts)
+    steps = tuple(
+        _step_status(step, instances, tasks[step], estimate.steps.get(step), facts)
+        for step, instances in by_step.items()
+    )
+    return steps, _totals(steps, facts, estimate.study)
+
+
+def _tasks(instances: list[StepInstance], facts: _Facts) -> dict[str, int]:
+    """Tasks of a step by outcome, and how many run."""
     planned = sum(i.num_tasks for i in instances)
     ok, failed, skipped = (
         sum(facts.counts[i.id].get(o, 0) for i in instances)
         for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
     )
-    pace = _pace([e for i in instances for e in facts.state.entries(i.id)], facts)
     missing = planned - ok - failed - skipped
-    cost = pace.busy_s / pace.num_ended if pace.num_ended else None
-    eta_s = None
-    if facts.now is not None and facts.workers.num_slots and (cost is not None or not missing):
-        eta_s = missing * (cost or 0.0) / facts.workers.num_slots
+    running = min(missing, sum(facts.workers.running.get(i.id, 0) for i in instances))
+    return {
+        "planned": planned, "ok": ok, "failed": failed, "skipped": skipped, "missing": missing, "running": running,
+    }  # fmt: skip
+
+
+def _estimate(tasks: Mapping[str, Mapping[str, int]], facts: _Facts) -> Estimate:
+    if facts.now is None:
+        return Estimate(
+            steps={s: None if found["missing"] else NOW for s, found in tasks.items()}, study=None
+        )
+    return estimate_of(
+        Remaining(
+            plan=facts.workspace.plan,
+            sums=facts.ledger.sums(),
+            recent=facts.ledger.recent(),
+            missing={step: found["missing"] for step, found in tasks.items()},
+            running={step: found["running"] for step, found in tasks.items()},
+            num_slots=facts.workers.num_slots,
+            step_jobs=facts.step_jobs,
+            run_started=facts.run_started,
+            now=facts.now,
+        )
+    )
+
+
+def _step_status(
+    step: str, instances: list[StepInstance], tasks: Mapping[str, int], eta: Eta | None, facts: _Facts
+) -> StepStatus:
+    sums = [facts.ledger.sums()[i.id] for i in instances]
+    ended = max((s.ended for s in sums if s.ended is not None), default=None)
+    recent = [facts.ledger.recent()[i.id] for i in instances]
+    until = ended if facts.now is None else facts.now
     return StepStatus(
         step=step,
         queue=instances[0].queue,
         instances=len(instances),
-        planned=planned,
-        ok=ok,
-        failed=failed,
-        skipped=skipped,
-        missing=missing,
+        **tasks,
         on_failed_input=sum(facts.on_failed_input.get(i.id, 0) for i in instances),
-        running=min(missing, sum(facts.workers.running.get(i.id, 0) for i in instances)),
-        rate=pace.rate,
-        busy_s=pace.busy_s,
-        started=pace.started,
-        ended=pace.ended,
-        eta_s=eta_s,
+        rate=None if until is None else rate_of(recent, until, facts.run_started),
+        busy_s=sum(s.busy_s for s in sums),
+        started=min((s.started for s in sums if s.started is not None), default=None),
+        ended=ended,
+        eta=eta,
     )
 
 
-def _totals(steps: tuple[StepStatus, ...], num_instances: int, facts: _Facts) -> StepStatus:
+def _totals(steps: tuple[StepStatus, ...], facts: _Facts, eta: Eta | None) -> StepStatus:
     sums = {name: sum(getattr(step, name) for step in steps) for name in _SUMMED}
-    etas = [step.eta_s for step in steps if step.eta_s is not None]
+    ended = max((step.ended for step in steps if step.ended is not None), default=None)
+    until = ended if facts.now is None else facts.now
+    recent = facts.ledger.recent().values()
     return StepStatus(
         step="",
         queue="",
-        instances=num_instances,
+        instances=len(facts.workspace.plan.instances),
         **sums,
         running=min(sums["missing"], facts.workers.num_slots),
-        rate=_pace(facts.state.entries(), facts).rate,
+        rate=None if until is None else rate_of(recent, until, facts.run_started),
         busy_s=sum(step.busy_s for step in steps),
         started=min((step.started for step in steps if step.started is not None), default=None),
-        ended=max((step.ended for step in steps if step.ended is not None), default=None),
-        eta_s=sum(etas) if etas and any(step.busy_s for step in steps) else None,
+        ended=ended,
+        eta=eta if sums["missing"] else NOW,
     )
 
 
-@dataclass(slots=True)
-class _Pace:
-    """What records say about time."""
-
-    busy_s: float = 0.0
-    num_ended: int = 0
-    started: float | None = None
-    ended: float | None = None
-    rate: float | None = None
-
-
-def _pace(entries: list[LedgerEntry], facts: _Facts) -> _Pace:
-    """Busy time, first and last record, and the rate over the last minute of the current or last run."""
-    pace = _Pace()
-    headers = [e.header for e in entries]
-    if not headers:
-        return pace
-    pace.started = min(h.started for h in headers)
-    pace.ended = max(h.started + h.elapsed_s for h in headers)
-    ran = [
-        (h.started + h.elapsed_s, h.started, h.counts[0] + h.counts[1]) for h in headers if h.elapsed_s > 0
-    ]
-    pace.busy_s = sum(ended - started for ended, started, _ in ran)
-    pace.num_ended = sum(num for _, _, num in ran)
-    until = pace.ended if facts.now is None else facts.now
-    run_started = facts.starts[-1].time if facts.starts else None
-    since = max(until - RATE_WINDOW_S, run_started or 0.0)
-    recent = [(started, num) for ended, started, num in ran if ended >= since]
-    if recent:
-        since = max(since, min(started for started, _ in recent))
-        if until > since:
-            pace.rate = sum(num for _, num in recent) / (until - since)
-    return pace
-
-
-def _last_seen(state: Replay) -> dict[str, int]:
-    """Step instance -> workers whose last record was about it, in the current run."""
-    last: dict[str, LedgerEntry] = {}
-    for entry in state.entries():
-        if entry.header.elapsed_s > 0:
-            last[entry.segment.path.name] = entry
-    if not last:
-        return {}
-    session = max(last.values(), key=lambda e: e.writer.started).writer.session
-    seen: dict[str, int] = {}
-    for entry in last.values():
-        if entry.writer.session == session:
-            seen[entry.header.instance] = seen.get(entry.header.instance, 0) + 1
-    return seen
-
-
-def _data_sets(workspace: Workspace, counts: Mapping[str, Counts]) -> Iterator[DataSetStatus]:
+def _data_sets(workspace: Workspace, counts: Mapping[str, Mapping[int, int]]) -> Iterator[DataSetStatus]:
     """The finished data sets of a study, in the order of the plan; `counts`: tasks by outcome of every step instance.
 
     While samples run again, the manifest of before is still there, and not what the ledger says any more.
@@ -271,29 +313,37 @@ def _data_sets(workspace: Workspace, counts: Mapping[str, Counts]) -> Iterator[D
                 yield DataSetStatus(aggregate=instance.finishes, path=str(directory), samples=samples)
 
 
-def _state(totals: StepStatus, live: bool, events: list[EventRecord]) -> State:
-    if live:
-        return "running"
+def _state(totals: StepStatus, activity: Activity, events: list[EventRecord]) -> State:
+    if activity.state == "running" or (activity.state != "none" and totals.missing):
+        return activity.state
     if not totals.missing:
         return "finished" if totals.ok == totals.planned else "failed"
     if not events and not totals.done:
         return "new"
-    return "failed" if events and events[-1].kind == "run_failed" else "stopped"
+    runs = _runs(events)
+    return "failed" if runs and runs[-1].kind == "run_failed" else "stopped"
 
 
-def is_published(state: Replay) -> bool:
+class HasEvents(Protocol):
+    """A replay, or the facts of a ledger."""
+
+    def events(self) -> list[EventRecord]:
+        """The events of all runs, run by run in order of time."""
+
+
+def is_published(state: HasEvents) -> bool:
     """True if the last run was handed to workers on other machines, and has not ended as far as they reported."""
     runs = _runs(state.events())
     return bool(runs) and runs[-1].kind == "run_started" and runs[-1].data.get("executor") == EXECUTOR
 
 
-def end_of_run(state: Replay) -> str | None:
+def end_of_run(state: HasEvents) -> str | None:
     """Why the last run ended before its end, as it said itself; None if it did not."""
     runs = _runs(state.events())
     return str(runs[-1].data.get("reason", "")) if runs and runs[-1].kind == "run_stopped" else None
 
 
-def was_published(state: Replay) -> bool:
+def was_published(state: HasEvents) -> bool:
     """True if the last run was handed to workers on other machines, even if it has ended."""
     starts = [e for e in state.events() if e.kind == "run_started"]
     return bool(starts) and starts[-1].data.get("executor") == EXECUTOR

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from merlin.errors import MissingExtraError, SamplesError, UsageError, Workspace
 from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.format import Kind
 from merlin.ledger.replay import Replay, replay
+from merlin.plan.pieces import Range
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.failures import exit_class
@@ -22,6 +25,7 @@ from merlin.workspace.directory import Workspace, shown_together
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+    from pandas import DataFrame
 
 VIEWS = (
     "instances",
@@ -77,6 +81,25 @@ def query(workspace: Workspace, sql: str) -> Answer:
 
     Raises UsageError, often with DuckDB's message.
     """
+    with _asked(workspace, sql) as (connection, note):
+        columns = tuple(str(column[0]) for column in connection.description or ())
+        return Answer(columns=columns, rows=connection.fetchall(), note=note)
+
+
+def query_frame(workspace: Workspace, sql: str) -> DataFrame:
+    """The answer as a data frame; times have no zone and are UTC. Raises as `query`, and MissingExtraError without
+    pandas."""
+    try:
+        import pandas  # noqa: F401
+    except ImportError as e:
+        raise MissingExtraError("pandas", "pandas", "an answer as a data frame") from e
+    with _asked(workspace, sql) as (connection, _):
+        return connection.df()
+
+
+@contextmanager
+def _asked(workspace: Workspace, sql: str) -> Iterator[tuple[DuckDBPyConnection, str]]:
+    """A connection that has answered the query, and what the views lacked. Raises UsageError."""
     try:
         import duckdb
     except ImportError as e:
@@ -94,11 +117,28 @@ def query(workspace: Workspace, sql: str) -> Answer:
         connection.execute("SET lock_configuration = true")
         try:
             connection.execute(sql)
-            columns = tuple(str(column[0]) for column in connection.description or ())
-            return Answer(columns=columns, rows=connection.fetchall(), note=views.note)
+            yield connection, views.note
         except duckdb.Error as e:
             why = f"\n{views.note}" if views.note else ""
             raise UsageError(f"the query cannot be answered: {e}{why}") from e
+
+
+def select_tasks(workspace: Workspace, condition: str) -> dict[int, dict[str, list[Range]]]:
+    """The tasks for which a condition over the view `tasks` is true: by extension (0: the study) and step instance.
+
+    Raises UsageError for one that cannot be decided.
+    """
+    if not condition.strip():
+        raise UsageError("the condition is empty; one would be: step = 'simulate' and seconds > 600")
+    sql = f"SELECT extension, instance, task FROM tasks WHERE (\n{condition}\n) ORDER BY ALL"
+    found: dict[int, dict[str, list[Range]]] = {}
+    for (extension, instance), group in groupby(query(workspace, sql).rows, key=lambda row: row[:2]):
+        tasks = np.fromiter((row[2] for row in group), np.int64)
+        cuts = np.flatnonzero(np.diff(tasks) != 1) + 1
+        firsts, lasts = tasks[np.append(0, cuts)], tasks[np.append(cuts, len(tasks)) - 1]
+        ranges = zip(firsts.tolist(), (lasts + 1).tolist(), strict=True)
+        found.setdefault(extension, {})[instance] = list(ranges)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from merlin.errors import UsageError
 from merlin.ledger.columns import TaskColumns, task_columns
+from merlin.ledger.format import Writer
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.plan import Scalar, StepInstance
 from merlin.plan.tasks import NO_OUTCOME, Outcome, ReturnCode
@@ -37,6 +38,7 @@ _RETURN_CODES: dict[int, dict[int | None, str]] = {
 }
 
 WINDOW = 200_000  # tasks looked at together
+_RUNNING = 253  # in the arrays of this file, in place of an outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +79,31 @@ class TaskRow:
     host: str
 
 
-def task_rows(workspace: Workspace, filters: TaskFilters | None = None) -> Iterator[TaskRow]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTasks:
+    """Tasks [lo, hi) of a step instance that a worker has, one after another or all at once."""
+
+    study_id: str
+    instance: str
+    lo: int
+    hi: int
+    worker: str
+    host: str
+    since: float  # epoch seconds
+
+
+def task_rows(
+    workspace: Workspace, filters: TaskFilters | None = None, running: Collection[RunningTasks] = ()
+) -> Iterator[TaskRow]:
     """The tasks that pass the filters, step by step in the plan's order; then those of the study's extensions.
+
+    Those of `running` that have not ended have the status RUNNING.
 
     Raises UsageError, at once, for words that the filters do not know.
     """
     studies = shown_together(workspace)
     filters = _checked([i for study in studies for i in study.plan.instances], filters or TaskFilters())
-    rows = (_rows(study, replay(study.ledger_dir, study.plan), filters) for study in studies)
+    rows = (_rows(study, replay(study.ledger_dir, study.plan), filters, running) for study in studies)
     return islice(chain.from_iterable(rows), filters.max_tasks)
 
 
@@ -110,7 +129,9 @@ def _checked(instances: Sequence[StepInstance], filters: TaskFilters) -> TaskFil
     return checked
 
 
-def _rows(workspace: Workspace, state: Replay, filters: TaskFilters) -> Iterator[TaskRow]:
+def _rows(
+    workspace: Workspace, state: Replay, filters: TaskFilters, running: Collection[RunningTasks]
+) -> Iterator[TaskRow]:
     for instance in workspace.plan.instances:
         if filters.steps and instance.step not in filters.steps:
             continue
@@ -118,8 +139,24 @@ def _rows(workspace: Workspace, state: Replay, filters: TaskFilters) -> Iterator
             continue
         for lo in range(0, instance.num_tasks, WINDOW):
             columns = task_columns(state, instance.id, instance.num_tasks, lo, lo + WINDOW)
+            for chunk in running:
+                if (chunk.study_id, chunk.instance) == (workspace.plan.study_id, instance.id):
+                    _mark(columns, chunk)
             for i in np.flatnonzero(_passing(columns, filters)).tolist():
-                yield _row(workspace, instance, columns, i)
+                yield task_row(workspace, instance, columns, i)
+
+
+def _mark(columns: TaskColumns, chunk: RunningTasks) -> None:
+    """Let the tasks of a chunk that have not ended be those of the worker that has it."""
+    here = slice(max(0, chunk.lo - columns.lo), max(0, chunk.hi - columns.lo))
+    outcomes = columns.outcomes[here]
+    where = (outcomes == NO_OUTCOME) | (outcomes == Outcome.INTERRUPTED)
+    outcomes[where] = _RUNNING
+    columns.started[here][where] = chunk.since
+    columns.writers[here][where] = len(columns.writer_table)
+    columns.writer_table.append(
+        Writer(worker=chunk.worker, host=chunk.host, pid=0, session="", started=chunk.since)
+    )
 
 
 def _passing(columns: TaskColumns, filters: TaskFilters) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -135,12 +172,22 @@ def _passing(columns: TaskColumns, filters: TaskFilters) -> np.ndarray[tuple[int
 
 
 def _is_named(worker: str, names: Iterable[str]) -> bool:
-    """True if a process ("simw.node7.1") is meant by its name, or by its worker's, with the host or as in the spec."""
+    """True if a process ("simw.node7.1") is meant by its name, or by its worker's, with the host or as in the spec.
+
+    A name may also be a regular expression for all of it, as in upstream.
+    """
     name = worker.removeprefix("celery@")
     return any(
-        name == wanted or re.match(rf"{re.escape(wanted)}(-\d+)?\.", name)
+        name == wanted or re.match(rf"{re.escape(wanted)}(-\d+)?\.", name) or _matches(wanted, name)
         for wanted in (n.removeprefix("celery@") for n in names)
     )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.fullmatch(pattern, name) is not None
+    except re.error:
+        return False
 
 
 def _passes(outcome: int, code: int, filters: TaskFilters) -> bool:
@@ -155,6 +202,8 @@ def task_status(outcome: int, exit_code: int) -> str:
         return "DRY_RUN" if exit_code == ReturnCode.DRY_SUCCESS else "FINISHED"
     if outcome == Outcome.FAILED:
         return "FAILED"
+    if outcome == _RUNNING:
+        return "RUNNING"
     return "CANCELLED" if outcome == Outcome.SKIPPED else "INITIALIZED"
 
 
@@ -164,17 +213,20 @@ def return_code(outcome: int, exit_code: int) -> str:
     return "" if names is None else names.get(exit_code, names[None])
 
 
-def _row(workspace: Workspace, instance: StepInstance, columns: TaskColumns, i: int) -> TaskRow:
+def task_row(workspace: Workspace, instance: StepInstance, columns: TaskColumns, i: int) -> TaskRow:
+    """The row of task `columns.lo + i`."""
     task = columns.lo + i
     outcome, code = int(columns.outcomes[i]), int(columns.exit_codes[i])
-    has_run = outcome in (Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED)
+    has_run = outcome in (Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED, _RUNNING)
     writer = columns.writer_table[columns.writers[i]] if has_run and outcome != NO_OUTCOME else None
     return TaskRow(
         step=instance.step,
         instance=instance.id,
         task=task,
         sample_id=workspace.sample_id(instance, task),
-        workspace=str(workspace.task_dir(instance, task).relative_to(workspace.root)),
+        workspace="/".join(
+            filter(None, (workspace.member, instance.id, workspace.sample_path(instance, task)))
+        ),
         status=task_status(outcome, code),
         return_code=return_code(outcome, code),
         exit_code=code,

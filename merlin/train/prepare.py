@@ -22,15 +22,14 @@ from merlin.train.models.registry import build, find, require_code, require_cons
 from merlin.train.parallel.world import choose_device, num_cores
 from merlin.train.quantities import Quantities
 from merlin.train.run_directory import (
-    CONFIG,
     RunDirectory,
     RunFacts,
     create_run,
     environment_facts,
-    is_run,
     new_path,
     write_config,
 )
+from merlin.train.run_paths import CONFIG, is_run
 from merlin.train.widths import MOST, obstacle
 
 _MODEL_ERRORS = (

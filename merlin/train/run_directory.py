@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 import platform
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -25,20 +23,19 @@ import torch
 from merlin.base.files import replacing, write_text
 from merlin.base.records import as_kind, to_plain
 from merlin.base.yaml_text import yaml_text
-from merlin.errors import TrainingError, WorkspaceError, command_line
+from merlin.errors import TrainingError, command_line
 from merlin.shards.format.regular_file import read_json
 from merlin.train.checkpoint import read_best
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.quantities import Quantities
+from merlin.train.run_paths import BEST, CONFIG, FACTS, NORMALISE, RunPaths
 from merlin.train.state_file import write_state
-from merlin.workspace.directory import lock_file
 from merlin.workspace.prepare import code_version
 
 FORMAT = "merlin-run"
 VERSION = 1
-CONFIG, FACTS, NORMALISE, BEST = "config.yaml", "run.json", "normalise.json", "best.json"
 MODEL_FORMAT = "merlin-model"
 
 
@@ -82,31 +79,8 @@ def environment_facts() -> dict[str, str]:
     }
 
 
-class RunDirectory:
-    """The directory of a run that has begun."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def config_path(self) -> Path:
-        return self.path / CONFIG
-
-    @property
-    def tournament(self) -> Path:
-        return self.path / "tournament"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best"
-
-    def trainer(self, index: int) -> TrainerDirectory:
-        return TrainerDirectory(self.path / "trainers" / str(index))
-
-    def trainers(self) -> list[int]:
-        """Those that have begun."""
-        found = (p.name for p in (self.path / "trainers").glob("*") if p.is_dir())
-        return sorted(int(name) for name in found if name.isdigit())
+class RunDirectory(RunPaths):
+    """The directory of a run that has begun, with what is said of the run."""
 
     def normaliser(self) -> Normaliser:
         return Normaliser.load(self.path / NORMALISE)
@@ -128,35 +102,6 @@ class RunDirectory:
             return as_kind(data, RunFacts)
         except ValueError as error:
             raise TrainingError(f"{path} is damaged: {error}") from error
-
-
-class TrainerDirectory:
-    """What one trainer writes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log"
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Be the only process that trains it; TrainingError if another one does."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            with lock_file(self.path / "lock", f"another process trains in {self.path}"):
-                yield
-        except WorkspaceError as error:
-            raise TrainingError(str(error)) from error
-
-
-def is_run(path: Path) -> bool:
-    return (path / FACTS).is_file()
 
 
 def create_run(path: Path, config: TrainConfig, facts: RunFacts, normaliser: Normaliser) -> RunDirectory:

@@ -4,31 +4,22 @@ state.pt               everything but the tensors, where each part of each tenso
 __<rank>_0.distcp      the tensors that a rank wrote
 
 A rank writes its parts of distributed tensors (DTensor); tensors that all ranks have are written by the first one. Any
-number of ranks can read the state. Nothing in it is a pickle: torch.distributed.checkpoint plans, writes and reads the
-parts, and `state.pt` stands in for its pickled `.metadata`.
+number of ranks can read the state. Nothing in it is a pickle that may run code: torch.distributed.checkpoint plans and
+writes the parts, and `state.pt` stands in for its pickled `.metadata`.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.tensor import DTensor
 
 from merlin.base.files import sync_path
 from merlin.errors import CheckpointError
@@ -36,6 +27,7 @@ from merlin.shards.format.digest import digest_file_ranges
 from merlin.shards.format.regular_file import require_regular
 from merlin.train.parallel.mesh import Ranks
 from merlin.train.state_file import (
+    Part,
     State,
     damage_explained,
     disk_error,
@@ -49,7 +41,6 @@ STATE = "state.pt"
 _PLACE = "merlin tensor"  # the key of what stands in state.pt where a tensor was
 
 T = TypeVar("T")
-Part = tuple[str, str, list[int], list[int], list[int], str, int, int]
 
 
 def write_sharded(directory: Path, head: Mapping[str, Any], state: State, ranks: Ranks) -> None:
@@ -145,13 +136,22 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return value
 
 
+def _is_distributed(tensor: Tensor) -> bool:
+    """True for a DTensor; there is none where nobody has loaded their module, which takes two seconds."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def _is_mine(tensor: Tensor, ranks: Ranks) -> bool:
     """True if this rank is the first of those that have this tensor, or this part of it."""
-    if not isinstance(tensor, DTensor):
+    if not _is_distributed(tensor):
         return ranks.is_first
-    place = tensor.device_mesh.get_coordinate()
+    distributed: Any = tensor
+    place = distributed.device_mesh.get_coordinate()
     return place is not None and not any(
-        index for index, placement in zip(place, tensor.placements, strict=True) if placement.is_replicate()
+        index
+        for index, placement in zip(place, distributed.placements, strict=True)
+        if placement.is_replicate()
     )
 
 
@@ -161,61 +161,36 @@ def _write_parts(
     """Write tensors, or this rank's parts of them; where they are, and the digests of the files."""
     if not tensors:
         return [], {}
-    planner = DefaultSavePlanner(flatten_state_dict=False)
-    planner.set_up_planner(tensors)
-    writer = FileSystemWriter(directory, overwrite=False)
-    writer.set_up_storage_writer(ranks.is_first)
-    plans = [planner.create_local_plan()] * (ranks.rank + 1)
-    plan = writer.prepare_global_plan(plans)[ranks.rank]  # this names the file after the rank
-    items = {item.index: item.tensor_data for item in plan.items}
-    parts: list[Part] = []
-    for result in writer.write_data(plan, planner).wait():
-        data, where = items[result.index], result.storage_data
-        assert data is not None  # of a tensor
-        chunk, dtype = data.chunk, str(data.properties.dtype).removeprefix("torch.")
-        shape = [list(numbers) for numbers in (data.size, chunk.offsets, chunk.sizes)]
-        parts.append((result.index.fqn, dtype, *shape, where.relative_path, where.offset, where.length))
+    from merlin.train.distributed_parts import write_parts  # imported late: loading it takes two seconds
+
+    parts = write_parts(directory, tensors, ranks)
     return parts, {file: _digest(directory / file) for file in {part[5] for part in parts}}
-
-
-@dataclass(frozen=True)
-class _Where:
-    """Where a part of a tensor is, as FileSystemReader asks for it."""
-
-    relative_path: str
-    offset: int
-    length: int
-    transform_descriptors: None = None
-
-
-class _PartsReader(FileSystemReader):
-    """Reads by a list of parts, without a pickled `.metadata`."""
-
-    def __init__(self, directory: Path, parts: list[Part]) -> None:
-        super().__init__(directory)
-        self._parts = parts
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        tensors: dict[str, TensorStorageMetadata] = {}
-        where = {}
-        for name, dtype, size, offsets, sizes, file, begin, length in self._parts:
-            known = TensorProperties(dtype=getattr(torch, dtype))
-            tensor = tensors.setdefault(name, TensorStorageMetadata(known, torch.Size(size), []))
-            tensor.chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
-            where[MetadataIndex(name, torch.Size(offsets))] = _Where(file, begin, length)
-        return Metadata(dict(tensors), storage_data=where)
 
 
 def _read_parts(directory: Path, parts: list[Part], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors on the CPU; those that are distributed in `like` as new ones that are distributed in the same way."""
-    reader = _PartsReader(directory, parts)
-    metadata = reader.read_metadata()
-    tensors = {name: _empty(known, like.get(name)) for name, known in metadata.state_dict_metadata.items()}
-    planner = DefaultLoadPlanner(flatten_state_dict=False)
-    planner.set_up_planner(tensors, metadata, is_coordinator=True)
-    reader.set_up_storage_reader(metadata, True)
-    reader.read_data(planner.create_local_plan(), planner).wait()
+    if any(map(_is_distributed, like.values())):
+        from merlin.train.distributed_parts import read_distributed_parts
+
+        return read_distributed_parts(directory, parts, like)
+    tensors: dict[str, Tensor] = {}
+    for name, dtype, size, offsets, sizes, file, begin, length in parts:
+        tensor = tensors.setdefault(name, torch.empty(size, dtype=getattr(torch, dtype)))
+        part = _read_part(directory / file, begin, length)
+        if part.dtype != tensor.dtype or list(part.shape) != sizes:
+            raise CheckpointError(f"{directory} is damaged: a part of {name} has another shape or type")
+        tensor[tuple(slice(lo, lo + num) for lo, num in zip(offsets, sizes, strict=True))] = part
     return tensors
+
+
+def _read_part(path: Path, begin: int, length: int) -> Tensor:
+    """What torch.save wrote of one part of a tensor."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        part = torch.load(BytesIO(file.read(length)), map_location="cpu", weights_only=True)
+    if not isinstance(part, Tensor):
+        raise CheckpointError(f"{path} is damaged: it holds what is no tensor")
+    return part
 
 
 def _require_complete(directory: Path, parts: list[Part], sizes: Mapping[str, int]) -> None:
@@ -238,12 +213,6 @@ def _require_complete(directory: Path, parts: list[Part], sizes: Mapping[str, in
         )
         if not fits or len(places) != len(mine) or sum(prod(part[4]) for part in mine) != prod(size):
             raise CheckpointError(f"{directory} is damaged: the parts of {name} do not make a tensor")
-
-
-def _empty(known: Any, like: Tensor | None) -> Tensor:
-    if isinstance(like, DTensor):
-        return torch.empty_like(like)
-    return torch.empty(known.size, dtype=known.properties.dtype)
 
 
 def _digest(path: Path) -> str:

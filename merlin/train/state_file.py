@@ -19,6 +19,9 @@ from merlin.shards.format.regular_file import require_regular
 
 State = dict[str, Any]
 
+# a part of a tensor in a file: name, type and size of the tensor, offsets and size of the part, file, first byte, bytes
+Part = tuple[str, str, list[int], list[int], list[int], str, int, int]
+
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
     """torch.save, with a full disk as an OSError. Raises CheckpointError for what else goes wrong."""

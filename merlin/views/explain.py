@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from merlin.base.locks import LockTaken, locked
-from merlin.base.records import as_kind, parsed
-from merlin.base.text import count
-from merlin.batch.contract import Job, JobState
-from merlin.batch.job_records import JobRecord
+from merlin.batch.job_records import JobRecord, JobRecords
 from merlin.batch.jobs import SchedulerClient
+from merlin.batch.registry import installed, scheduler_of
 from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, MerlinError, command_line
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, jobs_folder
-from merlin.plan.bad_nodes import why_quarantined
-from merlin.views.published import PublishedStudy
+from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
+from merlin.views.job_obstacles import Asked, of_autoscale, of_jobs
+from merlin.views.obstacle import Kind
+from merlin.views.obstacle import Obstacle as Obstacle
+from merlin.views.obstacles import obstacles
 from merlin.views.queues import served_queues
 from merlin.views.servers import open_registry, reach_all
-from merlin.views.watch import Look
-from merlin.views.worker_jobs import our_jobs
-from merlin.workspace.directory import Workspace, open_workspace
+from merlin.views.study_facts import StudyFacts, facts_of
+from merlin.workspace.directory import Workspace, open_workspace, shown_together
 
-MAX_JOBS = 5  # that are named for one reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
-    """A condition that is not met, and what to do about it."""
-
-    what: str
-    remedy: str = ""
+SCHEDULER_S = 5.0  # for the batch scheduler to answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +40,99 @@ class Explanation:
         return 0 if self.num_chunks else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What an explanation is wanted of."""
-
-    path: Path  # a spec or workspace, as it was given
-    queues: tuple[str, ...]
-    clients: Sequence[SchedulerClient]  # () if no scheduler is there
-    records: Sequence[JobRecord]  # of its worker jobs
+# ------------------------------------------------------------------------------------------ of a study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Decision:
-    """The part of a line of autoscale's decisions that is of interest here."""
+class StudyExplanation:
+    """What keeps more of a study, and of its extensions, from running."""
 
-    move: str
-    reason: str
+    members: tuple[StudyFacts, ...]  # the study and its extensions
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def num_running(self) -> int:
+        """Chunks that are known to run."""
+        return sum(facts.num_running for facts in self.members)
+
+    @property
+    def is_ended(self) -> bool:
+        """Every task has an outcome."""
+        return not any(facts.missing for facts in self.members)
+
+    @property
+    def is_ok(self) -> bool:
+        """It has ended well, or goes on."""
+        return all(facts.is_running if facts.missing else not facts.failed for facts in self.members) and all(
+            each.is_normal for each in self.obstacles
+        )
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.is_ok else 1
+
+
+def obstacles_of(workspace: Workspace) -> tuple[Obstacle, ...]:
+    """What keeps more of a study, and of its extensions, from running; nothing if all goes well.
+
+    What passes by itself is left out. It takes a few seconds at most, also if a server does not answer: then that is
+    the obstacle. Batch schedulers are not asked.
+    """
+    found = explain_study(workspace, is_thorough=False).obstacles
+    return tuple(each for each in found if not each.is_normal)
+
+
+def explain_study(workspace: Workspace, *, is_thorough: bool = True) -> StudyExplanation:
+    """Look at everything that may keep the study, and its extensions, from running.
+
+    What is thorough also asks the batch scheduler, and writes a small file to see whether there is room.
+
+    Raises LedgerError.
+    """
+    members = tuple(facts_of(study, tries_disk=is_thorough) for study in shown_together(workspace))
+    found: list[Obstacle] = []
+    for facts in members:
+        found += [_named(each, facts.workspace.member) for each in obstacles(facts)]
+    if any(facts.is_published and facts.missing for facts in members):
+        found += _of_worker_jobs(workspace, members, is_thorough)
+    unique = dict.fromkeys(found)  # a server that does not answer is none for study and extension alike
+    return StudyExplanation(members=members, obstacles=tuple(sorted(unique, key=lambda each: each.is_normal)))
+
+
+def _named(obstacle: Obstacle, member: str) -> Obstacle:
+    if not member or obstacle.kind is Kind.SERVER:
+        return obstacle
+    return replace(obstacle, what=f"{member}: {obstacle.what}")
+
+
+def _of_worker_jobs(
+    workspace: Workspace, members: Sequence[StudyFacts], asks_scheduler: bool
+) -> Iterator[Obstacle]:
+    """What the jobs say that should bring workers."""
+    records = worker_job_records(workspace.path)
+    if records and asks_scheduler:
+        workers: dict[str, WorkerInfo] = {}
+        for facts in members:
+            if facts.servers is not None:
+                workers |= {worker.name: worker for worker in facts.servers.workers if worker.is_alive}
+        asked = Asked(path=workspace.path, queues=(), clients=hurried_clients(), records=records)
+        yield from of_jobs(asked, list(workers.values()))
+    yield from of_autoscale(workspace.path)
+
+
+def worker_job_records(path: Path) -> list[JobRecord]:
+    """The records of jobs for the workers of a workspace."""
+    return [each for each in JobRecords(jobs_folder(path)).all() if each.purpose == PURPOSE]
+
+
+def hurried_clients() -> list[SchedulerClient]:
+    """The batch schedulers of this machine, which have little time to answer."""
+    found = {scheduler_of(name).programs[:1]: scheduler_of(name) for name in installed()}
+    found.pop((), None)
+    return [SchedulerClient(each, limit_s=SCHEDULER_S) for each in found.values()]
+
+
+# ------------------------------------------------------------------------------------------ of workers
 
 
 def explain(asked: Asked) -> Explanation:
@@ -73,25 +140,29 @@ def explain(asked: Asked) -> Explanation:
     try:
         config = find_config()
     except ConfigError as error:
-        return _nothing(Obstacle(what=str(error), remedy=command_line("config", "check")))
+        return _nothing(Obstacle(what=str(error), remedy=command_line("config", "check"), kind=Kind.SERVER))
     if config is None:
         start = f"{command_line('server', 'start')}, or {command_line('config', 'create')}"
-        return _nothing(Obstacle(what="no broker is configured, so no worker can get work", remedy=start))
+        return _nothing(
+            Obstacle(
+                what="no broker is configured, so no worker can get work", remedy=start, kind=Kind.SERVER
+            )
+        )
     unreachable = [
-        Obstacle(what=reach.detail, remedy=reach.hint or command_line("doctor"))
+        Obstacle(what=reach.detail, remedy=reach.hint or command_line("doctor"), kind=Kind.SERVER)
         for _, reach in reach_all(config)
         if not reach.ok
     ]
     if unreachable:
-        return _nothing(*unreachable, *_of_jobs(asked, []))
+        return _nothing(*unreachable, *of_jobs(asked, []))
     try:
         return _of_studies(asked, config)
     except ExecutionError as error:
-        return _nothing(Obstacle(what=str(error), remedy=command_line("doctor")))
+        return _nothing(Obstacle(what=str(error), remedy=command_line("doctor"), kind=Kind.SERVER))
 
 
-def _nothing(*obstacles: Obstacle) -> Explanation:
-    return Explanation(num_chunks=0, num_workers=0, obstacles=obstacles)
+def _nothing(*found: Obstacle) -> Explanation:
+    return Explanation(num_chunks=0, num_workers=0, obstacles=found)
 
 
 def _of_studies(asked: Asked, config: Config) -> Explanation:
@@ -100,16 +171,27 @@ def _of_studies(asked: Asked, config: Config) -> Explanation:
     found: list[Obstacle] = []
     studies = _studies(asked, config)
     for workspace in studies:
-        found += of_study(asked, workspace.path, PublishedStudy(workspace, config).look())
+        facts = facts_of(workspace)
+        if not facts.missing:
+            found.append(Obstacle(what="it has ended: every task has an outcome", kind=Kind.STATE))
+        found += [each for each in obstacles(facts) if not each.is_normal]
+        name = workspace.path.name
+        found = [each if name in each.what else replace(each, what=f"{name}: {each.what}") for each in found]
     if not studies:
         start = command_line("run", asked.path)
-        found.append(Obstacle(what="no open study of yours uses these queues", remedy=start))
+        found.append(Obstacle(what="no open study of yours uses these queues", remedy=start, kind=Kind.STATE))
     leaving = [worker for worker in ours if worker.is_stopping]
     if ours and len(leaving) == len(ours):
-        found.append(Obstacle(what="every worker of these queues is ending", remedy=_more_workers(asked)))
-    found += [*_of_jobs(asked, workers), *_of_autoscale(asked.path)]
+        found.append(
+            Obstacle(
+                what="every worker of these queues is ending", remedy=_more_workers(asked), kind=Kind.WORKERS
+            )
+        )
+    found += [*of_jobs(asked, workers), *of_autoscale(asked.path)]
     return Explanation(
-        num_chunks=sum(len(worker.running) for worker in ours), num_workers=len(ours), obstacles=tuple(found)
+        num_chunks=sum(len(worker.running) for worker in ours),
+        num_workers=len(ours),
+        obstacles=tuple(found),
     )
 
 
@@ -125,97 +207,6 @@ def _studies(asked: Asked, config: Config) -> list[Workspace]:
     return found
 
 
-def of_study(asked: Asked, path: Path, look: Look) -> Iterator[Obstacle]:
-    """What keeps more of the study in a workspace from running."""
-    if look.state == "complete":
-        yield Obstacle(what=f"{path} has ended: every task has an outcome")
-    elif look.state in ("stopped", "dropped"):
-        again = command_line("restart", path)
-        yield Obstacle(what=f"{path} has stopped: {look.reason or 'it was never published'}", remedy=again)
-    elif look.state == "gone":
-        yield Obstacle(what=f"Redis does not hold {path} any more", remedy=command_line("monitor", path))
-    elif look.state == "unreachable":
-        yield Obstacle(what=look.reason, remedy=command_line("doctor"))
-    elif look.idle_queues or look.short_of_time or look.bad_nodes:
-        if names := ", ".join(look.idle_queues):
-            yield Obstacle(
-                what=f"tasks of {path} wait, and no worker serves {names}", remedy=_more_workers(asked)
-            )
-        bad = [why_quarantined(node, step) for node, step in sorted(look.bad_nodes.items())]
-        for reason in bad:
-            yield Obstacle(what=reason, remedy=_of_bad_node(path))
-        for reason in look.short_of_time:
-            if reason not in bad:
-                yield Obstacle(what=reason, remedy=_more_workers(asked))
-    elif not any(c.ready or c.queued or c.running for c in look.per_step.values()):
-        waiting = [step for step, counts in look.per_step.items() if counts.waiting]
-        yield Obstacle(
-            what=f"no task of {path} could start now; {', '.join(waiting) or 'all'} wait for others"
-        )
-
-
-def _of_bad_node(path: Path) -> str:
-    return (
-        f"see what failed there: {command_line('failures', path)}; tell those who run the machine; "
-        f"for a run on all nodes again: {command_line('restart', path)}"
-    )
-
-
 def _more_workers(asked: Asked) -> str:
     here = command_line("run-workers", asked.path)
     return f"{command_line('workers', 'submit', asked.path)}, or here: {here}" if asked.clients else here
-
-
-def _of_jobs(asked: Asked, workers: Sequence[WorkerInfo]) -> Iterator[Obstacle]:
-    """What the scheduler says about the jobs that should bring workers, and how the last of them ended."""
-    jobs: list[Job] = []
-    for client in asked.clients:
-        try:
-            jobs += our_jobs(client, workers)
-        except ExecutionError as error:
-            yield Obstacle(what=str(error), remedy="wait for the scheduler, or ask those who run it")
-            return
-    reasons: dict[str, list[str]] = {}
-    for job in jobs:
-        if job.state is JobState.PENDING:
-            reasons.setdefault(job.reason or "the scheduler gives no reason", []).append(job.id)
-    for reason, ids in reasons.items():
-        more = f" and {len(ids) - MAX_JOBS} more" if len(ids) > MAX_JOBS else ""
-        yield Obstacle(
-            what=f"{count(len(ids), 'worker job')} ({', '.join(ids[:MAX_JOBS])}{more}) wait: {reason}",
-            remedy="fewer nodes or a shorter walltime start sooner",
-        )
-    live = {worker.job for worker in workers}
-    for job in jobs:
-        if job.state is JobState.RUNNING and job.id not in live:
-            show = command_line("workers", "logs", asked.path, "--job", job.id)
-            yield Obstacle(what=f"job {job.id} runs, and no worker of it has reported", remedy=show)
-    if not jobs and asked.records:
-        yield from _last_end(asked, asked.records[-1])
-
-
-def _of_autoscale(path: Path) -> Iterator[Obstacle]:
-    """Why an autoscale that is alive submits nothing, in its own words."""
-    lock = jobs_folder(path) / AUTOSCALE_LOCK
-    try:
-        if lock.exists():
-            with locked(lock):
-                return  # nobody has it
-    except LockTaken:
-        with suppress(OSError, ValueError, IndexError):
-            last = as_kind(parsed(autoscale_log(path).read_text("utf-8").splitlines()[-1]), _Decision)
-            if last.move == "wait":
-                yield Obstacle(what=f"merlin workers autoscale submits no job: {last.reason}")
-
-
-def _last_end(asked: Asked, last: JobRecord) -> Iterator[Obstacle]:
-    if last.refused:
-        yield Obstacle(
-            what=f"the last worker job was refused: {last.refused}", remedy=f"look at {last.script}"
-        )
-    elif last.id:
-        how = f" ({last.seen.state})" if last.seen and last.seen.state.is_over else ""
-        show = command_line("workers", "logs", asked.path, "--job", last.id)
-        yield Obstacle(
-            what=f"no worker job waits or runs; the last one, {last.id}, has ended{how}", remedy=show
-        )

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from merlin.errors import ConfigError, ExecutionError, WorkspaceError
-from merlin.execution.job_counts import StepJobCounts, count_jobs
-from merlin.execution.job_folder import all_jobs
 from merlin.ledger.replay import replay
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.status.activity import Activity, LiveWorkers, of_silence, of_workers
+from merlin.status.facts import LedgerFacts
 from merlin.status.live import is_live
-from merlin.status.snapshot import LiveWorkers, Snapshot, is_published, snapshot_of
-from merlin.views.ways_to_start import ways_to_start
+from merlin.status.snapshot import Snapshot, is_published, local_activity, read_facts, snapshot_of
 from merlin.workspace.directory import Workspace, shown_together
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
+    from merlin.execution.job_counts import StepJobCounts
+    from merlin.status.tasks import RunningTasks
+    from merlin.views.serving import Servers
+
+JOBS_DIR = "step_jobs"  # in merlin_info; `execution.job_folder`, which is heavy, says what is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +29,99 @@ class LiveStudy:
     """How far a study is, and what only the servers know."""
 
     snapshot: Snapshot
-    idle_queues: tuple[str, ...]  # with tasks that could run, and no worker
-    note: str  # that the servers of a published study could not be asked, or ""
-    start: str  # the commands that start workers
+    workers: LiveWorkers | None  # of a published study that runs
+    start: str  # the commands that start workers, of a published study that runs
     jobs: tuple[StepJobCounts, ...] = ()  # of steps that have batch jobs of their own
+    is_settled: bool = False  # nobody has it, so that it is the same as long as its files are
 
 
-def live_study(workspace: Workspace) -> LiveStudy:
-    """The snapshot, with what the servers know of a published study."""
-    state = replay(workspace.ledger_dir, workspace.plan)
-    workers, note = None, ""
-    if is_published(state):
-        from merlin.config.load import require_config  # heavy: pydantic
+class AskServers:
+    """Asks the configured servers when it has to, and once; what went wrong then goes wrong at once the next time."""
 
-        try:
-            workers = ask_workers(workspace, require_config())
-        except (ConfigError, ExecutionError) as error:
-            note = f"what runs now is not known: {error}"
-    live = workers is not None or is_live(workspace)
-    snapshot = snapshot_of(workspace, state, live, time.time(), workers=workers)
-    jobs = tuple(count_jobs(all_jobs(workspace)))
-    idle = () if workers is None else workers.idle_queues
-    return LiveStudy(snapshot, idle, note, ways_to_start(workspace.plan, workspace.path), jobs)
+    def __init__(self) -> None:
+        self._servers: Servers | None = None
+        self._error: ConfigError | ExecutionError | None = None
+
+    def __call__(self) -> Servers:
+        """Raises ConfigError or ExecutionError if they cannot be asked."""
+        if self._error is not None:
+            raise self._error
+        if self._servers is None:
+            from merlin.config.load import require_config  # heavy: pydantic
+            from merlin.views.serving import Servers
+
+            try:
+                self._servers = Servers(require_config())
+            except (ConfigError, ExecutionError) as error:
+                self._error = error
+                raise
+        return self._servers
+
+
+def live_study(workspace: Workspace, servers: AskServers | None = None) -> LiveStudy:
+    """The snapshot, with what the servers know of a published study; `servers`: of several studies asked at once."""
+    now = time.time()
+    facts = read_facts(workspace)
+    jobs = _step_jobs(workspace)
+    activity, workers, start = local_activity(workspace, facts, now), None, ""
+    is_open = is_published(facts) and _has_work(facts)
+    is_settled = activity.state == "none" and not is_open
+    if activity.state == "none" and is_open:
+        from merlin.views.ways_to_start import ways_to_start  # it knows all schedulers
+
+        start = ways_to_start(workspace.plan, workspace.path)
+        activity, workers = _published(workspace, facts, servers or AskServers(), jobs, start)
+    snapshot = snapshot_of(
+        workspace,
+        facts,
+        activity,
+        now,
+        workers=workers,
+        step_jobs={counts.instance: counts.pending + counts.running for counts in jobs},
+    )
+    return LiveStudy(snapshot, workers, start, jobs, is_settled)
 
 
 def ask_workers(workspace: Workspace, config: Config) -> LiveWorkers | None:
-    """The workers of the study; None if it does not run. Raises ExecutionError if Redis cannot be asked."""
-    from merlin.views.published import PublishedStudy  # studies of this machine do not need it
+    """The workers of a published study; None if it does not run. Raises ExecutionError if Redis cannot be asked."""
+    from merlin.views.serving import Servers
 
-    return PublishedStudy(workspace, config).live_workers()
+    facts = read_facts(workspace)
+    return Servers(config).serving(workspace.plan, facts.counts()) if _has_work(facts) else None
+
+
+def running_tasks(workspace: Workspace) -> list[RunningTasks]:
+    """What workers run of a study that was published, and of its extensions.
+
+    Raises ConfigError or ExecutionError if those who know it cannot be asked.
+    """
+    members = [(member.plan.study_id, read_facts(member)) for member in shown_together(workspace)]
+    open_ones = {study for study, facts in members if is_published(facts) and _has_work(facts)}
+    return AskServers()().running(open_ones) if open_ones else []
+
+
+def _has_work(facts: LedgerFacts) -> bool:
+    return any(found.get(NO_OUTCOME) or found.get(Outcome.INTERRUPTED) for found in facts.counts().values())
+
+
+def _published(
+    workspace: Workspace, facts: LedgerFacts, ask: AskServers, jobs: tuple[StepJobCounts, ...], start: str
+) -> tuple[Activity, LiveWorkers | None]:
+    """Who works on a study that was handed to workers."""
+    try:
+        workers = ask().serving(workspace.plan, facts.counts())
+    except (ConfigError, ExecutionError) as error:
+        return of_silence(error), None
+    return of_workers(workers, sum(counts.running for counts in jobs), start), workers
+
+
+def _step_jobs(workspace: Workspace) -> tuple[StepJobCounts, ...]:
+    if not (workspace.info / JOBS_DIR).is_dir():
+        return ()
+    from merlin.execution.job_counts import count_jobs
+    from merlin.execution.job_folder import all_jobs
+
+    return tuple(count_jobs(all_jobs(workspace)))
 
 
 def published_members(workspace: Workspace) -> list[Workspace]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from merlin.plan.plan import StepInstance
 from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import TaskCounts
 from merlin.plan.tasks import Outcome
-from merlin.status.snapshot import CANCELLED, LiveWorkers, end_of_run, is_published
+from merlin.status.snapshot import CANCELLED, end_of_run, is_published
 from merlin.views.queues import served_queues
 from merlin.views.watch import Look, State, idle_queues, sum_by_step
 from merlin.workspace.directory import Workspace
@@ -99,21 +98,6 @@ class PublishedStudy:
             idle_queues=idle_queues(self._plan, counts, set().union(*served)) if state == "running" else (),
             short_of_time=tuple(dict.fromkeys(reason for entry in work for reason in entry.waiting)),
             bad_nodes=self._of_last_run(),
-        )
-
-    def live_workers(self) -> LiveWorkers | None:
-        """The workers of the study; None if it does not run."""
-        self._replay.update()
-        if self._state()[0] != "running":
-            return None
-        every = self._registry.workers()
-        served = {worker.name: served_queues(worker, self._config) for worker in every}
-        queues = {i.queue for i in self._plan.instances}
-        ours = [worker for worker in every if queues & served[worker.name]]
-        return LiveWorkers(
-            num_slots=sum(worker.concurrency for worker in ours),
-            running=Counter(c.instance for w in ours for c in w.running if c.study == self._plan.study_id),
-            idle_queues=idle_queues(self._plan, self._with_running(every), set().union(*served.values())),
         )
 
     def outstanding(self, queues: Collection[str], most_s: float = math.inf) -> Outstanding:

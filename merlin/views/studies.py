@@ -4,65 +4,72 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from merlin.base.files import absolute_path
-from merlin.config.study_places import remembered
+from merlin.config.study_places import remembered, remembered_folders
 from merlin.errors import MerlinError, WorkspaceError, command_line
-from merlin.status.snapshot import take_snapshot
-from merlin.views.live import live_study
+from merlin.status.live import is_held
+from merlin.status.whole_study import state_of
+from merlin.views.live import AskServers, live_study
+from merlin.views.study_line import SettledLines, StudyLine, stamp_of
 from merlin.workspace.directory import (
-    INFO_DIR,
     Workspace,
+    extension_paths,
     find_workspaces,
     open_workspace,
     output_path,
+    shown_together,
     workspaces_in,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyLine:
-    """A study as a list shows it; tasks are those of the study itself, without its extensions."""
-
-    name: str
-    workspace: str
-    when: str  # "2026-01-02 03:04:05", from the name of the workspace
-    state: str  # of its snapshot; "unreadable" if there can be none, and `problem` says why
-    planned: int = 0
-    ok: int = 0
-    failed: int = 0
-    skipped: int = 0
-    missing: int = 0
-    problem: str = ""
+_COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 
 
-def holds_studies(path: Path) -> bool:
-    """True if this is a directory of workspaces, and none itself."""
-    return not (path / INFO_DIR).is_dir() and bool(workspaces_in(path))
+def studies_in(*folders: Path, newest: int | None = None) -> list[StudyLine]:
+    """The studies whose workspaces lie in the folders, the newest first; a damaged one costs its own line."""
+    paths = {path for folder in folders for path in workspaces_in(absolute_path(folder))}
+    found = sorted(paths, key=lambda path: (path.name.rpartition("_")[2], str(path)), reverse=True)
+    servers, settled = AskServers(), SettledLines(os.environ)
+    lines = [_line(path, servers, settled) for path in found[:newest]]
+    settled.save()
+    return lines
 
 
-def studies_in(folder: Path) -> list[StudyLine]:
-    """The studies whose workspaces lie in `folder`, the newest first; a damaged one costs its own line."""
-    return [_line(path) for path in workspaces_in(absolute_path(folder))]
+def known_folders(env: Mapping[str, str]) -> list[Path]:
+    """Where studies of this user may lie: the current directory, and where `merlin run` has put some."""
+    return list(dict.fromkeys([Path.cwd(), *remembered_folders(env)]))
 
 
-def _line(path: Path) -> StudyLine:
-    stem, _, stamp = path.name.rpartition("_")
-    date, time = stamp.split("-")
+def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
+    stamp = stamp_of(path)
+    if (line := settled.get(path, stamp)) is not None and not any(
+        map(is_held, [path, *extension_paths(path)])
+    ):
+        return line
+    stem, _, digits = path.name.rpartition("_")
+    date, time = digits.split("-")
     when = f"{date[:4]}-{date[4:6]}-{date[6:]} {time[:2]}:{time[2:4]}:{time[4:]}"
     try:
-        workspace = open_workspace(path)
-        snapshot = take_snapshot(workspace)
-        if snapshot.totals.missing:  # the servers are asked only about what is not finished
-            snapshot = live_study(workspace).snapshot
+        members = [live_study(member, servers) for member in shown_together(open_workspace(path))]
     except MerlinError as error:
         return StudyLine(name=stem, workspace=str(path), when=when, state="unreadable", problem=str(error))
-    numbers = {
-        kind: getattr(snapshot.totals, kind) for kind in ("planned", "ok", "failed", "skipped", "missing")
-    }
-    return StudyLine(name=snapshot.name, workspace=str(path), when=when, state=snapshot.state, **numbers)
+    snapshots = [member.snapshot for member in members]
+    state, reason = state_of(snapshots)
+    at_work = next((snapshot for snapshot in snapshots if snapshot.state == "running"), None)
+    line = StudyLine(
+        name=snapshots[0].name,
+        workspace=str(path),
+        when=when,
+        state=state,
+        **{kind: sum(getattr(each.totals, kind) for each in snapshots) for kind in _COUNTS},
+        rate=None if at_work is None else at_work.totals.rate,
+        eta=None if at_work is None else at_work.eta,
+        state_reason=reason if state in ("stalled", "unknown") else "",
+    )
+    if all(member.is_settled for member in members):
+        settled.add(path, stamp, line)
+    return line
 
 
 def studies_of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[Workspace]:

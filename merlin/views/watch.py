@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
-from merlin.base.text import count
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.execution.events import Observer, Progress
 from merlin.plan.plan import Plan
 from merlin.plan.task_states import TaskCounts
+from merlin.status.activity import nobody_serves
 
 State = Literal["running", "stopped", "complete", "gone", "dropped", "unreachable"]
 
@@ -138,13 +138,6 @@ class Watch:
             return []
         self._has_noted_idle = True
         return [nobody_serves(self._idle, look.num_workers, self._workers_command)]
-
-
-def nobody_serves(queues: Collection[str], num_others: int, workers_command: str) -> str:
-    """That tasks wait in `queues`, for workers that nobody has started; `num_others` serve other queues."""
-    names = f"{'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}"
-    others = f"; {count(num_others, 'worker')} on others" if num_others else ""
-    return f"tasks wait, and no worker serves {names}{others}; start some: {workers_command}"
 
 
 def follow(

@@ -43,7 +43,7 @@ class LocalStudy:
         snapshot = take_snapshot(self.workspace)
         ended: State = "stopped" if snapshot.totals.missing else "complete"
         return Look(
-            state="running" if snapshot.state == "running" else ended,
+            state="running" if snapshot.state in ("running", "stalled", "unknown") else ended,
             per_step={
                 s.step: TaskCounts(
                     planned=s.planned, ok=s.ok, failed=s.failed, skipped=s.skipped, running=s.running,
@@ -52,7 +52,7 @@ class LocalStudy:
                 for s in snapshot.steps
             },
             num_workers=snapshot.num_workers,
-            reason=snapshot.stop_reason or "no run is alive",
+            reason=snapshot.state_reason or snapshot.stop_reason or "no run is alive",
         )  # fmt: skip
 
     def settle(self) -> None:

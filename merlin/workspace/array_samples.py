@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merlin.base.tables.parquet import ParquetTable
-from merlin.workspace.samples_table import Columns, SamplesTable, check_columns, samples_error
+from merlin.workspace.samples_table import Columns, SamplesTable, check_columns, row_blocks, samples_error
 
 NUMBERS = "fiub"  # kinds of dtypes
 
@@ -40,7 +40,12 @@ class NpySamples(SamplesTable):
         return self._numeric
 
     def _read(self, lo: int, hi: int) -> Columns:
-        block = self._array[lo:hi]
+        return self._columns(self._array[lo:hi])
+
+    def picked(self, rows: NDArray[np.int64]) -> Columns:
+        return self._columns(self._array[rows])
+
+    def _columns(self, block: NDArray[Any]) -> Columns:
         if self._names is not None:
             columns = [block[name] for name in self._names]
         else:
@@ -96,6 +101,15 @@ class ParquetSamples(SamplesTable):
     @property
     def numeric(self) -> bool:
         return self._numeric
+
+    def picked(self, rows: NDArray[np.int64]) -> Columns:
+        """Reads block by block: a file of this kind has no single rows."""
+        parts: dict[str, list[NDArray[Any]]] = {label: [] for label in self.labels}
+        for lo, hi in row_blocks(0, self.num):
+            here = rows[(rows >= lo) & (rows < hi)]
+            for label, column in self.rows(lo, hi).items() if len(here) else ():
+                parts[label].append(column[here - lo])
+        return {label: np.concatenate(found) if found else np.zeros(0) for label, found in parts.items()}
 
     def _read(self, lo: int, hi: int) -> Columns:
         """Numbers keep their dtype (a null is NaN), everything else becomes text."""

@@ -180,13 +180,18 @@ def extension_name(number: int) -> str:
     return f"{EXTENSIONS_DIR}/{number:03d}"
 
 
-def extensions(workspace: Workspace) -> list[Workspace]:
-    """The extensions of a study, oldest first; those whose preparation failed are left out."""
-    folder = workspace.root / EXTENSIONS_DIR
+def extension_paths(root: Path) -> list[Path]:
+    """The workspaces of a study's extensions, oldest first; those whose preparation failed are left out."""
+    folder = root / EXTENSIONS_DIR
     if not folder.is_dir():
         return []
     names = sorted((e.name for e in folder.iterdir() if e.name.isdecimal()), key=int)
-    return [open_workspace(folder / n) for n in names if (folder / n / INFO_DIR / PLAN_NAME).is_file()]
+    return [folder / name for name in names if (folder / name / INFO_DIR / PLAN_NAME).is_file()]
+
+
+def extensions(workspace: Workspace) -> list[Workspace]:
+    """The extensions of a study, oldest first; those whose preparation failed are left out."""
+    return [open_workspace(path) for path in extension_paths(workspace.root)]
 
 
 def members(workspace: Workspace) -> list[Workspace]:
@@ -246,6 +251,11 @@ def workspaces_in(folder: Path) -> list[Path]:
         and (entry / INFO_DIR / PLAN_NAME).is_file()
     ]
     return sorted(found, key=lambda path: (_stamp_of(path), path.name), reverse=True)
+
+
+def holds_workspaces(path: Path) -> bool:
+    """True if this is a directory of workspaces, and none itself."""
+    return not (path / INFO_DIR).is_dir() and bool(workspaces_in(path))
 
 
 def _stem_of(path: Path) -> str:

@@ -29,7 +29,8 @@ from merlin.workspace.directory import (
 )
 from merlin.workspace.launchers import possible_launchers
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.prepare import plan_study, preparing, write_provenance
+from merlin.workspace.prepare import plan_study, preparing
+from merlin.workspace.provenance import write_provenance
 from merlin.workspace.same_samples import digest
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable

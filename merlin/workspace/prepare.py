@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from merlin.base.document.tokens import substitute
 from merlin.base.files import write_text
@@ -22,7 +22,7 @@ from merlin.plan.growing import Extends
 from merlin.plan.parameters import Combination, as_block, combinations
 from merlin.plan.plan import Plan
 from merlin.plan.plan_io import write_plan
-from merlin.plan.study_variables import provenance_stem, runtime_variables
+from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.acquire import acquire_dependencies
 from merlin.workspace.directory import (
     INFO_DIR,
@@ -33,6 +33,7 @@ from merlin.workspace.directory import (
 )
 from merlin.workspace.launchers import launchers_here
 from merlin.workspace.options import StudyOptions
+from merlin.workspace.provenance import write_provenance
 from merlin.workspace.same_samples import digest, stamp
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import SamplesTable
@@ -171,7 +172,7 @@ def code_version() -> str:
         return ""
 
 
-# --------------------------------------------------------------------------- directory, provenance
+# --------------------------------------------------------------------------------------- directory
 
 
 def _new_directory(spec: Spec) -> Path:
@@ -191,19 +192,6 @@ def _new_directory(spec: Spec) -> Path:
         raise WorkspaceError(
             f"cannot create a workspace in {folder}: {error.strerror}; name another place with --output DIR"
         ) from error
-
-
-def write_provenance(
-    spec: Spec, info: Path, variables: Mapping[str, str], parameters: Mapping[str, Any] | None = None
-) -> None:
-    """The spec as it is, with defaults, and with variables, and `parameters` of a generator, filled in."""
-    stem = provenance_stem(spec)
-    try:
-        write_text(info / f"{stem}.orig.yaml", spec.text)
-        write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
-        write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
-    except OSError as error:
-        raise WorkspaceError(f"cannot write into {info}: {error.strerror}") from error
 
 
 def _keep_message(info: Path, message: str) -> None:

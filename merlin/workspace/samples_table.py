@@ -65,6 +65,13 @@ class SamplesTable(ABC):
         self._check_range(lo, hi)
         return self._read(lo, hi)
 
+    def picked(self, rows: NDArray[np.int64]) -> Columns:
+        """The values of some rows, in ascending order. What is a number here may be text in other rows of a text file,
+        which are not read."""
+        found = [self.text_rows(row, row + 1)[0] for row in rows.tolist()]
+        columns = zip(*found, strict=True) if found else ((),) * len(self.labels)
+        return {label: _values(column) for label, column in zip(self.labels, columns, strict=True)}
+
     @abstractmethod
     def _read(self, lo: int, hi: int) -> Columns:
         """`rows` of a range that exists."""
@@ -106,6 +113,14 @@ class SamplesTable(ABC):
     def _check_range(self, lo: int, hi: int) -> None:
         if not 0 <= lo <= hi <= self.num:
             raise IndexError(f"rows [{lo}, {hi}) are not inside [0, {self.num})")
+
+
+def _values(column: Sequence[str]) -> NDArray[Any]:
+    """Numbers, if all of them are."""
+    try:
+        return np.array(list(map(float, column)), np.float64)
+    except ValueError:
+        return np.array(column, np.str_)
 
 
 def _printed(column: NDArray[Any]) -> list[str]:
@@ -154,6 +169,13 @@ class JoinedRows(SamplesTable):
 
     def stored(self, lo: int, hi: int) -> bytes:
         return b"".join(table.stored(a, b) for table, a, b in self._pieces(lo, hi))
+
+    def picked(self, rows: NDArray[np.int64]) -> Columns:
+        found = []
+        for (table, lo, hi), start in zip(self._parts, self._starts, strict=False):
+            here = rows[(rows >= start) & (rows < start + hi - lo)]
+            found.append(table.picked(here - start + lo))
+        return {label: np.concatenate([part[label] for part in found]) for label in self.labels}
 
     def findings(self, limit: int) -> list[Diagnostic]:
         """Of the tables in full, also of rows that are left out."""

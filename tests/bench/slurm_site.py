@@ -17,10 +17,10 @@ from measure import MERLIN
 from servers import PASSWORD, redis_server
 from slurm import CORES, NODES, SlurmCluster, slurm_cluster
 
-COUNTED = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
+COUNTED = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
 LIMIT_S = 900.0
 _COUNT = '#!/bin/sh\necho "$(date +%s.%N) {name} $*" >> {calls}\nexec {program} "$@"\n'
-_NOTE = '#!/bin/sh\necho "$(date +%s.%N) $SLURM_JOB_ID {what} $SLURM_JOB_NUM_NODES" >> {jobs}\n'
+_NOTE = '#!/bin/sh\necho "$(date +%s.%N) $SLURM_JOB_ID {what} $SLURM_JOB_CPUS_PER_NODE" >> {jobs}\n'
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class JobLife:
 
     began: float
     ended: float
-    num_nodes: int
+    num_cores: int
 
     @property
     def core_seconds(self) -> float:
-        return (self.ended - self.began) * self.num_nodes * CORES
+        return (self.ended - self.began) * self.num_cores
 
 
 class Site:
@@ -70,12 +70,12 @@ class Site:
         began: dict[str, tuple[float, int]] = {}
         found = []
         for line in (self.folder / "jobs").read_text().splitlines():
-            at, job, what, num_nodes = line.split()
+            at, job, what, cores = line.split()
             if what == "began" and float(at) >= since:
-                began[job] = float(at), int(num_nodes)
+                began[job] = float(at), _num_cores(cores)
             elif job in began:
-                start, nodes = began.pop(job)
-                found.append(JobLife(start, float(at), nodes))
+                start, num_cores = began.pop(job)
+                found.append(JobLife(start, float(at), num_cores))
         if began:
             raise RuntimeError(f"jobs that run still: {sorted(began)}")
         return found
@@ -121,6 +121,12 @@ def slurm_site(folder: Path) -> Iterator[Site]:
         env |= {"HOME": str(folder / "home"), "C_FORCE_ROOT": "1"}
         env |= {"PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"}
         yield Site(folder, cluster, env)
+
+
+def _num_cores(text: str) -> int:
+    """Of all nodes of a job, from "2(x3),1"."""
+    parts = (part.rstrip(")").partition("(x") for part in text.split(","))
+    return sum(int(cores) * int(times or 1) for cores, _, times in parts)
 
 
 def _write_program(path: Path, text: str) -> None:

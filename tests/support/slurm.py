@@ -289,8 +289,8 @@ class SlurmCluster:
         """No job, and every node ready for one."""
 
         def is_idle() -> bool:
-            done = self._try("sinfo", "--noheader", "--Node", "--format=%T")
-            return done.stdout.split() == ["idle"] * len(NODES) and not self._live()
+            done = self._try("sinfo", "--noheader", "--Node", "--format=%N=%T")  # for each partition
+            return set(done.stdout.split()) == {f"{name}=idle" for name in NODES} and not self._live()
 
         wait_until(is_idle, self.describe)
 

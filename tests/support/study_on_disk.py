@@ -13,6 +13,7 @@ import numpy as np
 from live_processes import live_processes
 
 from merlin.execution.pool import LOGS_DIR
+from merlin.plan.notify_rule import NotifyRule
 from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import write_plan
 from merlin.workspace.directory import Workspace, open_workspace
@@ -27,7 +28,7 @@ def same(source: str) -> Edge:
     return Edge(source=source, kind="same", group=source)
 
 
-def make_workspace(root: Path, *instances: StepInstance) -> Workspace:
+def make_workspace(root: Path, *instances: StepInstance, notify: tuple[NotifyRule, ...] = ()) -> Workspace:
     """A prepared workspace whose samples are the numbers 0, 1, 2 … in the column X."""
     num = max(i.num_tasks for i in instances)
     path = root / "study_20260101-000000"
@@ -45,6 +46,7 @@ def make_workspace(root: Path, *instances: StepInstance) -> Workspace:
         samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=("X",)),
         variables={},
         instances=instances,
+        notify=notify,
     )
     write_plan(path / "merlin_info" / "plan.json", plan)
     return open_workspace(path)

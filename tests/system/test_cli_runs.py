@@ -137,7 +137,8 @@ def test_status_finds_the_newest_workspace_of_a_spec(spec: Path, tmp_path: Path)
     assert merlin("status", workspace, "--dump", "s.csv", cwd=tmp_path).returncode == 0
     assert (tmp_path / "s.csv").read_text().count("\n") == 4
     assert merlin("status", workspace, "--dump", "s.json", cwd=tmp_path).returncode == 0
-    assert json.loads((tmp_path / "s.json").read_text())["state"] == "finished"
+    (document,) = json.loads((tmp_path / "s.json").read_text()).values()
+    assert document["state"] == "finished"
     assert merlin("status", workspace, "--dump", "s.txt", cwd=tmp_path).returncode == 2
     assert "#" in merlin("status", workspace, "--cb-help", cwd=tmp_path).stdout
 

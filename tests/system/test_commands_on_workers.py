@@ -116,7 +116,7 @@ def test_a_study_from_run_to_stop_workers(home):
     assert "no worker serves [merlin]_hot, [merlin]_cold" in published.stdout
     assert "merlin run-workers two.yaml" in published.stdout
     assert f"merlin monitor {workspace}" in published.stdout
-    assert home.ask("status", workspace)["state"] == "running"
+    assert home.ask("status", workspace)["state"] == "stalled"
     shown = home.merlin("status", workspace).stdout
     assert f"no worker serves queue hot; start some: merlin run-workers {workspace}" in shown
     assert home.ask("queue-info", "--spec", "two.yaml", "--steps", "sim") == {
@@ -198,7 +198,7 @@ def test_monitor_says_which_queue_has_no_worker_and_ctrl_c_leaves_the_study_alon
     watching.send_signal(signal.SIGINT)
     assert "the study goes on" in watching.communicate(timeout=120)[1]
     assert watching.returncode == 130
-    assert home.ask("status", str(workspace))["state"] == "running"
+    assert home.ask("status", str(workspace))["state"] == "stalled"
 
 
 CHAIN = """

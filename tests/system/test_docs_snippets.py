@@ -25,6 +25,7 @@ NAME = re.compile(r"# file: (\S+)\n")
         "docs/from-merlin.md",
         "docs/importing.md",
         "docs/loading.md",
+        "docs/python.md",
         "docs/reading.md",
         "docs/seeing.md",
         "docs/training.md",

@@ -302,7 +302,7 @@ def test_workers_run_an_extension(on_workers: Home) -> None:
     assert published["workspace"] == f"{study}/extensions/001"
     refused = home.merlin("run", "grow.yaml", "--extend", study, "--vars", "N=30", code=1)
     assert "is published for workers" in refused.stderr
-    assert home.ask("status", study)["extensions"][0]["state"] == "running"
+    assert home.ask("status", study)["extensions"][0]["state"] == "stalled"
     home.merlin("run-workers", "grow.yaml")
     report = home.ask("monitor", study, "--sleep", "0.2")
     assert report["workspace"] == f"{study}/extensions/001" and report["missing"] == 0

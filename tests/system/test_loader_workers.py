@@ -72,7 +72,7 @@ def test_workers_give_the_batches_that_a_loader_without_them_gives(dataset, num_
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "method"), [(0, None), (1, "fork"), (2, "fork"), (4, "fork"), (2, "spawn")]
+    ("num_workers", "method"), [(0, None), (1, "fork"), (2, "fork"), (4, "fork"), (1, "spawn")]
 )
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_torchs_own_loader_works_with_workers(dataset, num_workers, method):

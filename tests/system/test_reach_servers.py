@@ -67,7 +67,7 @@ def test_redis_that_answers(any_redis):
     ],
 )
 def test_redis_that_refuses(any_redis, change, words):
-    timeout_s = 2.0 if "tls" in change else 60.0  # it waits for more of what it takes for a command
+    timeout_s = 6.0 if "tls" in change else 60.0  # it waits for more of what it takes for a command
     reach = checked(dataclasses.replace(parse_url(any_redis.url, {}), **change), timeout_s=timeout_s)
     assert not reach.ok
     assert words in reach.detail

@@ -1,4 +1,8 @@
-"""`merlin train` as a person uses it: killed, stopped, resumed, with several trainers, and under torchrun."""
+"""`merlin train` as a person uses it: killed, stopped, resumed, with several trainers, and under torchrun.
+
+Commands are forked from a process that has loaded torch, see forked_training.py. Where what starts them is tested, or
+what they leave behind, they are started as a shell would (`from_shell`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from effort import repeats
+from forked_training import ForkedTraining
 from surrogate_data import arrays, make_surrogate_data
 from train_run import last_checkpoint, state_digest
 from waiting import wait_until
@@ -42,25 +47,25 @@ def config(data: Path, tmp_path: Path) -> Path:
     return path
 
 
-def start(
-    *argv: object, program: tuple[str, ...] = ("-m", "merlin.cli", "train"), **more: object
-) -> subprocess.Popen[str]:
-    """The command, with more environment variables."""
+Process = ForkedTraining | subprocess.Popen[str]
+
+
+def from_shell(*argv: object, program: tuple[str, ...] = ("-m", "merlin.cli", "train")) -> Process:
     known = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     env = {name: value for name, value in os.environ.items() if name not in known}
-    env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"} | {k: str(v) for k, v in more.items()}
+    env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, *program, *map(str, argv)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+def finish(process: Process, code: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=180)
     assert process.returncode == code, err
     return out, err
 
 
 def train(*argv: object, code: int = 0) -> tuple[str, str]:
-    return finish(start(*argv), code)
+    return finish(ForkedTraining(*argv), code)
 
 
 def train_here(capsys: pytest.CaptureFixture[str], *argv: object, code: int) -> tuple[str, str]:
@@ -99,7 +104,7 @@ def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
 ) -> None:
     rng, run = random.Random(seed), tmp_path / "run"
     for _ in range(2):
-        process = start(config, f"directory={run}")
+        process = ForkedTraining(config, f"directory={run}")
         goal = step_of(run) + rng.randrange(1, 120)
         wait_until(lambda: step_of(run) >= goal or process.poll() is not None)  # noqa: B023
         process.kill()
@@ -119,7 +124,7 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
 ) -> None:
     run, words = tmp_path / "run", (config, f"directory={tmp_path / 'run'}")
     for number, least, batches in ((signal.SIGTERM, 20, 25), (signal.SIGINT, 90, 75)):
-        process = start(*words, HOLD_AFTER=batches)
+        process = ForkedTraining(*words, HOLD_AFTER=batches)
         wait_until(lambda: step_of(run) >= least, process)  # noqa: B023
         process.send_signal(number)
         _, err = finish(process, 128 + number)
@@ -151,10 +156,9 @@ def test_trainers_are_processes_with_shares_of_their_own_and_the_best_model_is_k
 def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_path) -> None:
     run = tmp_path / "run"
     words = ["tournament.trainers=2", f"directory={run}"]
-    process = start(config, *words, HOLD_AFTER=25, HOLD_TRAINER=1)
+    process = ForkedTraining(config, *words, HOLD_AFTER=25, HOLD_TRAINER=1)
     wait_until(lambda: min(step_of(run, 0), step_of(run, 1)) >= 20, process)
-    (victim,) = [pid for pid in children_of(process.pid) if arguments_of(pid)[-2:] == ["--trainer", "1"]]
-    os.kill(victim, signal.SIGKILL)
+    os.kill(children_of(process.pid)[1], signal.SIGKILL)
     _, err = finish(process, 1)
     assert "trainer 1 failed; the end of its log:" in err and "ended by SIGKILL" in err
     assert read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"] == 300
@@ -164,7 +168,7 @@ def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_pa
 
 def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
     run = tmp_path / "run"
-    process = start(config, f"directory={run}", "tournament.trainers=2", "training.steps=1000000")
+    process = from_shell(config, f"directory={run}", "tournament.trainers=2", "training.steps=1000000")
     # the line of a step is written before its checkpoint, and after the checkpoint of ten steps before
     wait_until(lambda: min(step_of(run, 0), step_of(run, 1)) >= 30, process)
     trainers = children_of(process.pid)
@@ -177,7 +181,7 @@ def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
 
 def test_a_trainer_is_never_trained_by_two_processes(config, tmp_path) -> None:
     run = tmp_path / "run"
-    process = start(config, f"directory={run}", "training.steps=1000000")
+    process = ForkedTraining(config, f"directory={run}", "training.steps=1000000")
     wait_until(lambda: step_of(run) >= 10, process)
     _, err = train(run, "--trust-code", code=1)
     assert "another process trains in" in err
@@ -187,7 +191,7 @@ def test_a_trainer_is_never_trained_by_two_processes(config, tmp_path) -> None:
 
 def torchrun(*argv: object) -> subprocess.Popen[str]:
     options = ("--standalone", "--nproc-per-node", "2", "-m", "merlin.cli", "train")
-    return start(*argv, program=("-m", "torch.distributed.run", *options))
+    return from_shell(*argv, program=("-m", "torch.distributed.run", *options))
 
 
 def test_two_ranks_of_a_trainer_under_torchrun_share_its_batches(config, tmp_path) -> None:
@@ -208,7 +212,7 @@ def test_two_ranks_of_a_trainer_under_torchrun_share_its_batches(config, tmp_pat
 def test_two_ranks_that_are_stopped_go_on_bit_by_bit(config, tmp_path) -> None:
     run, words = tmp_path / "run", ["tournament.ranks_per_trainer=2", "training.steps=100"]
     train(config, *words, f"directory={tmp_path / 'unbroken'}")
-    process = start(config, *words, f"directory={run}", HOLD_AFTER=25)
+    process = ForkedTraining(config, *words, f"directory={run}", HOLD_AFTER=25)
     wait_until(lambda: step_of(run) >= 20, process)
     process.send_signal(signal.SIGTERM)
     finish(process, 128 + signal.SIGTERM)
@@ -218,16 +222,18 @@ def test_two_ranks_that_are_stopped_go_on_bit_by_bit(config, tmp_path) -> None:
 
 
 def test_ranks_that_a_launcher_starts_meet_through_a_file(config, tmp_path) -> None:
+    words = [
+        config,
+        f"output={tmp_path / 'runs'}",
+        "tournament.trainers=2",
+        "training.steps=20",
+        "--under-launcher",
+    ]
     processes = []
     for rank in range(2):
         names = {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2}
-        env = {**os.environ, **{f"OMPI_COMM_WORLD_{k}": str(v) for k, v in names.items()}}
-        env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo", "PMIX_NAMESPACE": "job7"}
-        words = [f"output={tmp_path / 'runs'}", "tournament.trainers=2", "training.steps=20"]
-        command = [sys.executable, "-m", "merlin.cli", "train", str(config), *words, "--under-launcher"]
-        processes.append(
-            subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
+        variables = {f"OMPI_COMM_WORLD_{name}": value for name, value in names.items()}
+        processes.append(ForkedTraining(*words, PMIX_NAMESPACE="job7", **variables))
     for process in processes:
         finish(process)
     (run,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
@@ -237,7 +243,7 @@ def test_ranks_that_a_launcher_starts_meet_through_a_file(config, tmp_path) -> N
 
 def test_independent_jobs_each_train_one_trainer_of_a_run(config, tmp_path) -> None:
     words = [f"directory={tmp_path / 'run'}", "tournament.trainers=2", "training.steps=20"]
-    for process in [start(config, *words, "--trainer", k) for k in (0, 1)]:
+    for process in [ForkedTraining(config, *words, "--trainer", k) for k in (0, 1)]:
         finish(process)
     assert all(step_of(tmp_path / "run", k) == 20 for k in (0, 1))
 
@@ -265,15 +271,8 @@ def test_check_says_what_would_be_trained(config, tmp_path, capsys) -> None:
 
 
 def children_of(pid: int) -> list[int]:
+    """In the order in which they were started."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def arguments_of(pid: int) -> list[str]:
-    """None of a process that has ended meanwhile."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    except OSError:
-        return []
 
 
 def is_alive(pid: int) -> bool:

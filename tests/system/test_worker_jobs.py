@@ -180,6 +180,14 @@ def test_explain_names_waiting_jobs_with_the_schedulers_reason(answering, capsys
     assert "2 worker jobs (1, 2) wait: Priority" in capsys.readouterr().out
 
 
+def test_explain_asks_the_scheduler_that_the_jobs_were_submitted_to(answering, capsys):
+    Path("demo.yaml").write_text(SPEC.replace("type: slurm", "type: local"))
+    assert merlin("workers", "submit", "demo.yaml", "--scheduler", "slurm") == 0
+    capsys.readouterr()
+    assert merlin("workers", "explain", "demo.yaml") == 1
+    assert "1 worker job (1) wait: Priority" in capsys.readouterr().out
+
+
 def test_logs_are_listed_shown_and_guessed(slurm, capsys):
     logs = Path("merlin_logs")
     logs.mkdir()

@@ -16,7 +16,7 @@ from merlin.cli.output import flush, print_json, remark
 from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
-    from merlin.execution.distributed.control import CancelReport, LiveChunk
+    from merlin.execution.distributed.control import LiveChunk
     from merlin.workspace.directory import Workspace
 
 
@@ -30,11 +30,12 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
     Shows what ran before and what is left; exits with 1 if anything survives. The workers stay, and what has
     ended stays in the ledger: merlin restart goes on from there.
     """
+    from merlin.api.cancelling import cancel_on_workers
     from merlin.views.live import published_members
 
     opened = _open(workspace)
     studies = published_members(opened)
-    reports = [_cancel(study, steps or None) for study in studies]
+    reports = [cancel_on_workers(study, steps or None, remark) for study in studies]
     num_jobs = sum(report.num_jobs for report in reports)
     before = [chunk for report in reports for chunk in report.before]
     after = [chunk for report in reports for chunk in report.after]
@@ -50,19 +51,6 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
         flush()
         _conclude(opened, studies, steps, after)
     sys.exit(code)
-
-
-def _cancel(study: Workspace, steps: tuple[str, ...] | None) -> CancelReport:
-    """End it on the workers; or, of a study whose command was killed, the batch jobs that it has left."""
-    from merlin.config.load import require_config
-    from merlin.execution.distributed.control import CancelReport, cancel, cancel_step_jobs
-    from merlin.execution.job_folder import all_jobs
-    from merlin.ledger.replay import replay
-    from merlin.status.snapshot import is_published
-
-    if all_jobs(study) and not is_published(replay(study.ledger_dir, study.plan)):
-        return CancelReport(before=[], after=[], num_jobs=cancel_step_jobs(study, steps))
-    return cancel(study, require_config(), steps)
 
 
 def _open(path: Path) -> Workspace:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,49 +12,94 @@ import click
 
 from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import check_steps, json_option, spec_or_workspace_argument, steps_option
+from merlin.cli.options import (
+    check_steps,
+    json_option,
+    rerun_options,
+    spec_or_workspace_argument,
+    steps_option,
+)
 from merlin.cli.output import print_json
+from merlin.errors import UsageError
 
 if TYPE_CHECKING:
     from merlin.status.failures import FailureGroup
+    from merlin.status.input_ranges import InputRange
+    from merlin.workspace.directory import Workspace
 
 MAX_INPUTS, MAX_CHARS = 12, 40  # of an example: values, and characters of each
 
 
 @click.command(cls=ManyCommand)
 @spec_or_workspace_argument
-@steps_option("--step", help="Only this.")
+@steps_option("--step", help="Only these.")
+@click.option("--group", "groups", multiple=True, metavar="ID", help="Only this group; may repeat.")
+@click.option("--rerun", "is_rerun", is_flag=True, help="Run these tasks again, and what depends on them.")
+@rerun_options
 @json_option
-def failures(spec_or_workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
+def failures(
+    spec_or_workspace: Path,
+    steps: tuple[str, ...],
+    groups: tuple[str, ...],
+    is_rerun: bool,
+    as_json: bool,
+    **how: Any,
+) -> None:
     """Explain the failures of a study and its extensions, grouped by step, kind of end and message.
 
-    The largest group comes first.
+    The largest group comes first. Each shows with which values of the inputs tasks fail so more often than chance
+    explains, examples, and the command that runs exactly these tasks again.
     """
     from merlin.cli.find import find_workspace
-    from merlin.status.failures import group_failures
-    from merlin.workspace.directory import shown_together
 
     workspace = find_workspace(spec_or_workspace)
     check_steps(workspace.plan, steps)
-    groups = [group for study in shown_together(workspace) for group in group_failures(study, steps=steps)]
-    groups.sort(key=lambda group: -group.count)
+    if is_rerun:
+        from merlin.cli.rerunning import RerunManner, run_again
+        from merlin.views.rerunning import Choice
+
+        choice = Choice(failed=True, groups=groups, steps=steps)
+        sys.exit(run_again(workspace, choice, RerunManner(as_json=as_json, **how)))
+    for word, value in how.items():
+        if value:
+            raise UsageError(f"--{word.replace('num_', '')} is for --rerun; give both")
+    found = _groups(workspace, steps, groups)
     if as_json:
-        print_json(groups)
+        print_json(found)
         return
-    for group in groups:
+    for group in found:
         _show(group)
-    if groups:
-        print(f"{count(sum(g.count for g in groups), 'failure')} in {count(len(groups), 'group')}")
+    if found:
+        print(f"{count(sum(g.count for g in found), 'failure')} in {count(len(found), 'group')}")
     else:
         print("no task has failed")
 
 
+def _groups(workspace: Workspace, steps: tuple[str, ...], wanted: tuple[str, ...]) -> list[FailureGroup]:
+    """The groups of a study and its extensions, the largest first. Raises UsageError for one that there is not."""
+    from merlin.status.failures import group_failures
+    from merlin.workspace.directory import shown_together
+
+    found = [group for study in shown_together(workspace) for group in group_failures(study, steps=steps)]
+    known = [group.id for group in found]
+    for id in wanted:
+        if id not in known:
+            raise UsageError(f"there is no group {id!r} of failures; there are: {', '.join(known) or 'none'}")
+    chosen = [group for group in found if not wanted or group.id in wanted]
+    return sorted(chosen, key=lambda group: -group.count)
+
+
 def _show(group: FailureGroup) -> None:
     where = f" in {group.extension}" if group.extension else ""
-    print(f"{group.step}: {count(group.count, 'task')} failed{where}, {group.exit_class}")
+    print(f"{group.step}: {count(group.count, 'task')} failed{where}, {group.exit_class}   [{group.id}]")
     if group.cause:
         print(f"  cause    {group.cause}")
+    if group.signature not in ("", group.cause):
+        print(f"  message  {group.signature}")
+    print(f"  when     {_when(group.first, group.last)}")
     print(f"  hosts    {', '.join(group.hosts)}")
+    for each in group.ranges:
+        print(f"  inputs   {shown_range(each)}")
     for example in group.examples:
         parts = (f"  example  task {example.task}", example.directory, shown_inputs(example.inputs))
         print("  ".join(part for part in parts if part))
@@ -61,6 +108,21 @@ def _show(group: FailureGroup) -> None:
         for line in group.log_tail.splitlines():
             print(f"    | {line}")
     print(f"  again    {group.rerun}\n")
+
+
+def _when(first: float, last: float) -> str:
+    begin, end = (datetime.fromtimestamp(t).strftime("%Y-%m-%d %H:%M:%S") for t in (first, last))
+    return begin if begin == end else f"{begin} to {end[11:] if begin[:10] == end[:10] else end}"
+
+
+def shown_range(found: InputRange) -> str:
+    """ "X0 in [0.8, 1]: 45% of the tasks fail so, elsewhere 0.2% (p = 3e-12)"."""
+    p = f"p = {found.p:.0e}" if found.p > 1e-99 else "p < 1e-99"
+    values = f"in [{found.low:.4g}, {found.high:.4g}]" if found.low != found.high else f"= {found.low:.6g}"
+    return (
+        f"{found.input} {values}: {100 * found.rate_inside:.3g}% of the tasks fail so, "
+        f"elsewhere {100 * found.rate_outside:.3g}% ({p})"
+    )
 
 
 def shown_inputs(inputs: Mapping[str, Any]) -> str:

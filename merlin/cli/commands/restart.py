@@ -47,7 +47,8 @@ def restart(
     stay as they are unless --failed is given. With a broker the missing tasks are published for workers, as merlin
     run does it; without, or with --local, they run here. Exit codes as for merlin run.
     """
-    from merlin.cli.extending import restart_all, to_restart
+    from merlin.api.left_to_run import with_work
+    from merlin.cli.extending import restart_all
     from merlin.cli.publishing import broker_for
     from merlin.execution.conductor import RunOptions
     from merlin.plan.job_policy import needs_no_workers
@@ -64,7 +65,7 @@ def restart(
         raise UsageError(
             "--max-failures is for runs on this machine, and a broker is configured; add --local"
         )
-    studies = to_restart(opened, failed=failed)
+    studies = with_work(opened, failed=failed)
     for study in studies:
         if study.samples_may_change:
             study.samples()  # refuses now what the first chunk would refuse later

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -66,11 +65,11 @@ def run(
     With --extend, the number of samples that SPEC says is the one to reach: only the new ones run, in
     WORKSPACE/extensions, and the data sets of WORKSPACE get their rows. If there are none, exits with 0.
     """
+    from merlin.api.beginning import check_machine, study_warnings
     from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for
     from merlin.plan.job_policy import FLUX
     from merlin.workspace.checking import load_checked
-    from merlin.workspace.launchers import launch_warnings
 
     check_new_rows(study, only_new)
     variables = parse_assignments(assignments)
@@ -83,12 +82,12 @@ def run(
     local = local or loaded.document.merlin.resources.task_server == FLUX  # which needs no broker
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if not is_dry:
-        _check_machine(loaded, is_elsewhere=config is not None)
+        warn(check_machine(loaded, is_elsewhere=config is not None))
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:
         workspace = _new_study(loaded, options, is_moved="OUTPUT_PATH" in variables)
-    warn(launch_warnings(loaded, workspace.plan, is_dry=is_dry))
+    warn(study_warnings(loaded, workspace, is_dry=is_dry))
     if is_dry:
         from merlin.cli.dry import write_scripts
 
@@ -111,33 +110,15 @@ def _ways_to_start(
     }
 
 
-def _check_machine(spec: Spec, *, is_elsewhere: bool) -> None:
-    """Warn of functions that cannot be imported; raise MerlinError if a scheduler that the study needs is not here."""
-    from merlin.execution.job_schedulers import require_schedulers_of
-    from merlin.execution.try_import import import_warnings
-
-    if not is_elsewhere:
-        require_schedulers_of(spec)
-    warn(import_warnings(spec, elsewhere=is_elsewhere))
-
-
 def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspace:
-    """Prepare the study, and remember where it is if the command line moved it.
-
-    The lines about it are upstream's, for scripts that look for them.
-    """
-    from merlin.config.study_places import remember
-    from merlin.workspace.prepare import prepare_study
-    from merlin.workspace.spec_samples import unused_generate
+    """Prepare the study. The lines about it are upstream's, for scripts that look for them."""
+    from merlin.api.beginning import new_study
 
     if "OUTPUT_PATH" in spec.variables:
         remark(f"OUTPUT_PATH: {spec.variables['OUTPUT_PATH']}")
-    workspace = prepare_study(spec, options)
+    workspace = new_study(spec, options, is_moved=is_moved)
     if workspace.plan.samples is not None:
         remark(f"{count(workspace.plan.samples.num, 'sample')} loaded.")
-        warn(unused_generate(spec, workspace.plan.samples.num))
-    if is_moved:
-        remember(Path(spec.path), workspace.path.parent, os.environ)
     return workspace
 
 

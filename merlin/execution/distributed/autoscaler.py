@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from merlin.batch.autoscale import Caps, End, Finish, Move, Situation, Submit, Wait, Work, WorkerJob, decide
 from merlin.batch.contract import Job, JobRequest, JobState
-from merlin.batch.job_records import JobRecord
 from merlin.batch.jobs import SchedulerClient
 from merlin.errors import ExecutionError, SchedulerRefusedError, SchedulerUnreachableError
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.tracked_job import Tracked
 from merlin.execution.distributed.worker_jobs import PURPOSE, WorkerJobs
 
 CALLS_PER_MINUTE = 6  # of the scheduler, whatever they are
 POLLS_PER_MINUTE = 3.0  # of them questions about all jobs
+SETTLED_S = 60.0  # between two questions while workers report from every job
+STARTING_S = 15.0  # a job is not asked about so soon after its submission
 MAX_REFUSED = 3  # submissions in a row
 REFUSED_S = (
     60.0  # before the next submission after one that was refused; twice as long after each further one
@@ -27,6 +29,8 @@ LEAST_SHARE = 0.1  # of the slots: a lower rate is no rate, but work that does n
 USUAL_START_S = 60.0
 READ_AGAIN_S = 30.0  # between two looks at the records of jobs
 LAST_LOOK_S = 4.0  # between two questions whether the last jobs are over, when all their workers have left
+NEAR_END_S = 5.0  # of work for all slots: its end is looked for often,
+LONG_END_S = 30.0  # but not for longer, if the last tasks take their time
 NEW_S = 60.0  # a job that the scheduler does not know so soon after its submission is not over
 
 
@@ -54,26 +58,6 @@ class Demanding(Protocol):
 
     def look(self) -> LookedAt: ...
     def stop(self, names: Collection[str]) -> None: ...
-
-
-@dataclass(slots=True)
-class Tracked:
-    """What was seen of a job of ours."""
-
-    record: JobRecord
-    request: JobRequest | None = None  # while nobody knows whether it was submitted
-    reported: float | None = None  # when a worker of it was seen first
-    busy_at: float = 0.0  # when one was seen at work last
-    had_done_s: float = 0.0  # the busy seconds of all tasks when it was seen first
-    has_worked: bool = False
-    told_at: float | None = None  # when its workers were told to leave
-    is_cancelled: bool = False
-
-    @property
-    def is_running(self) -> bool:
-        return self.reported is not None or (
-            self.record.seen is not None and self.record.seen.state is JobState.RUNNING
-        )
 
 
 class Rate:
@@ -117,17 +101,25 @@ class Autoscaler:
         self._num_fruitless = self._num_refused = 0
         self._refusal = ""
         self._per_node: float | None = None  # slots, as seen last
+        self._num_slots = 0
+        self._near_end_at: float | None = None  # when the end of the work seemed near
         self._tracked: dict[str, Tracked] = {}  # by the job's name
         self._over: set[str] = set()
         self._nodes: set[str] = set()  # that the scheduler is known to have
         self._read_again_at = 0.0
         self._submit_again_at = 0.0
+        self._looked_at = 0.0  # at the jobs
         self._asked_at = 0.0  # whether the last jobs are over
         self.is_hurried = False  # what the next round sees is likely to change what is decided
 
     @property
     def live_jobs(self) -> list[str]:
         return [t.record.id or t.record.name for t in self._tracked.values()]
+
+    @property
+    def refusal(self) -> str:
+        """Why the scheduler has refused the last job; "" if it has not."""
+        return self._refusal if self._num_refused else ""
 
     def round(self) -> list[Move]:
         """Look, decide, act. Only WorkspaceError and UsageError come out: the disk, or a spec that makes no script."""
@@ -138,13 +130,21 @@ class Autoscaler:
             return [Wait(reason=f"the servers do not answer, so nothing is decided: {_first_line(error)}")]
         trouble = self._look_at_jobs(looked)
         self._look_at_workers(looked, now)
+        situation = self._situation(looked, trouble, now)
         is_probed = looked.left_s is None and any(t.reported for t in self._tracked.values())
-        self.is_hurried = is_probed or not looked.num_open
-        moves = decide(self._situation(looked, trouble, now), self._caps)
+        self.is_hurried = is_probed or not looked.num_open or self._is_near_end(looked, now)
+        moves = decide(situation, self._caps)
         made = [self._make(move, looked, now) for move in moves]
         if self._num_refused >= MAX_REFUSED and not self._tracked:
             return [Finish(reason=f"the scheduler takes no job: {self._refusal}", is_failure=True)]
         return made
+
+    def _is_near_end(self, looked: LookedAt, now: float) -> bool:
+        if looked.left_s is None or looked.left_s > NEAR_END_S * self._num_slots:
+            self._near_end_at = None
+            return False
+        self._near_end_at = self._near_end_at or now
+        return now - self._near_end_at < LONG_END_S
 
     # ------------------------------------------------------------------ looking
 
@@ -155,12 +155,24 @@ class Autoscaler:
             self._settle_doubts()
             if self._num_recent_calls() >= CALLS_PER_MINUTE:
                 return ""
+            is_urgent = self._is_last_look(looked)
+            if self._is_settled(looked) and not is_urgent:
+                return ""
+            self._looked_at = self._clock()
             known = {t.record.id: t for t in self._tracked.values() if t.record.id}
-            for name, job in self._client.jobs(list(known), is_urgent=self._is_last_look(looked)).items():
+            for name, job in self._client.jobs(list(known), is_urgent=is_urgent).items():
                 self._note(known[name], job)
         except SchedulerUnreachableError as error:
             return _first_line(error)
         return ""
+
+    def _is_settled(self, looked: LookedAt) -> bool:
+        """Return whether the scheduler was asked lately, and workers of all but the newest jobs tell the rest."""
+        now = self._clock()
+        return now - self._looked_at < SETTLED_S and all(
+            now - t.record.created < STARTING_S or any(self._lives_in(worker, t) for worker in looked.workers)
+            for t in self._tracked.values()
+        )
 
     def _is_last_look(self, looked: LookedAt) -> bool:
         """Return whether the work is done, all workers have left, and only the scheduler's word for it is missing."""
@@ -216,6 +228,7 @@ class Autoscaler:
             return
         self._nodes.update(job.hosts)
         if job != tracked.record.seen:
+            tracked.note(job.state)
             tracked.record = replace(tracked.record, seen=job, seen_at=self._clock())
             self._jobs.records.write(tracked.record)
         if job.state.is_over:
@@ -231,12 +244,16 @@ class Autoscaler:
         here = self._client.scheduler.name
         self._nodes.update(w.node for w in looked.workers if w.node and w.scheduler == here)
         for tracked in self._tracked.values():
+            if tracked.is_requeued:
+                continue
             inside = [worker for worker in looked.workers if self._lives_in(worker, tracked)]
             is_busy = any(worker.running for worker in inside)
+            tracked.ends = min((w.ends for w in inside if w.ends is not None), default=tracked.ends)
             if inside and tracked.reported is None:
                 tracked.reported = tracked.busy_at = now
                 tracked.had_done_s = looked.busy_s
-                self._start_s = max(1.0, now - tracked.record.created)
+                if not tracked.has_worked:
+                    self._start_s = max(1.0, now - tracked.record.created)
             if not inside or is_busy:
                 tracked.busy_at = now
             if inside and (is_busy or looked.busy_s > tracked.had_done_s):
@@ -254,7 +271,7 @@ class Autoscaler:
         ours = [w for w in looked.workers if any(self._lives_in(w, t) for t in self._tracked.values())]
         names = {worker.name for worker in ours}
         own, elsewhere = _slots(ours), _slots(w for w in looked.workers if w.name not in names)
-        num_slots = sum(own.values()) + sum(elsewhere.values())
+        self._num_slots = num_slots = sum(own.values()) + sum(elsewhere.values())
         self._rate.update(now, looked.busy_s, num_slots, is_saturated=looked.num_startable > num_slots > 0)
         like = own or elsewhere  # what a node of a job can do, or is likely to
         if like:
@@ -283,7 +300,7 @@ class Autoscaler:
             id=record.name,
             num_nodes=record.num_nodes,
             is_running=tracked.is_running,
-            ends=record.seen.ends if record.seen else None,
+            ends=(record.seen.ends if record.seen else None) or tracked.ends,
             lasts_s=record.walltime_s,
             idle_s=now - tracked.busy_at if tracked.reported is not None else 0.0,
             is_told=tracked.told_at is not None and (now - tracked.told_at < TOLD_S or tracked.is_cancelled),

@@ -21,7 +21,7 @@ log = logging.getLogger("merlin.worker")
 
 # workers exchange sealed messages through Redis; Celery's own exchange is not sealed, can crash a worker, and delays
 # every start by a second
-DISABLED = ("without_mingle", "without_gossip", "without_heartbeat")
+DISABLED = ("without_mingle", "without_gossip")
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
@@ -29,7 +29,11 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, config: Config, refusals: Refusals, slots: Slots, **options: Any) -> None:
         self._config, self._key, self._refusals, self._slots = config, config.key, refusals, slots
-        super().__init__(*args, **options | dict.fromkeys(DISABLED, True))
+        without = dict.fromkeys(DISABLED, True)
+        without["without_heartbeat"] = not options.get(
+            "task_events"
+        )  # `-E`: somebody watches, such as Flower
+        super().__init__(*args, **options | without)
 
     def start(self) -> None:
         """Consume messages until the worker ends."""

@@ -173,6 +173,7 @@ def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterato
     try:
         ownership.settle()
         yield ownership
+        ownership.wait_for_notices()
         ownership.release()
     finally:
         ownership.close()

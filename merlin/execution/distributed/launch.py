@@ -41,6 +41,7 @@ class SpecWorker:
     args: tuple[str, ...] = ()  # for the Celery worker, as the spec has them
     nodes: int | None = None  # of the worker, else of its batch block
     hosts: tuple[str, ...] = ()  # of the allocation, those that `machines` allows; (): all
+    starts_programs: bool = False  # a step of it uses $(LAUNCHER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +149,18 @@ def select_workers(
             skipped.append(Skipped(name=name, reason=reason))
             continue
         made = _spec_worker(name, worker, queues, document.batch, environment or {}, nodes)
-        start.append(replace(made, hosts=_allowed(worker, hosts) if worker.machines else ()))
+        allowed = _allowed(worker, hosts) if worker.machines else ()
+        start.append(
+            replace(made, hosts=allowed, starts_programs=_starts_programs(document, by_step, queues))
+        )
         taken.update(dict.fromkeys(queues, name))
     return WorkerSelection(start=tuple(start), skipped=tuple(skipped))
+
+
+def _starts_programs(document: Document, by_step: Queues, queues: Collection[str]) -> bool:
+    served = {step for step, names in by_step.items() if set(names) & set(queues)}
+    scripts = [(step.run.cmd, step.run.restart) for step in document.study if step.name in served]
+    return any("LAUNCHER)" in (text or "") for pair in scripts for text in pair)
 
 
 def _allowed(worker: Worker, hosts: Sequence[str]) -> tuple[str, ...]:
@@ -265,9 +275,7 @@ def launches(
             )
             shared.setdefault(key, []).append(worker)
             continue
-        note = (
-            f"{words[0]} is not installed here: {worker.name} starts on this machine alone" if words else ""
-        )
+        note = _why_here(worker, allocation, words)
         here.append(Launch(argv=tuple(command(worker, False)), workers=(worker,), note=note))
     for (shell, before, _, *launcher), group in shared.items():
         argv = [*launcher, *node_workers.command({w.name: command(w, True) for w in group}, logs)]
@@ -276,6 +284,25 @@ def launches(
         num_nodes = _num_nodes(group[0], allocation)
         here.append(Launch(argv=tuple(argv), workers=tuple(group), num_nodes=num_nodes, is_local=False))
     return here
+
+
+def _why_here(worker: SpecWorker, allocation: Allocation | None, words: Sequence[str]) -> str:
+    """What users should know of a worker that starts on this machine alone."""
+    if words:
+        return f"{words[0]} is not installed here: {worker.name} starts on this machine alone"
+    if _has_to_launch(worker, allocation) and allocation is not None and allocation.num_nodes > 1:
+        return (
+            f"{worker.name} starts on this host alone, because its steps use $(LAUNCHER), which does not work "
+            f"in a worker that {scheduler_of(worker.batch.type).programs[-1]} has started"
+        )
+    return ""
+
+
+def _has_to_launch(worker: SpecWorker, allocation: Allocation | None) -> bool:
+    """Return whether its programs start from the first host of the allocation, and from no other place."""
+    scheduler = scheduler_of(worker.batch.type)
+    is_inside = allocation is not None and allocation.scheduler == scheduler.name
+    return is_inside and worker.starts_programs and not scheduler.launcher_nests
 
 
 def _num_nodes(worker: SpecWorker, allocation: Allocation | None) -> int:
@@ -289,12 +316,11 @@ def _launcher(worker: SpecWorker, allocation: Allocation | None) -> list[str]:
         key: value for key, value in batch.model_dump().items() if isinstance(value, str | int | float)
     }
     num_nodes = worker.nodes or len(worker.hosts) or None
+    if _has_to_launch(worker, allocation) and not batch.worker_launch:
+        return []
     if allocation is not None and allocation.scheduler == scheduler.name:
         for key in OF_ALLOCATIONS:
             settings.pop(key, None)  # it has them already
-        if (
-            scheduler.launcher_nests
-        ):  # else the workers' own programs need it more, unless the user says how many
-            num_nodes = num_nodes or allocation.num_nodes
+        num_nodes = num_nodes or allocation.num_nodes
     words = scheduler.workers_command(num_nodes, settings, worker.hosts)
     return [*words, *shlex.split(batch.launch_args or "")] if words else []

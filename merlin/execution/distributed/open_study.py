@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -21,10 +21,11 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
-from merlin.ledger.records import EventRecord, Record
+from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
-from merlin.plan.reopen import reopen_failed
+from merlin.plan.pieces import Range
+from merlin.plan.reopen import reopen, reopen_failed
 from merlin.status.snapshot import is_published
 from merlin.workspace.directory import Workspace, lock
 
@@ -59,11 +60,13 @@ def open_study(
     *,
     redo_failed: bool = False,
     steps: Collection[str] | None = None,
+    again: Mapping[str, list[Range]] | None = None,
 ) -> Opened:
     """Publish all tasks that the ledger does not have yet.
 
     A study that already runs continues; if it has no owner, messages that may be lost are sent again. With
-    `redo_failed`, failed tasks (of `steps`, or of all steps) also run again.
+    `redo_failed`, failed tasks (of `steps`, or of all steps) also run again; so do the tasks of `again`, by step
+    instance, however they ended.
 
     Raises:
         ExecutionError: the broker or Redis cannot be reached, or chunks of the study still run.
@@ -71,18 +74,41 @@ def open_study(
     """
     tools = make_tools(config)
     with _wait_for_lock(workspace):
-        return _Publisher(workspace, tools).open(redo_failed=redo_failed, steps=steps)
+        return _Publisher(workspace, tools, _Redo(redo_failed, steps, again or {})).open()
+
+
+@dataclass(frozen=True, slots=True)
+class _Redo:
+    """What runs again although it has ended."""
+
+    failed: bool
+    steps: Collection[str] | None  # … of these steps only
+    again: Mapping[str, list[Range]]
+
+    def __bool__(self) -> bool:
+        return self.failed or bool(self.again)
+
+    def resets(self, workspace: Workspace) -> list[RangeRecord]:
+        """The records that make these tasks missing."""
+        plan, out = workspace.plan, list[RangeRecord]()
+        outcomes = replay(workspace.ledger_dir, plan).outcomes if self else {}
+        if self.failed:
+            out += reset_records(reopen_failed(plan, outcomes, self.steps))
+        if self.again:
+            out += reset_records(reopen(plan, outcomes, self.again))
+        return out
 
 
 class _Publisher:
-    def __init__(self, workspace: Workspace, tools: Tools) -> None:
+    def __init__(self, workspace: Workspace, tools: Tools, redo: _Redo) -> None:
         self._workspace, self._tools, self._registry = workspace, tools, tools.backend.registry
+        self._redo = redo
         self._study = Study(workspace, workspace.digest)
         self._mailbox = tools.backend.mailbox(self._study.id)
 
-    def open(self, *, redo_failed: bool, steps: Collection[str] | None) -> Opened:
+    def open(self) -> Opened:
         running = self._advertised()
-        if running is not None and not redo_failed and self._mailbox.exists():
+        if running is not None and not self._redo and self._mailbox.exists():
             return self._resume(running.session, resumed=True)
         if running is not None:
             with suppress(StudyGoneError):  # from now on nobody records anything for the old run
@@ -99,7 +125,7 @@ class _Publisher:
         # killed, workers that know the study publish it
         self._mailbox.forget()
         session = next_session(self._workspace.ledger_dir, self._tools.backend.time())
-        self._record_start(session, redo_failed=redo_failed, steps=steps)
+        self._record_start(session)
         now = self._tools.backend.time()
         self._registry.advertise(self._study.info(session, now))
         self._mailbox.open(session)
@@ -117,12 +143,9 @@ class _Publisher:
                 return info
         return None
 
-    def _record_start(self, session: str, *, redo_failed: bool, steps: Collection[str] | None) -> None:
+    def _record_start(self, session: str) -> None:
         """Record the start of the run, and reset the tasks that run again."""
-        plan, records = self._workspace.plan, list[Record]()
-        if redo_failed:
-            outcomes = replay(self._workspace.ledger_dir, plan).outcomes
-            records += reset_records(reopen_failed(plan, outcomes, steps))
+        records = self._redo.resets(self._workspace)
         data = {"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()}
         append_records(self._workspace, session, *records, EventRecord(kind="run_started", data=data))
 
@@ -148,6 +171,7 @@ class _Publisher:
         ownership = Ownership(self._study, session, self._mailbox, standing, self._tools)
         try:
             ownership.settle()
+            ownership.wait_for_notices()
             num_messages = ownership.offer_and_release()
             counts = ownership.owner.scheduler.counts().values()
         finally:

@@ -34,6 +34,7 @@ NOTICE_S = 2.0  # after a beat of the workers; by then they have noticed that Re
 POSTPONE_S = 10.0  # before the next try with a study that had an error
 RETRY_S = 1.0  # between two tries to reach Redis
 STOP_S = 3.0  # for the last round of each study
+TELL_S = 2.0  # of these for the messages that are on their way
 
 
 class RunningChunks(Protocol):
@@ -198,6 +199,7 @@ class Owners:
                     return False
                 if not ownership.is_over:
                     ownership.work(0.0)
+                    ownership.wait_for_notices(TELL_S)
                     ownership.release()
                 return True
             finally:

@@ -17,6 +17,8 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from math import inf
 
 from merlin.errors import (
     ExecutionError,
@@ -38,7 +40,9 @@ from merlin.execution.distributed.offer_messages import OfferMessages
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
 from merlin.execution.distributed.workforce import Workforce
+from merlin.execution.notices import Notices
 from merlin.execution.step_jobs import StepJobs
+from merlin.ledger.session import session_start
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.owner import Handout
 from merlin.plan.pieces import Range, Run, merged, pieces_of
@@ -54,6 +58,7 @@ RENEW_S = 0.8  # between two renewals of the ownership
 EXPIRE_S = 0.5  # between two checks for expired leases
 REISSUE_S = 5.0  # an offer that nobody has taken gets a new message after this time, if its queue is empty
 RETRY_S = 1.0  # after an error of the disk
+TELL_S = 0.2  # for letters, while people are told
 MAX_TROUBLE_S = 10.0  # of such errors; then somebody else may own the study
 MAX_TAKE_OVER_S = 600.0  # to read the ledger; a process that takes longer hangs, and does not stay the owner
 ENDS = ("run_stopped", "run_finished")  # events
@@ -88,6 +93,8 @@ class Ownership:
         self._messages = OfferMessages(study, session, tools)
         self._conductor = Conductor(study.workspace, session)
         self._jobs = StepJobs(study.workspace, session, recorded=self._done, guard=self._renew)
+        say = partial(log.warning, "%s: %s", study.workspace.path)
+        self._notices = Notices(study.workspace, self._conductor.note, self._conductor.read, say)
         try:
             with self._renewing():
                 self._take_over()
@@ -138,6 +145,7 @@ class Ownership:
             min_chunk_s=TARGET_S,
         )
         scheduler = self._conductor.scheduler = self.owner.scheduler
+        self._notices.start(since=session_start(session, time.time()))
         mailbox.void([*forged, *void])
         ends = [event for event in found.events(session) if event.kind in ENDS]
         if ends and not scheduler.is_complete:  # the process that recorded it could not update the servers
@@ -207,6 +215,8 @@ class Ownership:
             self.is_out_of_sync = True
             return
         self._check_leases()
+        if self._notices.is_due:
+            self._notices.step(self.owner.scheduler.counts(), self._jobs.refusal)
         self._write()
         self._finish_if_done()
 
@@ -224,6 +234,14 @@ class Ownership:
         if lacking and time.monotonic() - self._began >= HAND_ON_S:
             self.release()
             raise ExecutionError(lacking)
+
+    def wait_for_notices(self, limit_s: float = inf) -> None:
+        """See what becomes of the messages that are on their way, before somebody else may become the owner."""
+        until = time.monotonic() + limit_s
+        while self._notices.is_sending and not (
+            self.is_over or self.is_out_of_sync or time.monotonic() >= until
+        ):
+            self.settle(TELL_S)
 
     def _now(self) -> float:
         """The server's time."""
@@ -394,8 +412,10 @@ class Ownership:
                 return
         else:
             return
-        self._mailbox.close()
-        self.is_over = True
+        self._notices.end(scheduler.counts(), scheduler.stop_reason)
+        if not self._notices.is_sending:  # if this owner dies before, the next one sends what is left
+            self._mailbox.close()
+            self.is_over = True
 
     def _end(self, event: str, reason: str, **more: bool) -> None:
         self._conductor.note(event, reason=reason, host=socket.gethostname(), pid=os.getpid(), **more)
@@ -414,5 +434,6 @@ class Ownership:
             self._mailbox.release()
 
     def close(self) -> None:
+        self._notices.leave()
         self._jobs.close()
         self._conductor.close()

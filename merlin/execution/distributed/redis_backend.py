@@ -117,6 +117,19 @@ class RedisMailbox:
             raise StudyGoneError(f"Redis at {self._scripts.place} has gone back in time, as after a restart")
         self._beat = beat
 
+    def holder(self) -> str:
+        """The name of the worker that owns the study now; "" if none does. For display."""
+
+        def ask() -> list[Any]:
+            pipe = self._client.pipeline(transaction=False)
+            pipe.hmget(self._key["owner"], "holder", "until")
+            pipe.time()
+            return list(pipe.execute())
+
+        (holder, until), (seconds, _) = self._scripts.call(ask)
+        with self._reporting_damage():
+            return str(holder or "") if until and float(until) / 1000 > seconds else ""
+
     def release(self) -> None:
         self._scripts.run("release", self._token, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 MANIFEST_NAME = "manifest.json"
@@ -38,7 +39,18 @@ class Counts:
 
 def counts_of(directory: Path) -> Counts | None:
     """Return the counts in the manifest of a data set, which is not proven here; None if there is no readable one."""
+    path = directory / MANIFEST_NAME
     try:
-        return Counts(**json.loads((directory / MANIFEST_NAME).read_bytes())["counts"])
+        found = path.stat()
+    except OSError:
+        return None
+    return _counts_in(path, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _counts_in(path: Path, stamp: tuple[int, int, int]) -> Counts | None:
+    """The counts in a manifest, which may be long and is asked again and again; it is replaced, never written to."""
+    try:
+        return Counts(**json.loads(path.read_bytes())["counts"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

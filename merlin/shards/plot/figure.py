@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 import merlin.shards.plot.canvas as look
+from merlin.base.page.style import FONT, THEME
 from merlin.shards.plot.canvas import LARGE, MARGIN, PAPER, SOFT, WIDTH, Canvas, Section, settings
 
 _HEADING, _SPACE, _TITLE = 0.55, 0.25, 0.75
@@ -67,6 +68,16 @@ def drawing(section: Section) -> str:
     return _inline(out.getvalue(), section.title)
 
 
+def picture_file(section: Section) -> str:
+    """The section as an SVG file for pages; it follows the reader's light or dark theme, too."""
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    named = drawing(section).replace("<svg ", f"<svg {names} ", 1)
+    return named.replace(">", f"><style>{_FILE_STYLE}</style>", 1)
+
+
+_FILE_STYLE = f"""{THEME}
+svg text {{ font-family: {FONT} !important; }}
+@media screen and (prefers-color-scheme: dark) {{ .tinted image {{ filter: brightness(1.5) saturate(0.9); }} }}"""
 _VARIABLES = ("paper", "ink", "soft", "rule", "blue", "orange", "green", "red", "purple")
 
 

@@ -9,16 +9,11 @@ from __future__ import annotations
 from html import escape
 
 import merlin.shards.plot.tables as tables
+from merlin.base.page.document import cards, document
 from merlin.base.text import count, size
 from merlin.shards.describe import DataSetDescription
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.figure import drawing
-from merlin.shards.plot.page_style import CSS
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-
-Part = tuple[str, str, str]  # of a page: its id, its title, and HTML
 
 
 def make_page(facts: DataSetDescription, sections: list[Section]) -> str:
@@ -32,49 +27,19 @@ def make_page(facts: DataSetDescription, sections: list[Section]) -> str:
         ("splits", "Splits", tables.splits_table(facts) if facts.split_fractions else ""),
         ("provenance", "Provenance", tables.provenance_table(facts)),
     ]
-    header = f"""<h1>{name}</h1>
-<p class="sub">{_subtitle(facts)}</p>
-{cards(_cards(facts))}
-{tables.outcome_bar(facts)}"""
+    header = f"<h1>{name}</h1>\n{summary_of(facts)}"
     return document(name, header, [part for part in parts if part[2]], "merlin shards plot")
 
 
-def document(title: str, header: str, parts: list[Part], maker: str, more_style: str = "") -> str:
-    """A page that stands alone; title and header are HTML already. `maker` is the command that wrote it."""
-    links = "".join(f'<a href="#{id}">{escape(title)}</a> ' for id, title, _ in parts)
-    body = "\n".join(
-        f'<section id="{id}"><h2>{escape(title)}</h2>\n{html}</section>' for id, title, html in parts
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{title}</title>
-<style>{CSS}{more_style}</style>
-</head>
-<body>
-<header>{header}
-<nav>{links}</nav>
-</header>
-<main>
-{body}
-</main>
-<footer>Made by <code>{maker}</code>. Everything is inside this file.</footer>
-</body>
-</html>
-"""
+def summary_of(facts: DataSetDescription) -> str:
+    """The data set in short: which it is, its numbers, and what became of every sample."""
+    return f"""<p class="sub">{_subtitle(facts)}</p>
+{cards(_cards(facts))}
+{tables.outcome_bar(facts)}"""
 
 
 def figure(section: Section) -> str:
     return f'<p class="note">{escape(section.note)}</p>\n<figure>{drawing(section)}</figure>'
-
-
-def cards(facts: list[tuple[str, str]]) -> str:
-    """Numbers that stand out; what each of them is may be HTML."""
-    words = "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in facts)
-    return f'<div class="cards">{words}</div>'
 
 
 def _subtitle(facts: DataSetDescription) -> str:

@@ -33,9 +33,12 @@ class PictureView:
 
 
 def views_of(field: FieldInfo) -> list[PictureView]:
-    """Every channel of an image, or three mid-planes of every channel of a volume; at most `MAX_CHANNELS`."""
+    """Every channel of an image, or three mid-planes of every channel of a volume, at most `MAX_CHANNELS`.
+
+    Fields of other kinds, and ragged ones, have none.
+    """
     layout = field.full_layout
-    if len(layout) != len(field.shape):
+    if field.kind not in ("image", "volume") or len(layout) != len(field.shape):
         return []
     if _is_true_colour(field, layout):
         scale = 255.0 if field.dtype.endswith("u1") or field.dtype == "uint8" else 1.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from html import escape
 
+from merlin.base.page.outcomes import counts_bar
+from merlin.base.page.table import facts_table, table
 from merlin.base.text import count, size
 from merlin.shards.describe import DataSetDescription, LeftOut
 from merlin.shards.description_rows import (
@@ -27,21 +28,6 @@ _MAX_GROUPS = 50
 
 def _number(value: float) -> str:
     return number(value, 4)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> str:
-    """A table; cells are HTML already, columns named in `right` are right-aligned numbers."""
-    style = [' class="n"' if name in right else "" for name in columns]
-    head = "".join(f"<th{s}>{escape(name)}</th>" for s, name in zip(style, columns, strict=True))
-    body = []
-    for row in rows:
-        cells = "".join(f"<td{s}>{cell}</td>" for s, cell in zip(style, row, strict=True))
-        body.append(f"<tr>{cells}</tr>")
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n'
-        + "\n".join(body)
-        + "\n</tbody></table></div>"
-    )
 
 
 def fields_table(facts: DataSetDescription) -> str:
@@ -109,18 +95,13 @@ def splits_table(facts: DataSetDescription) -> str:
 
 
 def provenance_table(facts: DataSetDescription) -> str:
-    rows = [[label, f"<code>{escape(value)}</code>"] for label, value in provenance(facts)]
-    return table(("", ""), rows).replace("<thead><tr><th></th><th></th></tr></thead>", "")
+    return facts_table(provenance(facts))
 
 
 def outcome_bar(facts: DataSetDescription) -> str:
     """planned = ok + failed + …, as a bar and in words."""
     counts = {outcome: getattr(facts.counts, outcome) for outcome in OUTCOMES}
-    parts = "".join(f'<span class="{o}" style="flex-grow:{num}"></span>' for o, num in counts.items() if num)
-    words = " + ".join(f'<span class="dot {o}"></span>{o} <b>{num:,}</b>' for o, num in counts.items())
-    sign = "=" if facts.counts.reconciled else "≠"
-    planned = f"planned <b>{facts.counts.planned:,}</b>"
-    return f'<div class="bar">{parts}</div>\n<p class="outcomes">{planned} {sign} {words}</p>'
+    return counts_bar(counts, facts.counts.planned)
 
 
 def summary(facts: DataSetDescription, num: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from merlin.base.document.findings import Findings, SourceText
 from merlin.base.document.tree import Entry
 from merlin.spec.checks.aggregates import check_aggregates
+from merlin.spec.checks.notify import check_notify
 from merlin.spec.checks.parameters import check_parameters
 from merlin.spec.checks.samples import check_samples
 from merlin.spec.checks.steps import StepGraph, check_steps
@@ -31,4 +32,5 @@ def check(
     check_samples(expansion, findings)
     check_aggregates(source, expansion.tree, graph, findings)
     check_surroundings(expansion.tree, graph, findings)
+    check_notify(expansion, findings)
     check_tokens(source, tree, expansion, graph, findings, allow_undefined=allow_undefined)

@@ -17,7 +17,8 @@ from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
 from merlin.train.models.registry import MODELS, build, require_code, require_consent
 from merlin.train.quantities import Quantities
-from merlin.train.run_directory import FACTS, MODEL_FORMAT, NORMALISE, VERSION, RunDirectory, is_run
+from merlin.train.run_directory import MODEL_FORMAT, VERSION, RunDirectory
+from merlin.train.run_paths import FACTS, NORMALISE, is_run
 from merlin.train.state_file import read_state, require_format
 
 MODEL = "model.pt"

@@ -31,18 +31,17 @@ from merlin.train.loading.dataset import ShardDataset
 from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel, load_best
+from merlin.train.results.evaluation_file import FORMAT, NAME, VERSION
 from merlin.train.results.held_out import choose_split, open_held_out
 from merlin.train.results.physical import PhysicalModel, as_chw
 from merlin.train.results.scores import ClassScores, ImageScores, ScalarScores
 from merlin.train.results.similarity import ssim
-from merlin.train.run_directory import RunDirectory, RunFacts, is_run
+from merlin.train.run_directory import RunDirectory, RunFacts
+from merlin.train.run_paths import is_run
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]  # samples done, in all
 
-FORMAT = "merlin-evaluation"
-VERSION = 1
-NAME = "evaluation.json"
 MAX_POINTS = 4000  # samples whose scalars are kept for charts
 NUM_SHOWN = 6  # samples whose images are kept
 _BATCH_BYTES = 4 << 20

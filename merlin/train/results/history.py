@@ -14,7 +14,7 @@ import numpy as np
 from merlin.base.records import as_kind
 from merlin.errors import TrainingError
 from merlin.train.metrics_log import NAME, read_metrics
-from merlin.train.run_directory import RunDirectory
+from merlin.train.run_paths import RunPaths
 
 Array = np.ndarray[Any, Any]
 Kept = Literal["local", "partner"]
@@ -101,7 +101,7 @@ class _MetricsLine:
     capacity: float | None = None
 
 
-def read_history(run: RunDirectory) -> History:
+def read_history(run: RunPaths) -> History:
     """The history as far as it is written. Raises TrainingError for lines that are none."""
     lines = {index: _read_lines(run.trainer(index).path / NAME) for index in run.trainers()}
     return History(

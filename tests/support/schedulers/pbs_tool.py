@@ -80,15 +80,26 @@ def qsub(root: Path, args: list[str]) -> int:
         own = {
             "PBS_JOBID": job, "PBS_JOBNAME": name, "PBS_NODEFILE": str(nodes), "PBS_ENVIRONMENT": "PBS_BATCH",
             "PBS_QUEUE": last(options, "-q", default="workq"), "PBS_O_WORKDIR": os.getcwd(), "PBS_NODENUM": "0",
-            "PBS_TASKNUM": "1", "NCPUS": found["ncpus"], "HOME": str(root / "home"),
+            "PBS_TASKNUM": "1", "NCPUS": found["ncpus"],
             **{f"PBS_O_{key}": value for key, value in mine.items()},
         }  # fmt: skip
-        return [str(copy)], {**mine, **profile, **own}
+        login = {**mine, **profile, "HOME": str(root / "home")}
+        return [str(copy)], {**login, **_passed_on(options), **own}
 
     found = queue.find(job)
     assert found is not None
     run_in_background(queue, found, program)
     return 0
+
+
+def _passed_on(options: list[tuple[str, str]]) -> dict[str, str]:
+    """The variables of the submitter that the job gets: all with -V, and those of ``-v A=b,C``."""
+    found = dict(os.environ) if "-V" in dict(options) else {}
+    for part in last(options, "-v").split(","):
+        name, given, value = part.partition("=")
+        if given or name in os.environ:
+            found[name] = value if given else os.environ[name]
+    return found
 
 
 def _seconds(text: str) -> float:

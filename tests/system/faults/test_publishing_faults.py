@@ -60,7 +60,9 @@ def test_a_run_killed_while_it_publishes_is_finished_by_restart(
             for plan in folder.glob("*/merlin_info/plan.json")
         ]
         assert len(studies) > NUM_CUTS // 2
-        wait_until(lambda: all(s.num_ended == s.planned for s in studies), home.describe)
+        wait_until(
+            lambda: all(s.num_ended == s.planned for s in studies), home.describe, 120 + 10 * len(studies)
+        )
         for study in studies:
             assert study.check().num_again == 0
         home.stop_workers()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,10 @@ from commands import run_merlin
 from schedulers.stand_in import StandIn
 from servers import RedisServer
 from waiting import wait_until
+
+from merlin.batch.registry import scheduler_of
+
+CHECKOUT = Path(__file__).parents[3]
 
 SPEC = """\
 description: {name: hosts, description: every task writes down where it runs}
@@ -56,10 +63,36 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, any_redis: RedisServer)
     made.stand_in.close()
 
 
-def test_a_job_of_workers_runs_a_study_on_its_nodes_and_ends_with_it(site: Site) -> None:
-    site.merlin("run", "hosts.yaml")
+def by_merlin(site: Site) -> str:
     submitted = json.loads(site.merlin("workers", "submit", "hosts.yaml", "--nodes", "2", "--json"))
     (job,) = [entry["id"] for entry in submitted["jobs"]]
+    return str(job)
+
+
+def by_hand(site: Site) -> str:
+    """The script that comes with Merlin, as its page says that it is submitted."""
+    name = site.stand_in.scheduler
+    page = (CHECKOUT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"`([^`]* workers/{name}\.sh[^`]*)`", page)
+    command = line.replace(f"workers/{name}.sh", str(CHECKOUT / "workers" / f"{name}.sh"))
+    path = f"{site.stand_in.path.partition(os.pathsep)[0]}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command.replace("study.yaml", "hosts.yaml")],
+        cwd=site.folder,
+        env={**site.environment, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return scheduler_of(name).submitted_id(done.stdout)
+
+
+@pytest.mark.parametrize("submit", [by_merlin, by_hand])
+def test_a_job_of_workers_runs_a_study_on_its_nodes_and_ends_with_it(
+    site: Site, submit: Callable[[Site], str]
+) -> None:
+    site.merlin("run", "hosts.yaml")
+    job = submit(site)
     (workspace,) = (path.parent for path in site.folder.glob("*/merlin_info"))
     site.merlin("monitor", workspace.name, "--sleep", "0.5")
     site.merlin("stop-workers", "--wait", "100")

@@ -39,12 +39,13 @@ def end_of(process: subprocess.Popen[str]) -> list[dict]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_jobs_come_from_zero_outlive_a_restart_of_the_controller_and_go_back_to_zero(site):
+def test_jobs_come_from_zero_outlive_autoscale_and_the_controller_and_go_back_to_zero(site):
     study = LinesStudy.publish(site, "N=60", "SHARD=20", "HOLD=30", held=True)
     assert num_jobs(site) == 0
     with autoscale(site, study.workspace.path) as process:
         wait_until(site.live_workers, process)
-        site.cluster.stop_controller()
+    site.cluster.stop_controller()
+    with autoscale(site, study.workspace.path) as process:  # the first one was killed
         diary = study.workspace.path / "merlin_info" / "autoscale.jsonl"
         wait_until(lambda: "does not answer" in diary.read_text(), process)
         site.cluster.start_controller()

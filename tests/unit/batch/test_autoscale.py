@@ -70,6 +70,12 @@ def test_no_new_job_for_work_that_the_present_ones_finish_within_the_backlog():
     assert submitted(decide(situation(replace(BUSY, left_s=2010.0), job(nodes=2)), CAPS)) == [1]
 
 
+@pytest.mark.parametrize(("start_s", "nodes"), [(2.0, [4, 3]), (20.0, [1]), (1000.0, [])])
+def test_where_jobs_start_soon_more_of_them_are_worth_it(start_s, nodes):
+    now = situation(replace(BUSY, left_s=800.0), job(), start_s=start_s)
+    assert submitted(decide(now, replace(CAPS, backlog_s=None))) == nodes
+
+
 def test_no_node_without_a_task_for_it():
     assert submitted(decide(situation(replace(BUSY, num_startable=11)), CAPS)) == [2]
     assert submitted(decide(situation(replace(BUSY, num_startable=0)), CAPS)) == []
@@ -153,7 +159,7 @@ caps = st.builds(
     max_jobs=st.none() | st.integers(1, 10),
     nodes_per_job=st.integers(1, 20),
     walltime_s=st.none() | st.floats(60, 1e6),
-    backlog_s=st.floats(1, 1e5),
+    backlog_s=st.none() | st.floats(1, 1e5),
     idle_s=st.floats(0, 1e5),
 )
 

@@ -128,6 +128,12 @@ def test_srun_has_the_steps_resources(step, flags):
     assert Slurm().launch_line(request) == f"srun -n 8 -N 2{flags}"
 
 
+def test_programs_that_share_a_node_take_no_more_than_they_ask_for():
+    assert Slurm().side_by_side({}) == {"SLURM_EXACT": "1"}
+    of_job = {"SLURM_MEM_PER_NODE": "4096"}  # which an srun would ask for as a whole
+    assert Slurm().side_by_side(of_job) == {"SLURM_EXACT": "1", "SLURM_MEM_PER_NODE": "0"}
+
+
 def test_without_nodes_slurm_decides():
     assert Slurm().launch_line(LaunchRequest(procs="8")) == "srun -n 8"
 

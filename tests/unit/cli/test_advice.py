@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import shlex
 
-from merlin.cli.execute import next_commands
+from merlin.cli.advice import next_commands
 from merlin.errors import command_line
 
 

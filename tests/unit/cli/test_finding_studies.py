@@ -11,7 +11,7 @@ import pytest
 
 from merlin.cli import main as command_line
 from merlin.cli.find import find_workspace
-from merlin.config.study_places import remember, remembered
+from merlin.config.study_places import remember, remembered, remembered_folders
 from merlin.errors import WorkspaceError
 from merlin.views.studies import studies_in
 
@@ -88,9 +88,11 @@ def test_a_directory_that_is_named_is_the_only_one_that_is_looked_at(here: Path)
         find_workspace(Path("demo.yaml"), variables={"OUTPUT_PATH": "empty"})
 
 
-def test_a_run_that_moves_nothing_notes_nothing(here: Path) -> None:
+def test_a_run_that_moves_nothing_is_listed_everywhere_and_noted_for_no_spec(here: Path) -> None:
     make()
-    assert not (here / "home").exists()
+    env = {"HOME": str(here / "home")}
+    assert remembered(here / "demo.yaml", env) == []
+    assert remembered_folders(env) == [here]
 
 
 @pytest.mark.parametrize(
@@ -132,11 +134,40 @@ def test_the_studies_of_a_directory_are_listed_newest_first(
     assert [study["workspace"] for study in told["studies"]] == [str(new), str(old)]
     assert told["studies"][1] | {"workspace": ""} == {
         "name": "demo", "workspace": "", "when": "2020-01-02 03:04:05", "state": "new", "planned": 1, "ok": 0,
-        "failed": 0, "skipped": 0, "missing": 1, "problem": "",
+        "failed": 0, "skipped": 0, "missing": 1, "rate": None, "eta": None, "state_reason": "", "problem": "",
     }  # fmt: skip
     assert merlin("status", "studies") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("demo")]) == 2
+
+
+def test_all_studies_are_listed_from_anywhere_and_those_of_a_directory_on_demand(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = make("-o", "studies").rename(here / "studies/demo_20200102-030405")
+    second = make("--vars", "OUTPUT_PATH=more")
+    monkeypatch.chdir("/")
+    capsys.readouterr()
+
+    def listed(*words: str | Path) -> list[str]:
+        assert merlin("list", "--json", *words) == 0
+        return [study["workspace"] for study in json.loads(capsys.readouterr().out)["studies"]]
+
+    assert listed() == [str(second), str(first)]
+    assert listed("--newest", "1") == [str(second)]
+    assert listed("--root", here / "studies") == [str(first)]
+
+
+def test_a_kept_line_counts_only_as_long_as_nothing_happens_to_the_study(here: Path) -> None:
+    made = make("-o", "studies")
+    assert [line.state for line in studies_in(here / "studies")] == ["new"]
+    kept = here / "home/.merlin/study_lines.json"
+    assert json.loads(kept.read_text())["lines"][str(made)]["line"]["state"] == "new"
+    assert [line.state for line in studies_in(here / "studies")] == ["new"]
+    assert merlin("restart", made, "--local") == 0
+    assert [line.state for line in studies_in(here / "studies")] == ["finished"]
+    kept.write_text("{")
+    assert [line.state for line in studies_in(here / "studies")] == ["finished"]
 
 
 def test_a_damaged_study_costs_its_own_line(here: Path) -> None:
@@ -154,3 +185,16 @@ def test_a_directory_without_studies_is_refused_as_before(
     (here / "empty").mkdir()
     assert merlin("status", "empty") == 1
     assert "is not a workspace" in capsys.readouterr().err
+
+
+def test_a_study_is_listed_with_its_extensions(here: Path) -> None:
+    text = SPEC.replace("'true'", "'echo $(X)'") + (
+        "merlin: {samples: {generate: {method: sobol, seed: 1, num: $(N), bounds: {X: [0, 1]}}, column_labels: [X]}}\n"
+        "env: {variables: {N: 2}}\n"
+    )
+    (here / "demo.yaml").write_text(text)
+    assert merlin("run", "demo.yaml", "--local") == 0
+    (made,) = here.glob("demo_*")
+    assert [(line.state, line.planned, line.ok) for line in studies_in(here)] == [("finished", 2, 2)]
+    assert merlin("run", "demo.yaml", "--local", "--dry", "--extend", made, "--vars", "N=4") == 0
+    assert [(line.state, line.planned, line.ok) for line in studies_in(here)] == [("stopped", 4, 2)]

@@ -27,7 +27,7 @@ def test_a_bar_has_its_width_and_hides_nothing(ok: int, failed: int, skipped: in
 def test_a_run_that_does_not_tell_what_it_works_on_is_not_called_idle(capsys) -> None:
     for at_work, told in ((0, "2 worker processes\n"), (2, "2 worker processes, 2 at work\n")):
         run: Any = SimpleNamespace(
-            state="running", num_workers=2, steps=[SimpleNamespace(running=at_work)], eta_s=None
+            state="running", num_workers=2, steps=[SimpleNamespace(running=at_work)], eta=None
         )
         show_advice([run], {"missing": 5, "failed": 0})
-        assert capsys.readouterr().out == told
+        assert capsys.readouterr().out == f"{told}how long the rest takes is not known yet\n"

@@ -26,6 +26,7 @@ from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.notify_rule import NotifyRule
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import ChunkResult, Outcome
 from merlin.testing.memory import MemoryBackend, MemoryCarrier, MemoryServer
@@ -163,8 +164,14 @@ class Worker:
 class Cluster:
     """A study in a workspace, a server, a broker, and workers."""
 
-    def __init__(self, root: Path, *instances: StepInstance, carrier: MemoryCarrier | None = None) -> None:
-        self.workspace = make_workspace(root, *instances)
+    def __init__(
+        self,
+        root: Path,
+        *instances: StepInstance,
+        carrier: MemoryCarrier | None = None,
+        notify: tuple[NotifyRule, ...] = (),
+    ) -> None:
+        self.workspace = make_workspace(root, *instances, notify=notify)
         config = find_config({"MERLIN_BROKER_URL": "redis://localhost:1/0", "HOME": str(root)})
         assert config is not None
         self.config = config

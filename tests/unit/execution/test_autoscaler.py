@@ -143,14 +143,30 @@ def test_a_job_whose_workers_leave_already_may_end_by_itself(site):
     assert site.slurm.states["1"] == "RUNNING"
 
 
+def test_a_job_that_waits_again_after_a_requeue_is_cancelled_at_the_end(site):
+    site.round()
+    site.run_job("1")
+    site.round()
+    site.slurm.set("1", "PENDING", "BeginTime")  # its worker has not fallen silent yet
+    assert kinds(site.round()) == ["Wait"]
+    site.queues.num_open = 0
+    assert kinds(site.round()) == ["End"]
+    assert (site.slurm.states["1"], site.queues.told) == ("CANCELLED", [])
+
+
 def test_one_question_confirms_the_end_as_soon_as_the_workers_have_left(site):
     site.round()
     site.run_job("1")
     site.round()
     assert site.scaler.is_hurried, "the tasks have not told yet how long they take"
-    site.queues.left_s = 1.0
+    site.queues.left_s = 100.0
     site.round()
     assert not site.scaler.is_hurried
+    site.queues.left_s = 1.0
+    site.round(1.0)
+    assert site.scaler.is_hurried, "the end is near"
+    site.round()
+    assert not site.scaler.is_hurried, "the last tasks take their time"
     site.queues.num_open = 0
     assert kinds(site.round()) == ["End"]
     assert site.scaler.is_hurried
@@ -249,6 +265,20 @@ def test_the_scheduler_is_called_six_times_a_minute_at_most(site):
         if time.monotonic() - began > 30:  # a slow machine has seen enough
             break
     assert len(site.slurm.calls) <= CALLS_PER_MINUTE
+
+
+def test_while_workers_report_from_every_job_the_scheduler_is_asked_once_a_minute(site):
+    site.round()
+    site.run_job("1")
+    site.queues.left_s = 1.0
+    site.round()
+    before = len(site.slurm.calls)
+    for _ in range(60):
+        site.round(10.0)
+    assert len(site.slurm.calls) - before == pytest.approx(10, abs=1)
+    site.queues.workers.clear()  # nobody reports any more
+    site.slurm.set("1", "CANCELLED")
+    assert kinds(site.round(20.0)) == ["Submit"]
 
 
 @pytest.mark.parametrize("reports", [False, True])

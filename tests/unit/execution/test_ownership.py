@@ -352,8 +352,8 @@ def test_a_restart_that_is_killed_anywhere_leaves_a_study_that_goes_on(
     if not has_owner:
         owner.release()
     with suppress(Killed):
-        opener = open_study._Publisher(cluster.workspace, killed_at(cluster, call, number))
-        opener.open(redo_failed=True, steps=None)
+        redo = open_study._Redo(failed=True, steps=None, again={})
+        open_study._Publisher(cluster.workspace, killed_at(cluster, call, number), redo).open()
     cluster.messages()  # are lost
     cluster.worker().start()
     cluster.wait_until_over(pass_s=5.0)
@@ -373,7 +373,8 @@ def test_a_command_that_slept_after_it_began_a_run_leaves_the_run_to_its_owner(m
 
     backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
     tools = Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
-    opened = open_study._Publisher(cluster.workspace, tools).open(redo_failed=False, steps=None)
+    nothing = open_study._Redo(failed=False, steps=None, again={})
+    opened = open_study._Publisher(cluster.workspace, tools, nothing).open()
     assert (opened.resumed, opened.planned, opened.is_complete) == (True, 3, False)
 
 

@@ -67,6 +67,14 @@ def test_a_study_that_asks_for_nothing_has_no_places() -> None:
     assert places_for(plan(step("a", 3), wants(procs=2)), {}, 4) is not None
 
 
+def test_in_an_allocation_programs_share_a_node_unless_their_task_has_it_alone(tmp_path: Path) -> None:
+    here = places_for(plan(step("a", 3)), {"SLURM_JOB_ID": "31"}, 4)
+    assert here is not None
+    assert here.assign("1", wants(procs=1)).variables == {"SLURM_EXACT": "1"}
+    here.release("1")
+    assert here.assign("2", wants(exclusive=True)).variables == {}
+
+
 def test_gpus_that_are_not_here_are_an_error_and_too_many_cores_a_note(tmp_path: Path) -> None:
     here = places(tmp_path)
     with pytest.raises(

@@ -252,6 +252,28 @@ def test_a_launcher_starts_one_program_on_each_node_of_the_allocation(batch, all
     assert (found.num_nodes, found.num_workers, found.is_local) == (num_nodes, num_nodes, False)
 
 
+def test_a_launcher_that_does_not_nest_is_left_to_the_programs_of_steps(tmp_path):
+    here = Allocation(scheduler="lsf", job="7", num_nodes=2)
+    plain, programs = spec_worker(type="lsf"), spec_worker(type="lsf", nodes=2)
+    (found,) = launch(plain, allocation=here)
+    assert launcher(found).endswith(" -n 2")
+    (found,) = launch(replace(programs, starts_programs=True), allocation=here)
+    assert (found.is_local, found.num_workers) == (True, 1)
+    assert "its steps use $(LAUNCHER)" in found.note
+
+
+def test_a_worker_starts_programs_if_a_step_of_it_uses_the_launcher(tmp_path):
+    (tmp_path / "x.yaml").write_text(
+        STUDY.replace('cmd: "true", task_queue: simq', 'cmd: "$(LAUNCHER) ./sim", task_queue: simq')
+        .replace("WORKERS", "{a: {steps: [sim]}, b: {steps: [post, end]}}")
+        .replace("OVERLAP", "false")
+        .replace("BATCH", "type: lsf")
+    )
+    made = load_spec(tmp_path / "x.yaml").document
+    selection = select_workers(made, queues_by_step(made), host="n1")
+    assert {worker.name: worker.starts_programs for worker in selection.start} == {"a": True, "b": False}
+
+
 def test_the_program_of_a_node_starts_all_workers_with_the_same_launcher():
     a, b = spec_worker(type="slurm"), replace(spec_worker(type="slurm"), name="postw")
     c = replace(spec_worker(type="slurm", nodes=1), name="one")

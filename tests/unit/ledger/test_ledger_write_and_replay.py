@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -236,6 +238,25 @@ def test_reading_piece_by_piece_equals_reading_at_once(tmp_path_factory, written
     state.update()
     assert outcomes_of(state.outcomes["sim"]) == expected(written)
     assert outcomes_of(replay(directory, plan).outcomes["sim"]) == expected(written)
+
+
+@given(written=st.lists(records(), max_size=10), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_records_that_are_read_late_count_as_if_they_had_been_read_in_order(tmp_path_factory, written, data):
+    directory = tmp_path_factory.mktemp("ledger")
+    plan = plan_of(sim=SIZE)
+    state = replay(directory, plan)
+    begun = data.draw(st.permutations(range(len(written))))
+    with (
+        LedgerWriter(directory, "w1", study_id="s1", session="a", sync=False) as one,
+        LedgerWriter(directory, "w2", study_id="s1", session="a", sync=False) as two,
+    ):
+        for record, started in zip(written, begun, strict=True):
+            data.draw(st.sampled_from([one, two])).append(replace(record, started=100.0 + started))
+            state.update()
+            at_once = replay(directory, plan)
+            assert outcomes_of(state.outcomes["sim"]) == outcomes_of(at_once.outcomes["sim"])
+            assert state.counts() == at_once.counts()
 
 
 @given(

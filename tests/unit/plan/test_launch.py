@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,6 +100,17 @@ def test_the_launch_lines_in_the_documentation_are_those_of_the_schedulers():
     assert said == {
         name: fill_launchers("$(LAUNCHER)", {**step, "batch.type": name}, launchers) for name in SCHEDULERS
     }
+
+
+@pytest.mark.parametrize("name", ["slurm", "flux", "lsf", "pbs"])
+def test_the_launch_line_on_a_schedulers_page_is_what_its_step_gets(name):
+    text = (DOCS.parent / f"{name}.md").read_text(encoding="utf-8")
+    block = text.partition("```yaml\n")[2].partition("\n```")[0]
+    said = re.search(r"# (.* \./simulate) …", block)
+    document = yaml.safe_load(block)
+    resources = {**document["study"][0]["run"], "batch.type": document["batch"]["type"]}
+    command = resources.pop("cmd").removesuffix(" $(X)")
+    assert said and fill_launchers(command, resources, Launchers(Local("mpirun"), SCHEDULERS)) == said[1]
 
 
 def table(title):

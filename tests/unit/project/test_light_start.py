@@ -10,7 +10,8 @@ import pytest
 
 HEAVY = {
     "numpy", "pydantic", "h5py", "hdf5plugin", "blake3", "duckdb", "scipy", "rich", "yaml", "maestrowf", "pandas",
-    "pyarrow",    "matplotlib", "celery", "redis", "torch", "asyncio",
+    "pyarrow", "matplotlib",
+    "textual", "starlette", "uvicorn", "prometheus_client", "celery", "redis", "torch", "asyncio",
 }  # fmt: skip
 SCRIPT = """
 import json, sys

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import ExportOptions
-from merlin.shards.export.formats import FORMATS, make_exporter
+from merlin.shards.export.formats import FORMATS, exporter_of, make_exporter
 from merlin.shards.export.run import export
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -372,10 +372,9 @@ def test_a_data_set_without_samples_is_an_export_without_samples(tmp_path, to):
     assert export(tmp_path / "data", tmp_path / "out", ExportOptions(format=to)) == told
 
 
-def test_the_command_offers_the_formats_that_there_are():
-    from merlin.cli.commands.shards import export as command
-
-    assert tuple(FORMATS) == command.FORMATS
+@pytest.mark.parametrize("to", FORMATS)
+def test_every_format_of_the_table_has_its_exporter(to):
+    assert exporter_of(to).format == to
 
 
 def test_a_data_set_of_a_study_leaves_with_its_parameters_and_failures(tmp_path):

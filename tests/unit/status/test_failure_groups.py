@@ -4,8 +4,8 @@ import pytest
 from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
 
 from merlin.cli.commands.failures import shown_inputs
-from merlin.ledger.signature import normalise
-from merlin.status.failures import exit_class, group_failures
+from merlin.ledger.signature import normalise, signature_of
+from merlin.status.failures import exit_class, failed_tasks, group_failures
 from merlin.workspace.directory import open_workspace
 
 
@@ -32,7 +32,9 @@ def test_a_group_has_examples_a_tail_and_the_line_to_rerun_it(tmp_path):
     assert group.examples[0].directory == str(workspace.path / "sim" / "P.1" / "03")
     assert group.examples[1].directory == ""
     assert group.log_tail == "step 3\nValueError: bad 3"
-    assert group.rerun == f"merlin restart '{workspace.path}' --failed --step sim"
+    assert group.rerun == f"merlin failures '{workspace.path}' --group {group.id} --rerun"
+    assert failed_tasks(workspace, groups=[group.id]) == {"sim/P.1": [(3, 5)]}
+    assert (group.first, group.last) == (1010.0, 1010.0)
 
 
 def test_examples_have_the_inputs_that_they_ran_with(tmp_path):
@@ -105,10 +107,29 @@ def test_the_kind_of_end_is_told_from_cause_and_exit_code(cause, exit_code, expe
         ("cannot open /scratch/u1/run_3/a.h5: no space", "cannot open /tmp/b: no space"),
         ("segfault at 0x7fff12ab", "segfault at 0xdeadbeef"),
         ("\x1b[31mError\x1b[0m: job 4", "Error: job 5"),
+        ("2026-01-02T03:04:05.123Z fatal", "2026-11-12 23:04:05,1 fatal"),
+        (
+            "[03:04:05] lost 0a1b2c3d-0000-1111-2222-333344445555",
+            "[13:04:06] lost ffffffff-1234-1111-2222-333344445555",
+        ),
     ],
 )
 def test_lines_that_differ_in_numbers_and_paths_have_one_signature(one, other):
     assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "srun: error: n7: task 0: Exited with exit code 1",
+        "Aborted (core dumped)",
+        "-----",
+        "*** STEP ENDED ***",
+    ],
+)
+def test_what_a_launcher_says_at_the_end_is_not_the_cause(after):
+    assert signature_of(f"step 3\nno convergence after 30\n{after}\n") == "no convergence after <n>"
+    assert signature_of(after) == normalise(after)
 
 
 def test_lines_that_differ_in_words_have_different_signatures():

@@ -27,7 +27,7 @@ def test_a_stopped_study_says_why_and_when(tmp_path):
     snapshot = take_snapshot(workspace)
     assert (snapshot.state, snapshot.stop_reason) == ("stopped", "interrupted")
     assert (snapshot.started, snapshot.ended, snapshot.elapsed_s) == (999.0, 1020.0, 21.0)
-    assert (snapshot.num_workers, snapshot.eta_s) == (0, None)
+    assert (snapshot.num_workers, snapshot.eta) == (0, None)
     sim = snapshot.steps[0]
     assert (sim.busy_s, sim.started, sim.ended, sim.rate) == (20.0, 1000.0, 1015.0, 2.0)
 
@@ -64,8 +64,12 @@ def test_a_live_run_is_seen_by_its_lock_with_workers_and_eta(tmp_path):
     assert not is_live(workspace)
     assert (snapshot.state, snapshot.num_workers, snapshot.elapsed_s) == ("running", 2, 21.0)
     sim = snapshot.steps[0]
-    assert (sim.running, sim.rate, sim.eta_s) == (1, 1.0, 5.0)  # 20 missing, half a second each, two workers
-    assert snapshot.eta_s == 5.0
+    assert (sim.running, sim.rate) == (1, 1.0)
+    assert sim.eta is not None
+    # 20 missing, half a second each; half a worker was busy in the last 20 seconds, and there are two
+    assert sim.eta.low_s < 5 < sim.eta.mid_s == 20 < sim.eta.high_s
+    assert snapshot.eta is not None
+    assert snapshot.eta.without == ("post", "end")
 
 
 def test_damage_in_the_ledger_is_reported_and_the_rest_is_counted(tmp_path):

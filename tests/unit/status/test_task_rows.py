@@ -4,7 +4,7 @@ import pytest
 from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
 
 from merlin.errors import UsageError
-from merlin.status.tasks import TaskFilters, task_rows
+from merlin.status.tasks import RunningTasks, TaskFilters, task_rows
 
 
 @pytest.fixture
@@ -36,6 +36,12 @@ def test_a_row_tells_all_about_its_task(workspace):
     assert (row.parameters, row.task_queue, row.worker, row.host) == ({"P": 1}, "hot", "w0", "node1")
 
 
+def test_the_start_of_a_task_is_told_to_the_second_in_our_days(tmp_path):
+    workspace = make_workspace(tmp_path / "today")
+    add(workspace, chunk("sim/P.1", 0, [OK] * 20, started=1_795_461_492.5))
+    assert [row.started for row in rows(workspace)[:3]] == [1_795_461_492.5 + i for i in range(3)]
+
+
 def test_filters_combine(workspace):
     assert len(rows(workspace, steps=("sim",), workers=("w1",))) == 10
     assert len(rows(workspace, task_queues=("hot",), task_status=("FAILED", "CANCELLED"))) == 3
@@ -45,12 +51,38 @@ def test_filters_combine(workspace):
 
 
 @pytest.mark.parametrize(
-    "name", ["simw", "simw-2", "simw.node7", "celery@simw.node7", "simw.node7.1", "simw-2.node7"]
+    "name",
+    [
+        "simw",
+        "simw-2",
+        "simw.node7",
+        "celery@simw.node7",
+        "simw.node7.1",
+        "simw-2.node7",
+        "sim.*",
+        r"simw.*",
+    ],
 )
 def test_workers_are_named_as_in_the_spec_by_host_or_by_process(workspace, name):
     add(workspace, chunk("end", 0, [OK]), worker="simw.node7.1" if "-2" not in name else "simw-2.node7.3")
     assert len(rows(workspace, workers=(name,))) == 1
     assert rows(workspace, workers=("sim",)) == rows(workspace, workers=("w",)) == []
+
+
+def test_what_workers_have_is_running_unless_it_has_ended(workspace):
+    held = {"study_id": "s1", "instance": "post", "host": "n1", "since": 7.0}
+    chunks = [
+        RunningTasks(lo=4, hi=8, worker="simw.n1", **held),
+        RunningTasks(lo=0, hi=1, worker="x", **held),
+    ]
+    other = RunningTasks(**{**held, "study_id": "s2"}, lo=0, hi=20, worker="simw.n2")
+    found = list(task_rows(workspace, TaskFilters(task_status=("running",)), [*chunks, other]))
+    assert [(row.task, row.worker, row.started) for row in found] == [
+        (6, "simw.n1", 7.0),
+        (7, "simw.n1", 7.0),
+    ]
+    assert len(list(task_rows(workspace, TaskFilters(workers=("simw",)), chunks))) == 2
+    assert rows(workspace, task_status=("RUNNING",)) == []
 
 
 def test_return_codes_have_upstreams_names(workspace):

@@ -235,6 +235,20 @@ def test_parts_that_do_not_make_a_tensor_are_damage(tmp_path, change) -> None:
         read_checkpoint(path.parent)
 
 
+@pytest.mark.parametrize("held", [[1, 2, 3], torch.zeros(3, 2), torch.zeros(2, 3, dtype=torch.float16)])
+def test_a_part_that_is_something_else_than_its_checkpoint_says_is_damage(tmp_path, held) -> None:
+    assert Checkpoints(tmp_path, 1).save({"step": 1, "weights": torch.ones(2, 3)}, 1)
+    path = last_checkpoint(tmp_path)
+    torch.save(held, path / "__0_0.distcp")
+    content = (path / "__0_0.distcp").read_bytes()
+    head = read_state(path / "state.pt")
+    (part,) = head["parts"]
+    changed = {"parts": [(*part[:-2], 0, len(content))], "files": {"__0_0.distcp": digest_bytes(content)}}
+    write_state(path / "state.pt", {**head, **changed})
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_checkpoint(path)
+
+
 def as_version_1(directory: Path) -> None:
     """Let the checkpoints of a trainer be what earlier versions wrote: files, and hard links."""
     steps = Checkpoints(directory, 3).steps()

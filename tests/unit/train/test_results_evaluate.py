@@ -7,6 +7,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -196,6 +197,8 @@ def test_the_report_stands_alone_and_is_told_to_those_who_do_not_see_it(
     assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
     assert len(found.labels) == len(charts) == 4 and all(len(label) > 20 for label in found.labels)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in charts)
+    drawings = [ElementTree.parse(path.with_suffix(".svg")).getroot() for path in charts]
+    assert all(drawing.tag == "{http://www.w3.org/2000/svg}svg" for drawing in drawings)
     told = json.loads((run.path / "evaluation.json").read_text())
     assert told["format"] == "merlin-evaluation" and set(told["scalars"]) == {"energy", "radius", "time"}
     for words in ("energy", "relative L2", "SSIM", "prefers-color-scheme: dark", "channel 1", "width: 16"):
@@ -279,4 +282,4 @@ def test_a_tournament_of_many_trainers_is_drawn(run: RunDirectory) -> None:
     sections = make_sections(evaluation, history)
     for name in ("curves", "tournament"):
         assert picture(make_figure([sections[name]], "", ""), "png", dpi=30).startswith(b"\x89PNG")
-    assert "model began in" in trainers_table(evaluation, history)
+    assert "model began in" in trainers_table(history, evaluation.facts["trainer"])

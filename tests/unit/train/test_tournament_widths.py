@@ -233,7 +233,7 @@ def test_the_best_model_is_built_with_its_own_width_and_the_report_tells_it(data
     history = read_history(run)
     assert history.capacities() == {1: copies[-1]["capacity"]}
     assert "at the right: capacity" in make_sections(evaluation, history)["tournament"].note
-    table = trainers_table(evaluation, history)
+    table = trainers_table(history, evaluation.facts["trainer"])
     assert "as configured" in table and f"{copies[-1]['capacity']:.2f}" in table
 
 

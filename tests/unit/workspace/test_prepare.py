@@ -46,7 +46,8 @@ def test_a_workspace_has_upstreams_name_and_provenance(spec_of, tmp_path):
         "my_study_20260102-030405"
     )
     names = {path.name for path in workspace.info.iterdir()}
-    assert names == {"hello.orig.yaml", "hello.partial.yaml", "hello.expanded.yaml", "plan.json", "ledger"}
+    copies = {"hello.orig.yaml", "hello.partial.yaml", "hello.expanded.yaml"}
+    assert names == {*copies, "provenance.json", "plan.json", "ledger"}
     assert (workspace.info / "hello.orig.yaml").read_text() == spec.text
     assert "echo 3" in (workspace.info / "hello.expanded.yaml").read_text()
     assert open_workspace(workspace.path).plan == workspace.plan

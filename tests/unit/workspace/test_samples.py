@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from merlin.errors import SamplesError
 from merlin.workspace.new_samples import write_rows
 from merlin.workspace.samples import check_samples, open_samples, save_samples
-from merlin.workspace.samples_table import SamplesTable
+from merlin.workspace.samples_table import JoinedRows, SamplesTable
 
 LABELS = ("X0", "X1")
 
@@ -37,6 +37,18 @@ def test_saved_samples_come_back_from_every_format(tmp_path, suffix):
     assert np.array_equal(table.rows(100, 150)["X1"], array[100:150, 1])
     assert table.text_rows(3, 4) == [(str(array[3, 0]), str(array[3, 1]))]
     assert [p.name for p in tmp_path.iterdir()] == [f"s{suffix}"]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".tab", ".parquet"])
+def test_some_rows_are_picked_from_every_format_and_from_joined_ones(tmp_path, suffix):
+    array = np.random.default_rng(0).normal(size=(257, 2))
+    save_samples(tmp_path / f"s{suffix}", array, LABELS)
+    table = open_samples(tmp_path / f"s{suffix}", LABELS)
+    joined = JoinedRows([(table, 5, 100), (table, 0, 257)])
+    for rows in ([], [0, 3, 94, 95, 256]):
+        assert np.array_equal(table.picked(np.array(rows, int))["X1"], array[rows, 1])
+        expected = np.concatenate([array[5:100], array])[rows, 0]
+        assert np.array_equal(joined.picked(np.array(rows, int))["X0"], expected)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])

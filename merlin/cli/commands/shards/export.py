@@ -12,16 +12,15 @@ from merlin.base.text import count, duration, size
 from merlin.cli.commands.shards.find import find_data_set, path_argument
 from merlin.cli.options import FOLDER, json_option, number_option, out_option, split_names, workers_option
 from merlin.cli.output import print_json
+from merlin.shards.export.formats import FORMATS
 
 if TYPE_CHECKING:
     from merlin.shards.export.base import ExportOptions
 
-FORMATS = ("lbann", "webdataset", "mds", "zarr", "parquet", "npz")
-
 
 @click.command()
 @path_argument
-@click.option("--to", "format", type=click.Choice(FORMATS), required=True, help="The format to write.")
+@click.option("--to", "format", type=click.Choice(tuple(FORMATS)), required=True, help="The format to write.")
 @out_option(FOLDER, "Directory to write; a killed export goes on there.", required=True)
 @click.option(
     "--fields", metavar="A,B,…", help="Only these fields; inputs, parameters and ids always go along."

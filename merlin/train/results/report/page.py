@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
 
 from merlin.base.files import replacing, write_text
-from merlin.base.text import count, duration
+from merlin.base.page.document import Part, cards, document
+from merlin.base.text import count
 from merlin.shards.plot.canvas import Section, require_matplotlib
-from merlin.shards.plot.figure import make_figure, picture
-from merlin.shards.plot.page import Part, cards, document, figure
+from merlin.shards.plot.figure import make_figure, picture, picture_file
+from merlin.shards.plot.page import figure
 from merlin.train.results.evaluate import Evaluation
 from merlin.train.results.history import History, read_history
 from merlin.train.results.report import tables
-from merlin.train.results.report.agreement import score
+from merlin.train.results.report.brief import PLOTS, quality_cards, quality_subtitle
 from merlin.train.results.report.sections import make_sections
 
-PLOTS = "plots"
 REPORT = "report.html"
 STYLE = """
 .remark { background: var(--card); border-left: 3px solid var(--orange); border-radius: 4px;
@@ -34,7 +32,7 @@ pre { background: var(--card); border-radius: 8px; padding: 0.8rem 1rem; overflo
 
 
 def write_report(evaluation: Evaluation, out: Path | None = None) -> tuple[Path, list[Path]]:
-    """Write `evaluation.json`, the charts as `plots/*.png` and the page; returns the page and the charts.
+    """Write `evaluation.json`, the charts as `plots/*.png` and `.svg`, and the page; returns the page and the charts.
 
     The page is `report.html` in the run directory unless `out` says otherwise. Raises MissingExtraError without
     matplotlib.
@@ -48,6 +46,7 @@ def write_report(evaluation: Evaluation, out: Path | None = None) -> tuple[Path,
         charts.append(evaluation.run.path / PLOTS / f"{name}.png")
         with replacing(charts[-1]) as temporary:
             temporary.write_bytes(picture(make_figure([section], "", ""), "png"))
+        write_text(charts[-1].with_suffix(".svg"), picture_file(section))
     page = evaluation.run.path / REPORT if out is None else out
     write_text(page, make_page(evaluation, history, sections))
     return page, charts
@@ -59,8 +58,8 @@ def make_page(evaluation: Evaluation, history: History, sections: Mapping[str, S
     name = escape(evaluation.config.name)
     remarks = "".join(f'<p class="remark">{escape(note)}</p>' for note in evaluation.facts["notes"])
     header = f"""<h1>{name}</h1>
-<p class="sub">{_subtitle(evaluation.facts)}</p>
-{cards(_cards(evaluation.facts, history))}
+<p class="sub">{quality_subtitle(evaluation.facts)}</p>
+{cards(quality_cards(evaluation.facts, history))}
 {remarks}
 <p class="lead">{_lead(evaluation)}</p>"""
     return document(name, header, parts, "merlin evaluate", STYLE)
@@ -82,17 +81,11 @@ def _parts(evaluation: Evaluation, history: History, sections: Mapping[str, Sect
             found.append(("images", "Images in numbers", tables.images_table(facts["images"])))
         if name == "errors":
             found.append(("scalars", "Scalars in numbers", tables.scalars_table(facts["scalars"])))
-    found.append(("metrics", "Metrics of the model", tables.metrics_table(evaluation, history)))
-    found.append(("trainers", "Trainers", tables.trainers_table(evaluation, history)))
+    metrics = tables.metrics_table(facts, history, evaluation.config.splits.validation)
+    found.append(("metrics", "Metrics of the model", metrics))
+    found.append(("trainers", "Trainers", tables.trainers_table(history, facts["trainer"])))
     found.append(("provenance", "Provenance", tables.provenance_table(evaluation)))
     return found
-
-
-def _subtitle(facts: Mapping[str, Any]) -> str:
-    place = f"trainer {facts['trainer']}, step {facts['step']:,}"
-    split = "every sample" if facts["split"] == "all" else f"the split <code>{escape(facts['split'])}</code>"
-    num = f"{facts['num_samples']:,} samples"
-    return f"model <code>{escape(facts['model'])}</code> ({place}), evaluated on {num}: {split}"
 
 
 def _lead(evaluation: Evaluation) -> str:
@@ -119,22 +112,3 @@ def _lead(evaluation: Evaluation) -> str:
         " R² is 1 for a perfect model and 0 for one that always says the mean; relative L2 is the size of the error, "
         "divided by the size of the true value; SSIM is the structural similarity of images, 1 where they are equal."
     )
-
-
-def _cards(facts: Mapping[str, Any], history: History) -> list[tuple[str, str]]:
-    found = [
-        (f"{100 * of['accuracy']:.3g} %", f"accuracy of {escape(n)}") for n, of in facts["classes"].items()
-    ]
-    known = {name: of["r2"] for name, of in facts["scalars"].items() if of["r2"] == of["r2"]}
-    if known:
-        worst = min(known, key=lambda name: known[name])
-        found.append((score(median(known.values())), "median R² of scalars"))
-        found.append((score(known[worst]), f"lowest R²: {escape(worst)}"))
-    if fields := list(facts["images"].values()):
-        error, similarity = (fmean(of[key] for of in fields) for key in ("relative_l2", "ssim"))
-        found.append((f"{100 * error:.2g} %", "relative L2 of images"))
-        found.append((score(similarity), "SSIM of images"))
-    seconds = max((t.train_s for t in history.trainers), default=0.0)
-    found.append((duration(seconds), f"training, {count(len(history.trainers), 'trainer')}"))
-    found.append((f"{facts['num_parameters']:,}", "parameters"))
-    return found

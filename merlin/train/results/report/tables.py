@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from merlin.base.page.table import facts_table, table
 from merlin.base.text import duration
 from merlin.base.yaml_text import yaml_text
-from merlin.shards.plot.tables import table
 from merlin.shards.plot.ticks import number
-from merlin.train.results.evaluate import Evaluation
 from merlin.train.results.history import History
 from merlin.train.results.report.agreement import score
+
+if TYPE_CHECKING:
+    from merlin.train.results.evaluate import Evaluation
 
 _MAX_CONFUSED = 20  # classes of a table with a line and a column for each
 
@@ -101,9 +103,9 @@ def images_table(scores: Mapping[str, Any]) -> str:
     return _scores(_IMAGES, lines)
 
 
-def metrics_table(evaluation: Evaluation, history: History) -> str:
+def metrics_table(facts: Mapping[str, Any], history: History, validation: str) -> str:
     """The model's own metrics here and, of the best model, on the validation split; on normalised values."""
-    facts, rows = evaluation.facts, []
+    rows = []
     for name, value in facts["metrics"].items():
         known = [
             float(curve.values[i])
@@ -114,13 +116,13 @@ def metrics_table(evaluation: Evaluation, history: History) -> str:
         judged = " (decides which model is best)" if name == facts["metric"] else ""
         before = number(known[0], 4) if known else ""
         rows.append([f"<b>{escape(name)}</b>{judged}", number(value, 4), before])
-    validation = evaluation.config.splits.validation
     columns = ("", facts["split"], f"{validation}, in training")
     note = '<p class="note">As the model computes them, on normalised values.</p>'
     return note + table(columns, rows, right=columns[1:])
 
 
-def trainers_table(evaluation: Evaluation, history: History) -> str:
+def trainers_table(history: History, best: int | None) -> str:
+    """How far each trainer came; a star is at the one that has the best model."""
     origins = history.origins() if history.rounds else {}
     columns = ["trainer", "steps", "samples/s", "training", "state"]
     right = ["steps", "samples/s", "training", "rounds", "took over"]
@@ -131,7 +133,7 @@ def trainers_table(evaluation: Evaluation, history: History) -> str:
     rows = []
     for trained in history.trainers:
         mine = [played for played in history.rounds if played.trainer == trained.trainer]
-        star = " ★" if trained.trainer == evaluation.facts["trainer"] else ""
+        star = " ★" if trained.trainer == best else ""
         row = [f"<b>{trained.trainer}</b>{star}", f"{trained.step:,}", f"{trained.samples_per_s:,.0f}",
                duration(trained.train_s), trained.state or "not ended"]  # fmt: skip
         if origins:
@@ -141,7 +143,8 @@ def trainers_table(evaluation: Evaluation, history: History) -> str:
             known = capacities.get(trained.trainer)
             row.append("as configured" if known is None else number(known))
         rows.append(row)
-    return table(columns, rows, right=right) + '<p class="note">★ has the best model.</p>'
+    note = "" if best is None else '<p class="note">★ has the best model.</p>'
+    return table(columns, rows, right=right) + note
 
 
 def provenance_table(evaluation: Evaluation) -> str:
@@ -157,7 +160,6 @@ def provenance_table(evaluation: Evaluation) -> str:
         "data digest": facts["data"]["digest"],
         "inputs": ", ".join(q.name for q in run.quantities.inputs) or ", ".join(run.inputs),
     }
-    rows = [[label, f"<code>{escape(value)}</code>"] for label, value in known.items()]
-    listed = table(("", ""), rows).replace("<thead><tr><th></th><th></th></tr></thead>", "")
     config = escape(yaml_text(evaluation.config.to_json()))
+    listed = facts_table(known.items())
     return f"{listed}\n<details><summary>The whole configuration</summary><pre>{config}</pre></details>"

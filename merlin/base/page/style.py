@@ -1,21 +1,26 @@
-"""The look of the page; every colour is a variable, so that it follows the reader's light or dark theme."""
+"""The look of pages; every colour is a variable, so that it follows the reader's light or dark theme."""
 
-CSS = """
+THEME = """
 :root {
   color-scheme: light dark;
   --paper: #fdfdfc; --card: #f4f5f7; --ink: #1d2330; --soft: #5d6675; --rule: #d5dae1;
   --blue: #2e6db4; --orange: #d9820f; --green: #12876a; --red: #c63d1f; --purple: #8a56ac;
 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root {
     --paper: #15181e; --card: #1e222a; --ink: #e8ebf0; --soft: #9aa4b3; --rule: #343b47;
     --blue: #6ea8e6; --orange: #f0a640; --green: #41c39d; --red: #f07a5c; --purple: #c29ae0;
   }
 }
+"""
+
+FONT = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif'
+
+_LOOK = """
 * { box-sizing: border-box; }
 body {
   margin: 0 auto; max-width: 1100px; padding: 2.2rem 1.4rem 4rem; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif;
+  font: 15px/1.5 @FONT@;
 }
 h1 { font-size: 2rem; line-height: 1.15; margin: 0; letter-spacing: -0.01em; }
 h2 { font-size: 1.2rem; margin: 2.6rem 0 0.15rem; padding-top: 0.9rem; border-top: 1px solid var(--rule); }
@@ -40,16 +45,19 @@ nav a:hover { text-decoration: underline; }
 figure { margin: 0.6rem 0 0; overflow-x: auto; }
 figure svg { display: block; width: 100%; min-width: 640px; height: auto; }
 figure svg text {
-  font-family: system-ui, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif !important;
+  font-family: @FONT@ !important;
   font-variant-numeric: tabular-nums;
 }
-@media (prefers-color-scheme: dark) { figure svg .tinted image { filter: brightness(1.5) saturate(0.9); } }
+@media screen and (prefers-color-scheme: dark) { figure svg .tinted image { filter: brightness(1.5) saturate(0.9); } }
 .wide { overflow-x: auto; margin-top: 0.7rem; }
 table { border-collapse: collapse; font-size: 0.87rem; width: 100%; }
 th, td { text-align: left; padding: 0.24rem 0.9rem 0.24rem 0; vertical-align: top; white-space: nowrap; }
+.facts th { width: 11em; border-bottom: 1px solid color-mix(in srgb, var(--rule) 45%, transparent); }
+.facts td { white-space: normal; }
 th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--rule); }
 td { border-bottom: 1px solid color-mix(in srgb, var(--rule) 45%, transparent); }
 td:has(> .in) .about { padding-left: 1.1em; }
+thead td { border-bottom: 1px solid var(--rule); }
 .about { display: block; white-space: normal; min-width: 17em; color: var(--soft); line-height: 1.35; }
 .n { text-align: right; font-variant-numeric: tabular-nums; }
 .in { padding-left: 1.1em; color: var(--soft); }
@@ -57,10 +65,22 @@ td:has(> .in) .about { padding-left: 1.1em; }
 code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 0.92em;
   overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; color: var(--soft); font-size: 0.85rem; }
+a:focus-visible, summary:focus-visible { outline: 2px solid var(--blue); outline-offset: 2px; }
+@page { margin: 16mm 14mm; }
 @media print {
-  body { max-width: none; padding: 0; font-size: 10pt; }
+  :root { color-scheme: light; --paper: #fff; }
+  * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
+  body { max-width: none; padding: 0; font-size: 9.5pt; }
   nav { display: none; }
-  section { break-inside: avoid-page; }
+  h2, .note { break-after: avoid; }
+  h2 { margin-top: 1.4rem; }
+  .cards div, figure, tr, .bar, .outcomes { break-inside: avoid; }
+  .cards div { border: 1px solid var(--rule); min-width: 6.5rem; }
+  thead { display: table-header-group; }
+  .wide, figure { overflow: visible; }
+  figure svg { min-width: 0; }
   td, th { white-space: normal; }
 }
 """
+
+CSS = THEME + _LOOK.replace("@FONT@", FONT)

@@ -1,0 +1,80 @@
+"""Ending a study, whoever runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from merlin.errors import ExecutionError, WorkspaceError
+from merlin.ledger.replay import replay
+from merlin.status.live import holder_of
+from merlin.status.snapshot import CANCELLED, is_published
+from merlin.workspace.directory import Workspace
+
+if TYPE_CHECKING:
+    from merlin.execution.distributed.control import CancelReport
+
+STOP_S = 60.0  # for a run on this machine to end its tasks and write down how they ended
+_POLL_S = 0.1
+
+
+def cancel_on_workers(
+    study: Workspace, steps: tuple[str, ...] | None, note: Callable[[str], None]
+) -> CancelReport:
+    """End it on the workers; or, of a study whose command was killed, the batch jobs that it has left.
+
+    Raises as `merlin.execution.distributed.control.cancel`.
+    """
+    from merlin.config.load import require_config
+    from merlin.execution.distributed.control import CancelReport, cancel, cancel_step_jobs
+    from merlin.execution.job_folder import all_jobs
+    from merlin.execution.notices import tell_of_stop
+
+    if all_jobs(study) and not is_published(replay(study.ledger_dir, study.plan)):
+        return CancelReport(before=[], after=[], num_jobs=cancel_step_jobs(study, steps))
+    report = cancel(study, require_config(), steps)
+    if steps is None:
+        tell_of_stop(study, CANCELLED, note)
+    return report
+
+
+def stop_run_here(study: Workspace, *, limit_s: float = STOP_S) -> None:
+    """End the run of a study by another process of this machine: it ends its tasks, as after Ctrl-C.
+
+    Raises:
+        WorkspaceError: the run is on another machine, or belongs to this process.
+        ExecutionError: it has not ended within `limit_s`.
+    """
+    holder = holder_of(study)
+    if holder is None:
+        return
+    if not holder.is_here or holder.pid == os.getpid():
+        where = f"on {holder.host}" if not holder.is_here else "in this process"
+        raise WorkspaceError(f"{study.path} is run {where} (pid {holder.pid}); press Ctrl-C there")
+    os.kill(holder.pid, signal.SIGTERM)
+    until = time.monotonic() + limit_s
+    while (now := holder_of(study)) is not None and now.pid == holder.pid:
+        if time.monotonic() > until:
+            raise ExecutionError(
+                f"the run of {study.path} by process {holder.pid} does not end; kill that process"
+            )
+        time.sleep(_POLL_S)
+
+
+def cancel_study(study: Workspace, note: Callable[[str], None]) -> None:
+    """End one workspace's run, on workers or by a process of this machine.
+
+    Raises WorkspaceError if a command on another machine runs it, ExecutionError if something survives.
+    """
+    if holder_of(study) is not None:
+        stop_run_here(study)
+        return
+    left = cancel_on_workers(study, None, note).after
+    if left:
+        hosts = ", ".join(sorted({chunk.host for chunk in left}))
+        raise ExecutionError(
+            f"{len(left)} chunks of {study.path} may still run, on {hosts}; look there, then cancel again"
+        )

@@ -1,0 +1,92 @@
+"""The next extension of a study: whether it may begin, and what it will run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.api.left_to_run import refuse_published
+from merlin.errors import UsageError, WorkspaceError, command_line
+from merlin.ledger.replay import replay
+from merlin.plan.growing import relied_on, users_of_data_sets
+from merlin.plan.plan import Plan
+from merlin.plan.tasks import Outcome
+from merlin.status.live import is_live
+from merlin.workspace.directory import Workspace, members, open_workspace
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.workspace.options import StudyOptions
+
+
+def next_extension(
+    spec: Spec, options: StudyOptions, study: Workspace, *, only_new: bool, note: Callable[[str], None]
+) -> Workspace | None:
+    """Prepare the next extension of a study; None if there are no new samples.
+
+    Raises:
+        WorkspaceError: the study or one of its extensions runs, or lacks what the new samples need.
+        SpecError: the spec does not describe the study, or its samples do not continue the study's.
+    """
+    from merlin.shards.writing.growing import require_members
+    from merlin.workspace.extend import prepare_extension
+
+    studies = members(study)
+    for member in studies:
+        if is_live(member):
+            raise WorkspaceError(f"{member.path} runs; wait for its end, or stop it, and then extend it")
+        refuse_published(member, note)
+    _require_settled(study)
+    _require_data_sets(studies)
+    for instance in study.plan.instances:
+        if instance.aggregate is not None:
+            require_members(study.data_set_dir(instance), studies)
+    return prepare_extension(spec, options, study, only_new=only_new, note=note)
+
+
+def plan_of_next_extension(
+    spec: Spec, options: StudyOptions, study: Workspace, *, only_new: bool
+) -> Plan | None:
+    """Its plan; None if there are no new samples. Raises SpecError as `next_extension` does."""
+    from merlin.workspace.extend import plan_extension
+
+    return plan_extension(spec, options, study, only_new=only_new)
+
+
+def study_to_extend(path: Path) -> Workspace:
+    """The study at `path`. Raises UsageError if that is an extension itself."""
+    study = open_workspace(path)
+    if study.plan.extension:
+        raise UsageError(f"{path} is an extension itself; give the study: --extend {study.root}")
+    return study
+
+
+def _require_settled(study: Workspace) -> None:
+    """What the study did once for all samples is not done again, so it has to be there. Raises WorkspaceError."""
+    outcomes = replay(study.ledger_dir, study.plan).outcomes
+    wanted = [study.instance(id) for id in relied_on(study.plan)]
+    lacking = [
+        i.id
+        for i in wanted
+        if i.on_failure == "skip"
+        and outcomes[i.id].ranges([Outcome.OK, Outcome.SOFT_FAILED]) != [(0, i.num_tasks)]
+    ]
+    if lacking:
+        first = command_line("restart", study.path)
+        raise WorkspaceError(
+            f"{', '.join(lacking)}, which the new samples need, has not ended ok; first: {first}"
+        )
+
+
+def _require_data_sets(studies: Sequence[Workspace]) -> None:
+    """Steps of the extension that work on a data set must find all rows before their own. Raises WorkspaceError."""
+    users = users_of_data_sets(studies[0].plan)
+    for study in studies:
+        outcomes = replay(study.ledger_dir, study.plan).outcomes
+        for manifest, steps in users.items():
+            if manifest in outcomes and outcomes[manifest][0] != Outcome.OK:
+                first = command_line("restart", study.root)
+                raise WorkspaceError(
+                    f"{', '.join(steps)} would work on a data set that is not finished; first: {first}"
+                )

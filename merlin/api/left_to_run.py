@@ -1,0 +1,45 @@
+"""What of a study is left to run, and whether this machine may run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from merlin.config.load import find_config
+from merlin.errors import ConfigError, ExecutionError, WorkspaceError, command_line
+from merlin.ledger.replay import replay
+from merlin.status.snapshot import is_published, take_snapshot
+from merlin.views.live import ask_workers
+from merlin.workspace.directory import Workspace, shown_together
+
+
+def refuse_published(workspace: Workspace, note: Callable[[str], None]) -> None:
+    """Raise WorkspaceError if workers have the study: a run on this machine would do their work again.
+
+    If the servers cannot be asked, a `note` says so, and the study may run: without servers workers commit nothing.
+    """
+    if not is_published(replay(workspace.ledger_dir, workspace.plan)):
+        return
+    try:
+        config = find_config()
+        workers = None if config is None else ask_workers(workspace, config)
+    except (ConfigError, ExecutionError) as error:
+        note(f"the study was published before, and its servers cannot be asked: {error}")
+        return
+    if workers is not None:
+        raise WorkspaceError(
+            f"{workspace.path} is published for workers; end that first: {command_line('cancel', workspace.path)}"
+        )
+
+
+def has_work(workspace: Workspace, *, failed: bool) -> bool:
+    """True if tasks are missing, or with `failed` such that can run again."""
+    totals = take_snapshot(workspace).totals
+    return bool(totals.missing or (failed and totals.failed + totals.skipped))
+
+
+def with_work(opened: Workspace, *, failed: bool) -> list[Workspace]:
+    """The study and those of its extensions that a restart has to do with; at least the one that was named."""
+    studies = shown_together(opened)
+    if len(studies) == 1:
+        return studies
+    return [study for study in studies if has_work(study, failed=failed)] or [opened]

@@ -1,0 +1,136 @@
+"""`merlin.run`: a study from a spec, run by this machine to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.api.beginning import check_machine, new_study, study_warnings
+from merlin.api.extending import next_extension, study_to_extend
+from merlin.api.running import run_here
+from merlin.api.study import Study
+from merlin.errors import Diagnostic, UsageError, command_line
+from merlin.execution.events import Progress
+from merlin.workspace.checking import load_checked
+from merlin.workspace.options import StudyOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from merlin.workspace.directory import Workspace
+
+_LOG = logging.getLogger("merlin")
+Value = str | int | float | bool | os.PathLike[str]
+
+
+def run(
+    spec: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    vars: Mapping[str, Value] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    samples: str | os.PathLike[str] | np.ndarray[Any, Any] | None = None,
+    extend: str | os.PathLike[str] | Study | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> Study:
+    """Run the study that a spec describes on this machine, to its end; a notebook shows how it goes.
+
+    Tasks that fail raise nothing: see `Study.failures`. Worker processes are new ones, which do not import the program
+    that calls this. Warnings and notes go to the logger "merlin".
+
+    Args:
+        spec: The YAML file.
+        workers: Worker processes; by default one for each core.
+        vars: Variables of the spec to override, as `--vars`.
+        output: The directory for the workspace, as `--output`.
+        samples: A samples file, or an array with a row for each sample, in place of the spec's.
+        extend: A study that gets the samples which the spec has and it does not, as `--extend`. It is returned.
+        progress: Called a few times per second with the number of tasks by state, in this thread.
+
+    Raises:
+        SpecError: the spec or its samples are wrong; `diagnostics` lists every finding with its place.
+        UsageError: the arguments contradict the spec or each other.
+        WorkspaceError: no workspace can be made, or the study to extend cannot be.
+        ExecutionError: the run itself broke; `Study(…).restart()` goes on.
+        KeyboardInterrupt: after Ctrl-C, when the study has stopped; `Study(…).restart()` goes on.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers must be at least 1, not {workers}")
+    variables = {name: _text(value) for name, value in (vars or {}).items()}
+    if output is not None:
+        variables["OUTPUT_PATH"] = str(Path(output).absolute())
+    with _samples_file(samples) as file:
+        workspace = _begin(Path(spec), variables, StudyOptions(samples_file=file), extend)
+    if workspace is None:
+        return _study(extend)
+    from merlin.execution.conductor import RunOptions
+
+    cell = run_here(workspace, RunOptions(workers=workers, may_fork=False), progress)
+    study = Study(workspace.root) if extend is None else _study(extend)
+    study.shown_in = cell
+    return study
+
+
+def _text(value: Value) -> str:
+    """As it would be typed after --vars."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _samples_file(samples: Any) -> Iterator[str | None]:
+    """The path of the samples; an array is written to a file, which the workspace gets a copy of."""
+    if samples is None or isinstance(samples, str | os.PathLike):
+        yield None if samples is None else os.fspath(samples)
+        return
+    import numpy as np
+
+    rows = np.asarray(samples)
+    if rows.ndim != 2:
+        raise UsageError(f"samples must have rows and columns; this array has the shape {rows.shape}")
+    with tempfile.TemporaryDirectory(prefix="merlin-") as folder:
+        path = Path(folder) / "samples.npy"
+        np.save(path, rows)
+        yield str(path)
+
+
+def _begin(
+    path: Path,
+    variables: Mapping[str, str],
+    options: StudyOptions,
+    extend: str | os.PathLike[str] | Study | None,
+) -> Workspace | None:
+    """Prepare the study or its extension; None if there is nothing to add."""
+    loaded = load_checked(path, variables, options)
+    if loaded.document.batch.dry_run:
+        raise UsageError(
+            f"{path} says batch.dry_run: true; its scripts are written by: {command_line('run', path)}"
+        )
+    _warn(loaded.warnings)
+    _warn(check_machine(loaded, is_elsewhere=False))
+    if extend is None:
+        made: Workspace | None = new_study(
+            loaded, options, is_moved="OUTPUT_PATH" in variables, note=_LOG.info
+        )
+    else:
+        study = study_to_extend(_study(extend).path)
+        made = next_extension(loaded, options, study, only_new=False, note=_LOG.info)
+    if made is not None:
+        _warn(study_warnings(loaded, made))
+    return made
+
+
+def _warn(found: list[Diagnostic]) -> None:
+    for diagnostic in found:
+        _LOG.warning(diagnostic.render())
+
+
+def _study(given: str | os.PathLike[str] | Study | None) -> Study:
+    assert given is not None
+    return given if isinstance(given, Study) else Study(given)

@@ -1,0 +1,21 @@
+"""What a study's numbers say, and the commands that go on from there: words for people. Light to import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from merlin.base.text import count
+from merlin.views.after_stop import next_commands as next_commands
+
+COUNTS = ("planned", "ok", "failed", "skipped", "missing")
+
+
+def on_failed_input(num: int) -> str:
+    """ "12 tasks ran on input that had failed"."""
+    return f"{count(num, 'task')} ran on input that had failed"
+
+
+def reconciled(numbers: Mapping[str, int]) -> str:
+    """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
+    parts = " + ".join(f"{key} {numbers[key]:,}" for key in COUNTS[1:])
+    return f"planned {numbers['planned']:,} = {parts}"

@@ -1,0 +1,80 @@
+"""The study that all screens are about, looked at once per second in a thread; and what screens ask to be opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.app import App
+from textual.message import Message
+
+from merlin.errors import MerlinError
+from merlin.views.study_page import StudyPage, StudyView
+
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The study at one moment."""
+
+    page: StudyPage
+    ended: tuple[int, ...]  # tasks per interval
+    width_s: float  # of the intervals
+
+
+class OpenTasks(Message):
+    """The tasks of a step are wanted; of all steps, if it is ""."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__()
+        self.step = step
+
+
+class OpenTask(Message):
+    """One task is wanted."""
+
+    def __init__(self, instance: str, number: int) -> None:
+        super().__init__()
+        self.instance, self.number = instance, number
+
+
+class OpenFailures(Message):
+    """What has failed is wanted."""
+
+
+class FollowingApp(App[None]):
+    """Follows a study; `show` is called whenever it was looked at."""
+
+    def __init__(self, view: StudyView) -> None:
+        super().__init__()
+        self.view = view
+        self.seen: Seen | None = None
+        self._is_looking = False
+
+    def follow(self) -> None:
+        """Look at the study from now on."""
+        self.set_interval(LOOK_S, self._look)
+        self._look()
+
+    def show(self, seen: Seen) -> None:
+        """Bring the screen up to date."""
+
+    def _look(self) -> None:
+        if not self._is_looking:  # a large ledger may take longer than a second
+            self._is_looking = True
+            self.run_worker(self._read, thread=True, group="look")
+
+    def _read(self) -> None:
+        """In a thread."""
+        page = self.view.look()
+        try:
+            bars = self.view.throughput()
+            counts = [numbers for step in bars.steps.values() for numbers in (step.ok, step.failed)]
+            ended, width_s = tuple(sum(at_once) for at_once in zip(*counts, strict=True)), bars.width_s
+        except MerlinError:  # the page says what is wrong
+            ended, width_s = (), 1.0
+        self.call_from_thread(self._take, Seen(page=page, ended=ended, width_s=width_s))
+
+    def _take(self, seen: Seen) -> None:
+        self.seen, self._is_looking = seen, False
+        self.show(seen)

@@ -1,0 +1,99 @@
+"""Answers that many ask for: made once, and kept while nothing changed, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+
+MOST_BYTES = 16 << 20  # of all answers of one study
+RECENT_S = 0.5  # for which `recent` gives an answer again
+MEMORY_S = 10.0  # for which it counts how much an answer has cost
+MOST_SPENT_S = 1.0  # of a core in that time; then the answer rests before it is made again
+TIMES_AS_LONG = 4.0  # as a core had to work for it: its rest
+
+Made = tuple[bytes, float]  # an answer, and the seconds of a core that it has cost
+Make = Callable[[], Awaitable[Made]]
+
+
+def made(work: Callable[[], bytes]) -> Made:
+    """The answer of this work, which is done in this thread."""
+    began = time.thread_time()
+    return work(), time.thread_time() - began
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    data: bytes
+    state: Hashable
+    made: float  # monotonic time
+    cost_s: float  # of a core
+    spent_s: float  # the same for this answer, lately
+
+    @property
+    def next(self) -> float:
+        """When it may be made again, so that an answer that many ask for does not keep a core busy."""
+        return self.made + (TIMES_AS_LONG * self.cost_s if self.spent_s > MOST_SPENT_S else 0.0)
+
+
+class KeptAnswers:
+    """It belongs to the event loop: no other thread may use it."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()  # last used last
+        self._being_made: dict[tuple[Hashable, Hashable], asyncio.Task[bytes]] = {}
+        self._num_bytes = 0
+
+    async def get(self, key: Hashable, state: Hashable, make: Make) -> bytes:
+        """The answer for `key`, made when `state` was what it is now, or later.
+
+        Those who ask while it is made wait for the same one; one that costs much, and is asked for all the time, is
+        made again only after a rest. Raises what `make` raises.
+        """
+        kept = self._kept.get(key)
+        if kept is not None and kept.state == state:
+            self._kept.move_to_end(key)
+            return kept.data
+        rest_s = 0.0 if kept is None else kept.next - time.monotonic()
+        return await self._share(key, state, make, rest_s)
+
+    async def recent(self, key: Hashable, make: Make) -> bytes:
+        """The answer for `key`, made a moment ago or now. Raises what `make` raises."""
+        kept = self._kept.get(key)
+        if kept is not None and time.monotonic() < max(kept.made + RECENT_S, kept.next):
+            self._kept.move_to_end(key)
+            return kept.data
+        return await self._share(key, None, make, 0.0)
+
+    async def _share(self, key: Hashable, state: Hashable, make: Make, rest_s: float) -> bytes:
+        task = self._being_made.get((key, state))
+        if task is None:
+            task = asyncio.create_task(self._make(key, state, make, rest_s))
+            self._being_made[key, state] = task
+            task.add_done_callback(lambda done: self._is_made((key, state), done))
+        return await asyncio.shield(task)  # who leaves does not take it from the others
+
+    async def _make(self, key: Hashable, state: Hashable, make: Make, rest_s: float) -> bytes:
+        if rest_s > 0:
+            await asyncio.sleep(rest_s)
+        data, cost_s = await make()
+        now, before = time.monotonic(), self._kept.get(key)
+        spent_s = before.spent_s * math.exp((before.made - now) / MEMORY_S) if before is not None else 0.0
+        self._keep(key, _Kept(data, state, now, cost_s, spent_s + cost_s))
+        return data
+
+    def _is_made(self, key: tuple[Hashable, Hashable], task: asyncio.Task[bytes]) -> None:
+        del self._being_made[key]
+        if not task.cancelled():
+            task.exception()  # nobody may be left to hear of it
+
+    def _keep(self, key: Hashable, kept: _Kept) -> None:
+        before = self._kept.pop(key, None)
+        self._num_bytes += len(kept.data) - (len(before.data) if before else 0)
+        self._kept[key] = kept
+        while self._num_bytes > MOST_BYTES:
+            _, oldest = self._kept.popitem(last=False)
+            self._num_bytes -= len(oldest.data)

@@ -1,0 +1,140 @@
+"""A study as the dashboard's list shows it: from its page, from its files alone, or from what was noted before."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from merlin.errors import LedgerError, MerlinError
+from merlin.ledger.segments import segment_paths
+from merlin.status.live import is_held
+from merlin.status.snapshot import is_published, local_activity, read_facts, snapshot_of
+from merlin.views.live import JOBS_DIR
+from merlin.views.study_line import SettledLines, StudyLine, stamp_of
+from merlin.views.study_page import StudyPage
+from merlin.workspace.directory import EXTENSIONS_DIR, INFO_DIR, open_workspace
+
+READING = "reading"  # the state of a study that was not looked at yet
+_NAME = re.compile(r"(.+)_(\d{8})-(\d{6})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedStudy(StudyLine):
+    """A study in the list, with the tasks of its extensions; its state may be `reading`, too."""
+
+    id: str  # what it is called in addresses
+    size_bytes: int | None = None  # of the ledger; None: not known
+
+
+def is_workspace_name(name: str) -> bool:
+    """True if `merlin run` could have given this name to a directory."""
+    return _NAME.fullmatch(name) is not None
+
+
+def when_of(path: Path) -> str:
+    """The time in the name of a workspace, "2026-01-02 03:04:05"; "" if there is none."""
+    name = _NAME.fullmatch(path.name)
+    if name is None:
+        return ""
+    date, clock = name[2], name[3]
+    return f"{date[:4]}-{date[4:6]}-{date[6:]} {clock[:2]}:{clock[2:4]}:{clock[4:]}"
+
+
+def unread(path: Path, id: str) -> ListedStudy:
+    """A study of which only the directory is known."""
+    name = _NAME.fullmatch(path.name)
+    return ListedStudy(
+        id=id,
+        name=name[1] if name else path.name,
+        when=when_of(path),
+        workspace=str(path),
+        state=READING,
+    )
+
+
+def of_page(path: Path, id: str, page: StudyPage) -> ListedStudy:
+    """A study as it was seen."""
+    totals, is_running = page.totals, page.state == "running"
+    return ListedStudy(
+        id=id,
+        name=page.name,
+        when=when_of(path),
+        workspace=str(path),
+        state=page.state,
+        state_reason=page.state_reason,
+        planned=totals.planned,
+        ok=totals.ok,
+        failed=totals.failed,
+        skipped=totals.skipped,
+        missing=totals.missing,
+        rate=page.rate if is_running else None,
+        eta=page.eta if is_running else None,
+        size_bytes=page.ledger_bytes,
+        problem=page.state_reason if page.state == "unreadable" else "",
+    )
+
+
+class EndedStudies:
+    """The lines of studies that nobody works on: from the notes of `merlin list`, or from their ledgers."""
+
+    def __init__(self) -> None:
+        self._notes: SettledLines | None = None  # read when they are needed
+
+    def line(self, path: Path, id: str) -> ListedStudy | None:
+        """The line of a study; None if somebody may work on it, or if it is not as simple as most."""
+        # the notes leave extensions out, and batch jobs of steps may live on
+        if any((path / name).is_dir() for name in (EXTENSIONS_DIR, f"{INFO_DIR}/{JOBS_DIR}")) or is_held(
+            path
+        ):
+            return None
+        if self._notes is None:
+            self._notes = SettledLines(os.environ)
+        stamp = stamp_of(path)
+        line = self._notes.get(path, stamp)
+        if line is None:
+            if (line := _line_of_files(path)) is None:
+                return None
+            self._notes.add(path, stamp, line)
+        values = {each.name: getattr(line, each.name) for each in fields(StudyLine)}
+        return ListedStudy(**values, id=id, size_bytes=_ledger_bytes(path))
+
+    def save(self) -> None:
+        """Note what was found, for the next time."""
+        if self._notes is not None:
+            self._notes.save()
+
+
+def _line_of_files(path: Path) -> StudyLine | None:
+    """What its files say of a study that nobody has; None if workers may have it, or if it cannot be read."""
+    try:
+        workspace, now = open_workspace(path), time.time()
+        facts = read_facts(workspace)
+        activity = local_activity(workspace, facts, now)
+        if activity.state != "none" or is_published(facts):
+            return None
+        snapshot = snapshot_of(workspace, facts, activity, now)
+    except MerlinError:
+        return None
+    totals = snapshot.totals
+    return StudyLine(
+        name=snapshot.name,
+        workspace=str(path),
+        when=when_of(path),
+        state=snapshot.state,
+        planned=totals.planned,
+        ok=totals.ok,
+        failed=totals.failed,
+        skipped=totals.skipped,
+        missing=totals.missing,
+        state_reason=snapshot.state_reason,
+    )
+
+
+def _ledger_bytes(path: Path) -> int | None:
+    with suppress(OSError, LedgerError):
+        return sum(segment.stat().st_size for segment in segment_paths(path / INFO_DIR / "ledger"))
+    return None

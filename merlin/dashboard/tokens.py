@@ -1,0 +1,86 @@
+"""The token that opens the dashboard: a file that only its owner can read, made once."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.config.places import merlin_home
+from merlin.config.private_file import write_private
+from merlin.errors import ConfigError
+
+TOKEN_FILE = "dashboard-token"
+_NUM_BYTES = 32
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The token, and what follows from it: a cookie that is not the token, and what proves that our pages ask."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "Token(******)"
+
+    @property
+    def cookie(self) -> str:
+        return self._derived("cookie")
+
+    @property
+    def csrf(self) -> str:
+        return self._derived("csrf")
+
+    def _derived(self, purpose: str) -> str:
+        return hmac.digest(self.text.encode(), f"merlin dashboard {purpose}".encode(), "sha256").hex()
+
+
+def same(given: str, expected: str) -> bool:
+    """True if both are the same; how long it takes says nothing about where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+
+
+def default_token_file(env: Mapping[str, str]) -> Path:
+    return merlin_home(env) / TOKEN_FILE
+
+
+def read_or_make_token(path: Path) -> Token:
+    """The token in the file `path`, which is made if there is none.
+
+    Raises ConfigError if it cannot be read or written, is no token, or if others can get at it.
+    """
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(path, secrets.token_urlsafe(_NUM_BYTES) + "\n")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            _check_access(path, os.fstat(descriptor))
+            text = os.read(descriptor, 4096).decode("ascii", "replace").strip()
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ConfigError(f"the token in {path} cannot be read or made: {error.strerror}") from error
+    if not _TOKEN.fullmatch(text):
+        raise ConfigError(
+            f"{path} holds no token (32 to 128 letters, digits, '-' and '_'); delete it, and a new one is made"
+        )
+    return Token(text)
+
+
+def _check_access(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"the token {path} is no plain file")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(f"the token {path} belongs to another user; choose another file: --token-file FILE")
+    if status.st_mode & 0o077:
+        raise ConfigError(
+            f"other users can get at the token {path} (mode {stat.S_IMODE(status.st_mode):04o}), and who has it "
+            "sees your studies.\n  Delete it, and a new one is made"
+        )

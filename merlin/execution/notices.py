@@ -1,0 +1,202 @@
+"""Tells people what has become of a study while it runs: what `notify` of its spec asks for.
+
+The process that decides for the study calls this: the command of a local run, or the owner. What was told is recorded
+in the ledger, so that nobody who decides later repeats it. Messages are sent by processes of their own; the study
+neither waits for them nor fails with them.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from merlin.errors import LedgerError
+from merlin.execution.conductor import append_records
+from merlin.ledger.records import EventRecord
+from merlin.ledger.replay import Replay, replay
+from merlin.ledger.session import next_session
+from merlin.notify.notice import Notice
+from merlin.notify.occasions import Occasion, Occasions, all_tasks
+from merlin.notify.outbox import Outbox, Sent
+from merlin.notify.told import NOTIFIED, record_of, told_of
+from merlin.plan.task_states import TaskCounts
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.workspace.directory import Workspace
+
+LOOK_S = 0.5  # between two looks at what is being sent
+
+Counts = Mapping[str, TaskCounts]  # by step, or by step instance
+Recorder = Callable[..., None]  # kind of the event, and its data as keywords
+
+
+class Notices:
+    """The messages of one run of a study. One thread calls this; without rules every call does nothing."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        record: Recorder,
+        read: Callable[[], Replay],
+        say: Callable[[str], object],
+    ) -> None:
+        """`record` writes an event into the ledger, `read` reads it. `say` is told what could not be sent."""
+        self._workspace, self._record, self._read, self._say = workspace, record, read, say
+        self._rules = workspace.plan.notify
+        self._outbox: Outbox[Occasion] = Outbox()
+        self._occasions: Occasions | None = None  # until the run starts, or if there are no rules
+        self._began = self._look_at = time.monotonic()
+        self._num_recorded = 0  # tasks that have ended, as the ledger had it
+        self._is_end_told = False
+
+    def start(self, *, since: float) -> None:
+        """The run began at `since` (epoch seconds)."""
+        if not self._rules:
+            return
+        now, found = time.time(), self._read()
+        self._began = time.monotonic() - (now - since)
+        self._num_recorded = _num_ended(found)
+        last = max((entry.header.ended for entry in found.entries()), default=since)
+        self._occasions = Occasions(
+            self._rules, told_of(found), now=time.monotonic(), quiet_s=max(0.0, now - max(since, last))
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether there is a run that somebody may be told of."""
+        return self._occasions is not None
+
+    @property
+    def is_sending(self) -> bool:
+        """Return whether messages are on their way, or have arrived and are not recorded yet."""
+        return not self._outbox.is_empty
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether it is time for `step`."""
+        return self._occasions is not None and time.monotonic() >= self._look_at
+
+    def next_wakeup(self) -> float | None:
+        """When `step` has something to do even if nothing happens until then (monotonic)."""
+        if self._occasions is None:
+            return None
+        stall = self._occasions.next_wakeup()
+        times = [self._look_at] if self.is_sending else []
+        return min([*times, *([] if stall is None else [max(stall, self._look_at)])], default=None)
+
+    def step(self, counts: Counts, refusal: str = "") -> None:
+        """Send what the state of the study calls for, and `collect`. `refusal`: why the scheduler takes no job."""
+        if self._occasions is None:
+            return
+        now, tasks = time.monotonic(), all_tasks(counts.values())
+        self._look_at = now + LOOK_S
+        stall = self._occasions.next_wakeup()
+        if stall is not None and now >= stall and self._num_recorded != (num := _num_ended(self._read())):
+            self._num_recorded = num
+            self._occasions.stir(now)  # tasks of a chunk that has not ended as a whole
+        self._send(self._occasions.look(tasks, now, refusal), tasks)
+        self.collect()
+
+    def end(self, counts: Counts, reason: str, *, is_broken: bool = False) -> None:
+        """Send, once, what the end of the run calls for. `is_broken`: the run itself has failed."""
+        if self._occasions is None or self._is_end_told:
+            return
+        self._is_end_told = True
+        tasks = all_tasks(counts.values())
+        event = "stopped" if tasks.missing else "finished" if tasks.ok == tasks.planned else "failed"
+        self._send(self._occasions.end("failed" if is_broken else event, tasks, reason), tasks)
+
+    def collect(self) -> None:
+        """Record what has been sent since the last call, and say what could not be."""
+        self._keep(self._outbox.ended())
+
+    def wait(self) -> None:
+        """The same, when all that is on its way has been sent."""
+        self._keep(self._outbox.wait())
+
+    def leave(self) -> None:
+        """What is on its way arrives, or not, without us; whoever decides next may send it again."""
+        self._outbox.leave()
+
+    def kill(self) -> None:
+        """Give up what is on its way."""
+        self._outbox.kill()
+
+    def _send(self, occasions: list[Occasion], tasks: TaskCounts) -> None:
+        for occasion in occasions:
+            notice = notice_of(self._workspace, occasion, tasks, time.monotonic() - self._began)
+            self._outbox.send(occasion, self._rules[occasion.rule], notice)
+
+    def _keep(self, several: list[Sent[Occasion]]) -> None:
+        for sent in several:
+            channel = self._rules[sent.what.rule].channel
+            with suppress(LedgerError):  # then it may be told again
+                self._record(NOTIFIED, **record_of(sent.what, channel, sent.error))
+            if sent.error:
+                self._say(f"nobody was told by {channel} ({sent.what.event}): {sent.error}")
+
+
+def notice_of(workspace: Workspace, occasion: Occasion, tasks: TaskCounts, seconds: float | None) -> Notice:
+    plan = workspace.plan
+    return Notice(
+        event=occasion.event,
+        study=plan.name,
+        study_id=plan.study_id,
+        workspace=str(workspace.path),
+        reason=occasion.reason,
+        time=time.time(),
+        host=socket.gethostname(),
+        planned=tasks.planned,
+        ok=tasks.ok,
+        failed=tasks.failed,
+        skipped=tasks.skipped,
+        missing=tasks.missing,
+        seconds=seconds,
+    )
+
+
+def counts_of(workspace: Workspace, found: Replay) -> dict[str, TaskCounts]:
+    """Tasks by step instance, as the ledger has them."""
+    outcomes = found.counts()
+    return {
+        instance.id: TaskCounts(
+            planned=instance.num_tasks,
+            ok=(have := outcomes[instance.id]).get(Outcome.OK, 0),
+            failed=have.get(Outcome.FAILED, 0),
+            skipped=have.get(Outcome.SKIPPED, 0),
+            running=0,
+            ready=0,
+            waiting=sum(have.get(outcome, 0) for outcome in (NO_OUTCOME, Outcome.INTERRUPTED)),
+            queued=0,
+        )
+        for instance in workspace.plan.instances
+    }
+
+
+def tell_of_stop(workspace: Workspace, reason: str, say: Callable[[str], object]) -> None:
+    """Tell that a command has stopped the study, which has no owner any more; returns when that is done."""
+    if not workspace.plan.notify:
+        return
+    found = replay(workspace.ledger_dir, workspace.plan)
+    began = max((e.time or 0.0 for e in found.events() if e.kind == "run_started"), default=time.time())
+    session = next_session(workspace.ledger_dir, time.time())
+    notices = Notices(workspace, recorder(workspace, session), lambda: found, say)
+    notices.start(since=began)
+    notices.end(counts_of(workspace, found), reason)
+    notices.wait()
+
+
+def _num_ended(found: Replay) -> int:
+    ended = (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
+    return sum(counts.get(outcome, 0) for counts in found.counts().values() for outcome in ended)
+
+
+def recorder(workspace: Workspace, session: str) -> Recorder:
+    """Records events in the ledger of a run for which nobody has a conductor, or not any more."""
+
+    def record(kind: str, **data: Any) -> None:
+        append_records(workspace, session, EventRecord(kind=kind, data=data))
+
+    return record

@@ -1,0 +1,79 @@
+"""Records of the ledger by their headers, and what the rest of their bytes says about outcomes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import BinaryIO, NamedTuple
+
+from merlin.ledger.format import BlockId, RecordHeader, Writer, iter_blocks
+from merlin.ledger.outcome_runs import needs_payload, runs_of_payload
+from merlin.ledger.records import EventRecord
+from merlin.ledger.resolve import Run
+from merlin.ledger.segments import Segment
+
+_MAX_OPEN = 64  # files at a time; records of several writers come in turns
+
+
+class LedgerEntry(NamedTuple):
+    """A record header and its place in the ledger."""
+
+    header: RecordHeader
+    segment: Segment
+    number: int  # in the order of reading
+
+    @property
+    def writer(self) -> Writer:
+        assert self.segment.header is not None
+        return self.segment.header.writers[self.header.writer]
+
+
+def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bytes]]:
+    """The bytes of records, in the given order.
+
+    Raises LedgerError if a compaction has removed a segment.
+    """
+    with ExitStack() as stack:
+        files: dict[str, BinaryIO] = {}
+        for entry in entries:
+            segment = entry.segment
+            file = files.get(segment.path.name)
+            if file is None:
+                if len(files) >= _MAX_OPEN:
+                    stack.close()
+                    files.clear()
+                file = files[segment.path.name] = stack.enter_context(segment.open())
+            yield entry, os.pread(file.fileno(), entry.header.length, entry.header.offset)
+
+
+def events_of(entries: Iterable[LedgerEntry]) -> list[EventRecord]:
+    """The events in records of events, in the given order."""
+    import json
+
+    found: list[EventRecord] = []
+    for entry, payload in payloads(entries):
+        detail = next(json.loads(data) for block, _, data in iter_blocks(payload) if block == BlockId.DETAIL)
+        writer = entry.writer
+        found.append(
+            EventRecord(
+                kind=detail["kind"],
+                data=detail["data"],
+                time=entry.header.started,
+                worker=writer.worker,
+                host=writer.host,
+            )
+        )
+    return found
+
+
+def runs_of(entries: list[LedgerEntry]) -> Iterator[tuple[LedgerEntry, list[Run]]]:
+    """The outcomes of records, as runs in task numbers, in the given order of the records."""
+    found = payloads(entry for entry in entries if needs_payload(entry.header))
+    for entry in entries:
+        header = entry.header
+        if needs_payload(header):
+            _, payload = next(found)
+            yield entry, runs_of_payload(header, payload)
+        else:
+            yield entry, [(header.lo, header.hi, header.outcome)]

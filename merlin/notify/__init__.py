@@ -1,0 +1,1 @@
+"""Tells people what has become of a study: commands, webhooks, mail."""

@@ -1,0 +1,122 @@
+"""Decides when somebody is to be told. Pure: numbers, times and what was told before in; occasions out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from merlin.base.text import duration
+from merlin.ledger.signature import normalise
+from merlin.plan.notify_rule import NotifyRule
+from merlin.plan.task_states import TaskCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """An event that one of the rules waits for. Two with the same mark in one run are the same event."""
+
+    rule: int  # which entry of `notify`
+    event: str
+    mark: str = ""
+    reason: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told before, as the ledger has it."""
+
+    in_run: frozenset[Occasion] = frozenset()  # since the run has started
+    of_failures: frozenset[int] = frozenset()  # the rules that have ever told of too many failures
+
+
+NOTHING_TOLD = Told()
+
+
+class Occasions:
+    """The rules of one run; every occasion is returned once."""
+
+    def __init__(self, rules: Sequence[NotifyRule], told: Told, *, now: float, quiet_s: float = 0.0) -> None:
+        """`quiet_s`: for how long no task had ended when this process began to look."""
+        self._rules = tuple(enumerate(rules))
+        self._told = set(told.in_run)
+        self._told_of_failures = set(told.of_failures)
+        self._num_ended: int | None = None
+        self._has_work = True
+        self._quiet_since = now - quiet_s
+
+    def look(self, counts: TaskCounts, now: float, refusal: str = "") -> list[Occasion]:
+        """The study goes on. `counts` of all tasks; `refusal`: why the batch scheduler takes no job."""
+        num_ended = counts.ok + counts.failed + counts.skipped
+        if self._num_ended not in (None, num_ended):
+            self._quiet_since = now
+        self._num_ended, self._has_work = num_ended, counts.missing > 0
+        found: list[Occasion] = []
+        for number, rule in self._rules:
+            if "failures" in rule.when:
+                found += self._of_failures(number, rule, counts)
+            if "stall" in rule.when and counts.missing and now - self._quiet_since >= rule.after_s:
+                reason = f"no task has ended for {duration(rule.after_s)}, and {counts.missing:,} are missing"
+                found.append(Occasion(number, "stall", str(num_ended), reason))
+            if "refused" in rule.when and refusal:
+                found.append(Occasion(number, "refused", normalise(refusal), refusal))
+        return self._new(found)
+
+    def end(self, event: str, counts: TaskCounts, reason: str) -> list[Occasion]:
+        """The run is over: finished, failed or stopped."""
+        found = [
+            occasion
+            for number, rule in self._rules
+            if "failures" in rule.when
+            for occasion in self._of_failures(number, rule, counts)
+        ]
+        found += [Occasion(n, event, "", reason) for n, rule in self._rules if event in rule.when]
+        return self._new(found)
+
+    def stir(self, now: float) -> None:
+        """Tasks have ended that the counts do not show yet."""
+        self._quiet_since = now
+
+    def next_wakeup(self) -> float | None:
+        """When the study stalls if no task ends until then."""
+        if not self._has_work:
+            return None
+        told = {occasion.rule for occasion in self._told if _is_stall(occasion, self._num_ended)}
+        times = [
+            self._quiet_since + rule.after_s
+            for number, rule in self._rules
+            if "stall" in rule.when and number not in told
+        ]
+        return min(times, default=None)
+
+    def _of_failures(self, number: int, rule: NotifyRule, counts: TaskCounts) -> list[Occasion]:
+        """Once, until there are fewer again because failed tasks run again."""
+        if not is_above(rule, counts):
+            self._told_of_failures.discard(number)
+            return []
+        if number in self._told_of_failures:
+            return []
+        self._told_of_failures.add(number)
+        return [Occasion(number, "failures", str(counts.failed))]
+
+    def _new(self, found: Collection[Occasion]) -> list[Occasion]:
+        new = [occasion for occasion in found if occasion not in self._told]
+        self._told.update(new)
+        return new
+
+
+def is_above(rule: NotifyRule, counts: TaskCounts) -> bool:
+    """Return whether more tasks have failed than the rule bears."""
+    if rule.above is None:
+        return False
+    is_share = 0 < rule.above < 1
+    return counts.failed > rule.above * (counts.planned if is_share else 1)
+
+
+def _is_stall(occasion: Occasion, num_ended: int | None) -> bool:
+    return occasion.event == "stall" and occasion.mark == str(num_ended)
+
+
+def all_tasks(several: Collection[TaskCounts]) -> TaskCounts:
+    """The counts of steps, added up."""
+    names = ("planned", "ok", "failed", "skipped", "running", "ready", "waiting", "queued", "soft_failed")
+    return TaskCounts(**{name: sum(getattr(counts, name) for counts in several) for name in names})

@@ -1,0 +1,31 @@
+"""Tells by apprise, which knows the addresses of more than a hundred services."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from merlin.errors import MissingExtraError, NotifyError
+from merlin.notify.addresses import filled
+from merlin.notify.notice import Message
+
+
+def send(to: Sequence[str], message: Message, environment: Mapping[str, str], limit_s: float) -> None:
+    """The services have time limits of their own."""
+    try:
+        import apprise
+    except ImportError as error:
+        raise MissingExtraError("apprise", "notify", "notifications by apprise") from error
+    logging.getLogger("apprise").propagate = False  # what it says is part of the error
+    for address in to:
+        service = apprise.Apprise()
+        full = filled(address, environment)
+        scheme = full.partition("://")[0]
+        if not service.add(full):
+            raise NotifyError(f"apprise does not understand an address that begins with {scheme[:20]}://")
+        capture: Any = apprise.LogCapture  # it has no types
+        with capture(level=logging.WARNING, fmt="%(message)s") as log:
+            if not service.notify(title=message.title, body=message.text):
+                said = " ".join(log.getvalue().split())[:300]
+                raise NotifyError(f"apprise could not deliver by {scheme}://{f': {said}' if said else ''}")

@@ -1,0 +1,36 @@
+"""The record of what was told, in the ledger: an owner or a restart that comes later does not repeat it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from merlin.ledger.replay import Replay
+from merlin.notify.occasions import Occasion, Told
+
+NOTIFIED = "notified"  # the event that somebody was told, or that it was tried in vain
+
+
+def record_of(occasion: Occasion, channel: str, error: str) -> dict[str, Any]:
+    """The data of the event; no address, which may be secret."""
+    return {
+        "rule": occasion.rule,
+        "event": occasion.event,
+        "mark": occasion.mark,
+        "channel": channel,
+        "error": error,
+    }
+
+
+def told_of(found: Replay) -> Told:
+    """What was told in the last run, and the rules that ever told of failures."""
+    in_run: set[Occasion] = set()
+    of_failures: set[int] = set()
+    for event in found.events():
+        if event.kind == "run_started":
+            in_run = set()
+        elif event.kind == NOTIFIED:
+            said = Occasion(int(event.data["rule"]), str(event.data["event"]), str(event.data["mark"]))
+            in_run.add(said)
+            if said.event == "failures":
+                of_failures.add(said.rule)
+    return Told(frozenset(in_run), frozenset(of_failures))

@@ -1,0 +1,57 @@
+"""Which tasks run when some are to be run again: these, all that depends on them, and what they need first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from merlin.plan.pieces import Range, merged, shards_over
+from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.reopen import reopen
+from merlin.plan.restrict import with_upstream
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import Outcome
+
+_ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
+HasFiles = Callable[[StepInstance, int], bool]
+
+
+def tasks_to_rerun(
+    plan: Plan, outcomes: Mapping[str, RunMap], chosen: Mapping[str, list[Range]], has_files: HasFiles
+) -> dict[str, list[Range]]:
+    """The recorded outcomes to forget, as sorted ranges by step instance.
+
+    These are the chosen tasks; whatever has seen what they made, because that may become another thing; and tasks
+    before them whose files are gone, which make the same again. `has_files(instance, task)` says whether a task of a
+    script left what it made.
+    """
+    again = with_downstream(plan, outcomes, chosen)
+    return reopen(plan, outcomes, with_upstream(plan, again, has_files))
+
+
+def with_downstream(
+    plan: Plan, outcomes: Mapping[str, RunMap], chosen: Mapping[str, list[Range]]
+) -> dict[str, list[Range]]:
+    """The chosen tasks and everything that depends on them, as far as it has ended."""
+    instances = {instance.id: instance for instance in plan.instances}
+    again: dict[str, list[Range]] = {}
+    for target in plan.instances:  # after those that it depends on
+        ranges = list(chosen.get(target.id, ()))
+        for edge in target.edges:
+            for lo, hi in again.get(edge.source, ()):
+                ranges += _dependants(target, edge.kind, instances[edge.source], lo, hi)
+        have = outcomes[target.id]
+        ended = [r for lo, hi in merged(ranges) for r in have.ranges(_ENDED, lo, hi)]
+        if ended:
+            again[target.id] = ended
+    return again
+
+
+def _dependants(target: StepInstance, kind: str, source: StepInstance, lo: int, hi: int) -> list[Range]:
+    """The tasks of the target that depend on tasks [lo, hi) of the source."""
+    if kind == "same":
+        return [(lo, hi)]
+    if kind == "block":
+        return [shards_over(target, source, lo, hi)]
+    if target.kind is StepKind.AGGREGATE:  # it only waits for this one
+        return []
+    return [(0, target.num_tasks)]

@@ -1,0 +1,130 @@
+"""The head of a report: what the study was, how it ended, and its numbers in short."""
+
+from __future__ import annotations
+
+from html import escape
+
+from merlin.base.page.document import cards
+from merlin.base.page.outcomes import counts_bar
+from merlin.base.text import count, duration
+from merlin.report.facts import StudyFacts, between, moment
+
+_STATES = {
+    "new": "has not begun",
+    "running": "is running",
+    "stalled": "waits, and nothing works on it",
+    "unknown": "may be running; who could tell does not answer",
+    "finished": "has finished: every task ended ok",
+    "failed": "has ended, and not every task ended ok",
+    "stopped": "was stopped before its end",
+    "unreadable": "cannot be read",
+}
+_CORE_UNITS = (("core-hours", 1, 1.0), ("core-minutes", 60, 1 / 60), ("core-seconds", 3600, 0.0))
+_OUTCOMES = ("ok", "failed", "skipped", "missing")
+
+
+def header(facts: StudyFacts) -> str:
+    """Name, description, state, cards, and planned = ok + failed + skipped + missing."""
+    page = facts.page
+    about = f'<p class="about-study">{escape(page.description)}</p>' if page.description else ""
+    counts = {outcome: getattr(page.totals, outcome) for outcome in _OUTCOMES}
+    return f"""<h1>{escape(page.name)}</h1>
+{about}
+<p><span class="state {page.state}">{page.state}</span> <span class="sub">{_state(facts)}</span></p>
+{cards(_cards(facts))}
+<h2 class="quiet">Tasks</h2>
+{counts_bar(counts, page.totals.planned)}
+{_remarks(facts)}
+<p class="lead">{_lead(facts)}</p>"""
+
+
+def _state(facts: StudyFacts) -> str:
+    page = facts.page
+    reason = f" ({escape(page.state_reason)})" if page.state_reason else ""
+    return f"The study {_STATES[page.state]}{reason}{_to_go(facts)}. As of {moment(page.now)}."
+
+
+def _to_go(facts: StudyFacts) -> str:
+    """ ", about 5 min 00 s to go, between 4 min and 8 min"."""
+    eta = facts.page.eta
+    if facts.page.state != "running" or eta is None or not eta.mid_s:
+        return ""
+    return f", about {duration(eta.mid_s)} to go, between {duration(eta.low_s)} and {duration(eta.high_s)}"
+
+
+def _cards(facts: StudyFacts) -> list[tuple[str, str]]:
+    totals, found = facts.page.totals, []
+    found.append((f"{_share(totals.ok, totals.planned)}", f"of {count(totals.planned, 'task')} ok"))
+    if facts.samples is not None:
+        found.append((f"{facts.samples.num:,}", "samples"))
+    if facts.activity is not None:
+        found.append((duration(facts.activity.length_s), "at work"))
+        unit, used = in_core_units(facts.cost.total.used_h, facts.cost.total.used_h)
+        found.append((used, f"{unit} in tasks"))
+    if facts.page.data_sets:
+        rows = sum(found.samples.ok for found in facts.page.data_sets)
+        found.append((f"{rows:,}", f"rows in {count(len(facts.page.data_sets), 'data set')}"))
+    return found
+
+
+def core_time(hours: float) -> str:
+    """ "36 core-seconds", "1,200 core-hours", with as many digits as say something."""
+    unit, value = in_core_units(hours, hours)
+    return f"{value} {unit}"
+
+
+def in_core_units(hours: float, most_h: float) -> tuple[str, str]:
+    """The unit that suits the largest of several costs, and one of them in it."""
+    unit, per_hour = next(
+        (unit, factor) for unit, factor, from_h in _CORE_UNITS if most_h >= from_h or unit == "core-seconds"
+    )
+    value = hours * per_hour
+    if not value:
+        return unit, "0"
+    return unit, f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "< 0.001"
+
+
+def _share(part: int, whole: int) -> str:
+    """A percentage that is 100 or 0 only if it is."""
+    if part in (0, whole):
+        return "100 %" if whole and part else "0 %"
+    return f"{min(99.9, max(0.1, 100 * part / whole)):.3g} %"
+
+
+def _remarks(facts: StudyFacts) -> str:
+    """What keeps it from going on, and what could not be read."""
+    page = facts.page
+    lines = [
+        f"{escape(found.what)}" + (f"<br><code>{escape(found.remedy)}</code>" if found.remedy else "")
+        for found in (page.obstacles if page.totals.missing else ())
+    ]
+    lines += [escape(note) for note in page.notes]
+    lines += [f"A part of the ledger cannot be read: {escape(damage)}" for damage in page.damage]
+    return "".join(f'<p class="remark">{line}</p>' for line in lines)
+
+
+def _lead(facts: StudyFacts) -> str:
+    """The study in a few sentences."""
+    totals, found = facts.page.totals, facts.activity
+    num_steps = count(len(facts.page.steps), "step")
+    if found is None:
+        return f"The study has {count(totals.planned, 'task')} in {num_steps}. None has run so far."
+    when = between(found.spans[0].start, found.spans[-1].end)
+    num, pauses = totals.ok + totals.failed, len(found.spans) - 1
+    paused = f" and {count(pauses, 'pause')}" if pauses else ""
+    makers = dict.fromkeys(run.where for run in facts.runs)
+    by = f", by {escape(next(iter(makers)))}" if len(makers) == 1 else ""
+    which = (
+        f"all {totals.planned:,} tasks"
+        if num == totals.planned
+        else f"{num:,} of {count(totals.planned, 'task')}"
+    )
+    used = facts.cost.total
+    return (
+        f"{when}, {which} in {num_steps} ran in {duration(found.length_s)} of work{paused}{by}. They took "
+        f"{core_time(used.used_h)}, {_share_of(used.ok_h, used.used_h)} of them in tasks that ended ok."
+    )
+
+
+def _share_of(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.3g} %" if whole else "none"

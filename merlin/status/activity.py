@@ -1,0 +1,113 @@
+"""Whether anybody works on a study that has not ended, or could: as far as it is known. Pure.
+
+A study is called running only if somebody works on it, or would at once. Else it is `stalled`, with what is to be
+done; and `unknown` where those who know cannot be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from merlin.base.text import count, duration
+
+SILENT_S = 120.0  # without a record before a run that cannot be looked at is doubted
+SILENT_RECORDS = 3.0  # … or so many times as long as a record has taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """Who is at it: `none` for a study that no run holds and no server knows."""
+
+    state: Literal["none", "running", "stalled", "unknown"]
+    reason: str = ""  # of `stalled` and `unknown`: why, and what to do
+
+
+NOBODY = Activity(state="none")
+AT_WORK = Activity(state="running")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The process that holds a workspace for a run of its own."""
+
+    pid: int
+    host: str
+    is_here: bool  # this machine can look at it
+    is_suspended: bool = False
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveWorkers:
+    """The workers of a study; of a run on one machine, its worker processes."""
+
+    num_slots: int  # chunks that they run at a time
+    running: Mapping[str, int]  # step instance -> chunks
+    num_workers: int = 0  # that serve its queues and are not ending
+    num_ending: int = 0
+    idle_queues: tuple[str, ...] = ()  # with tasks that could run, and no worker
+    num_open_queues: int = 0  # with tasks that could run
+    waiting: tuple[str, ...] = ()  # why steps wait for workers with more time or devices
+
+
+def of_holder(
+    holder: Holder | None, *, is_open: bool, last_sign: float | None, longest_s: float, now: float
+) -> Activity:
+    """Of a run that holds the workspace.
+
+    `is_open`: the last run has not recorded its end; `last_sign`: when it wrote something last, in epoch seconds;
+    `longest_s`: that a record took so far.
+    """
+    if holder is None or not (holder.is_here or is_open):  # the word of a holder stays in the file
+        return NOBODY
+    if holder.is_suspended:
+        reason = f"its run, {holder}, is suspended; it goes on after: kill -CONT {holder.pid}"
+        return Activity(state="stalled", reason=reason)
+    silent_s = now - (last_sign or 0.0)
+    if holder.is_here or silent_s <= max(SILENT_S, SILENT_RECORDS * longest_s):
+        return AT_WORK
+    for_long = f" for {duration(silent_s)}" if last_sign else ""
+    ask = f"whether it is alive, that machine knows: ssh {holder.host} ps -p {holder.pid}"
+    return Activity(
+        state="unknown", reason=f"{holder} holds the workspace and has recorded nothing{for_long}; {ask}"
+    )
+
+
+def of_workers(workers: LiveWorkers | None, num_running_jobs: int, start: str) -> Activity:
+    """Of a study that was published; `workers` is None if Redis does not hold it, `start` starts some."""
+    if workers is None:
+        return NOBODY
+    if num_running_jobs or any(workers.running.values()):
+        return AT_WORK
+    if not workers.num_workers and workers.num_ending:
+        who = f"{count(workers.num_ending, 'worker')} of its queues {_is(workers.num_ending)} ending"
+        return Activity(state="stalled", reason=f"{who}; start some: {start}")
+    if not workers.num_workers and not workers.idle_queues:
+        return Activity(state="stalled", reason=f"no worker serves its queues; start some: {start}")
+    if len(workers.idle_queues) >= workers.num_open_queues > 0:
+        return Activity(
+            state="stalled", reason=nobody_serves(workers.idle_queues, workers.num_workers, start)
+        )
+    if workers.waiting and len(workers.waiting) >= workers.num_open_queues:
+        return Activity(state="stalled", reason="; ".join(workers.waiting))
+    return AT_WORK
+
+
+def _is(num: int) -> str:
+    return "is" if num == 1 else "are"
+
+
+def nobody_serves(queues: Sequence[str], num_others: int, start: str) -> str:
+    """That tasks wait in `queues`, for workers that nobody has started; `num_others` serve other queues."""
+    names = f"{'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}"
+    others = f"; {count(num_others, 'worker')} on others" if num_others else ""
+    return f"tasks wait, and no worker serves {names}{others}; start some: {start}"
+
+
+def of_silence(error: Exception) -> Activity:
+    """Of a published study whose servers cannot be asked."""
+    return Activity(state="unknown", reason=f"what runs now is not known: {error}")

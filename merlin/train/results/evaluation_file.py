@@ -1,0 +1,38 @@
+"""`evaluation.json`: what an evaluation has measured, in the run's directory. Reading it needs no torch."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any
+
+from merlin.errors import TrainingError
+from merlin.shards.format.regular_file import read_json
+from merlin.train.run_paths import RunPaths
+
+NAME = "evaluation.json"
+FORMAT = "merlin-evaluation"
+VERSION = 1
+_MEASURED = ("scalars", "images", "classes", "inputs", "metrics", "value")
+
+
+def read_evaluation(run: RunPaths) -> dict[str, Any] | None:
+    """The facts of the run's evaluation, None if it was not evaluated. Raises TrainingError if they are damaged."""
+    path = run.path / NAME
+    try:
+        facts = read_json(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    if not isinstance(facts, dict) or (facts.get("format"), facts.get("version")) != (FORMAT, VERSION):
+        raise TrainingError(f"{path} is not a {FORMAT} of version {VERSION}; evaluate the run again")
+    return {key: _with_nan(value) if key in _MEASURED else value for key, value in facts.items()}
+
+
+def _with_nan(value: Any) -> Any:
+    """Numbers that were not finite are null in JSON."""
+    if isinstance(value, dict):
+        return {key: _with_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_nan(item) for item in value]
+    return nan if value is None else value

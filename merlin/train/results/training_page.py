@@ -1,0 +1,207 @@
+"""A training run as a page shows it; it needs no torch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merlin.errors import TrainingError
+from merlin.shards.format.regular_file import read_json
+from merlin.status.live import lock_holder
+from merlin.train.metrics_log import NAME as METRICS
+from merlin.train.results.history import Curve, History, Round, Trained, read_history
+from merlin.train.run_paths import BEST, FACTS, RunPaths, TrainerDirectory
+
+Array = np.ndarray[Any, Any]
+
+MAX_POINTS = 500  # of a curve
+SILENT_S = 600.0  # without a line before a trainer on another host is doubted
+STATES = (
+    "running",
+    "silent",
+    "killed",
+    "stopped",
+    "finished",
+)  # of a run: the first that one of its trainers has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerLine:
+    """How far a trainer came.
+
+    state: running, finished, stopped, killed, or silent: it runs on another host, and has not written for long.
+    """
+
+    trainer: int
+    step: int
+    state: str
+    train_s: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoints:
+    """A number over the steps of one trainer; None where it was not finite. Long curves are thinned out."""
+
+    trainer: int
+    steps: tuple[int, ...]
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLine:
+    """A trainer in a tournament round; kept: local or partner."""
+
+    number: int
+    step: int
+    trainer: int
+    partner: int | None
+    kept: str
+    capacity: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPage:
+    """A run at one moment. state: that of a trainer, the first of `STATES`, or new before there is one."""
+
+    path: str
+    name: str
+    state: str
+    created: str
+    data_path: str
+    num_parameters: int
+    trainers: tuple[TrainerLine, ...]
+    losses: Mapping[str, Sequence[CurvePoints]]  # a curve for each trainer
+    validation: Mapping[str, Sequence[CurvePoints]]
+    rounds: tuple[RoundLine, ...]
+    origins: Mapping[int, Sequence[int]]  # trainer -> after each round, the trainer in which its model began
+    best: Mapping[str, Any] | None  # trainer, step, metric, direction, value, metrics
+
+
+def training_page(path: Path) -> TrainingPage:
+    """The run in directory `path`. Raises TrainingError if there is none, or it cannot be read."""
+    facts = _read(path / FACTS)
+    if facts is None:
+        raise TrainingError(f"{path} is not a training run: it has no {FACTS}")
+    run = RunPaths(path)
+    history = _history_of(path, tuple(_stamp(run, index) for index in run.trainers()))
+    trainers = tuple(_trainer_line(run, trained) for trained in history.trainers)
+    return TrainingPage(
+        path=str(path),
+        name=path.name,
+        state=next((state for state in STATES if any(line.state == state for line in trainers)), "new"),
+        created=str(facts.get("created", "")),
+        data_path=str(facts.get("data_path", "")),
+        num_parameters=facts.get("num_parameters", 0),
+        trainers=trainers,
+        losses=_thinned(history.training),
+        validation=_thinned(history.validation),
+        rounds=tuple(_round_line(played) for played in history.rounds),
+        origins=history.origins(),
+        best=_read(run.best / BEST),
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is no such file."""
+    try:
+        found = read_json(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise TrainingError(f"{path} is damaged: it holds no facts")
+    return found
+
+
+_Stamp = tuple[int, int, int, int]
+
+
+def _stamp(run: RunPaths, trainer: int) -> _Stamp:
+    """Another one when the trainer has written more."""
+    try:
+        found = (run.trainer(trainer).path / METRICS).stat()
+    except OSError:
+        return (trainer, 0, 0, 0)
+    return trainer, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _history_of(path: Path, stamps: tuple[_Stamp, ...]) -> History:
+    return read_history(RunPaths(path))
+
+
+def _trainer_line(run: RunPaths, trained: Trained) -> TrainerLine:
+    return TrainerLine(
+        trainer=trained.trainer,
+        step=trained.step,
+        state=trained.state or _state_without_end(run.trainer(trained.trainer)),
+        train_s=trained.train_s,
+        samples_per_s=trained.samples_per_s,
+    )
+
+
+def _state_without_end(trainer: TrainerDirectory) -> str:
+    """Of a trainer that has not said how it ended. One on another host is believed as long as it writes."""
+    holder = lock_holder(trainer.path / "lock")
+    if holder is None:
+        return "killed"
+    if holder.is_here:
+        return "running"
+    with suppress(OSError):
+        if time.time() - (trainer.path / METRICS).stat().st_mtime < SILENT_S:
+            return "running"
+    return "silent"
+
+
+def _thinned(curves: Mapping[str, Sequence[Curve]]) -> dict[str, tuple[CurvePoints, ...]]:
+    return {name: tuple(_points(curve) for curve in of_trainers) for name, of_trainers in curves.items()}
+
+
+def _points(curve: Curve) -> CurvePoints:
+    chosen = thin_out(curve.values, MAX_POINTS)
+    values = [float(value) for value in curve.values[chosen]]
+    return CurvePoints(
+        trainer=curve.trainer,
+        steps=tuple(int(step) for step in curve.steps[chosen]),
+        values=tuple(value if math.isfinite(value) else None for value in values),
+    )
+
+
+def thin_out(values: Array, most: int) -> Array:
+    """Indices of at most `most` values, ascending: of each stretch the least, and the greatest or one not finite."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    bounds = np.linspace(0, len(values), most // 2 + 1).astype(int)
+    chosen: set[int] = set()
+    for lo, hi in pairwise(bounds.tolist()):
+        stretch = values[lo:hi]
+        finite = np.flatnonzero(np.isfinite(stretch))
+        if len(finite):
+            chosen.add(lo + int(finite[stretch[finite].argmin()]))
+        if len(finite) < len(stretch):
+            chosen.add(lo + int(np.flatnonzero(~np.isfinite(stretch))[0]))
+        else:
+            chosen.add(lo + int(stretch.argmax()))
+    return np.array(sorted(chosen))
+
+
+def _round_line(played: Round) -> RoundLine:
+    return RoundLine(
+        number=played.number,
+        step=played.step,
+        trainer=played.trainer,
+        partner=played.partner,
+        kept=played.kept,
+        capacity=played.capacity,
+    )

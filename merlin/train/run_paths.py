@@ -1,0 +1,68 @@
+"""Where a training run keeps what; without torch, so that those who only look at a run need none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from merlin.errors import TrainingError, WorkspaceError
+from merlin.workspace.directory import lock_file
+
+CONFIG, FACTS, NORMALISE, BEST = "config.yaml", "run.json", "normalise.json", "best.json"
+
+
+class RunPaths:
+    """The directory of a run that has begun."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def tournament(self) -> Path:
+        return self.path / "tournament"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    def trainer(self, index: int) -> TrainerDirectory:
+        return TrainerDirectory(self.path / "trainers" / str(index))
+
+    def trainers(self) -> list[int]:
+        """Those that have begun."""
+        found = (p.name for p in (self.path / "trainers").glob("*") if p.is_dir())
+        return sorted(int(name) for name in found if name.isdigit())
+
+
+class TrainerDirectory:
+    """What one trainer writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that trains it; TrainingError if another one does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with lock_file(self.path / "lock", f"another process trains in {self.path}"):
+                yield
+        except WorkspaceError as error:
+            raise TrainingError(str(error)) from error
+
+
+def is_run(path: Path) -> bool:
+    return (path / FACTS).is_file()

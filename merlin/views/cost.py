@@ -1,0 +1,256 @@
+"""What a study has cost: core-hours by step, those that were of no use and why, and what was held and stood idle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from merlin.execution.job_folder import WORKER_PREFIX
+from merlin.ledger.encode import array_block, outcomes_of, read_blocks
+from merlin.ledger.format import BlockId, Kind, Writer
+from merlin.ledger.replay import LedgerEntry, Ranges, Replay, replay
+from merlin.plan.durations import walltime_s
+from merlin.plan.fit import need_of
+from merlin.plan.job_policy import job_policy, job_request
+from merlin.plan.plan import StepInstance
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.status.live import is_live
+from merlin.status.snapshot import EXECUTOR
+from merlin.views.allocation_cost import AllocationCost, Spell, allocation_costs
+from merlin.workspace.directory import Workspace, shown_together
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """Core-hours of one step, or of the study if `step` is "": cores of a task times the time that it ran.
+
+    used_h = ok_h + failed_h + retried_h + interrupted_h + rerun_h
+    """
+
+    step: str
+    cores: int  # of one task; the most that an instance of the step has; 0 for the study
+    runs: int  # of tasks, each try counted
+    used_h: float
+    ok_h: float  # of tasks that are ok
+    failed_h: float  # of tasks that have failed and did not run again
+    retried_h: float  # of tries after which the task ran again; see `StudyCost`
+    interrupted_h: float  # cut off by the walltime, a lost worker, or a stop
+    rerun_h: float  # ended ok, and were run again
+    gpu_h: float  # GPU-hours, of all of it
+    requested_h: float | None  # by the step's walltime; None if it has none
+
+    @property
+    def wasted_h(self) -> float:
+        return self.used_h - self.ok_h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCost:
+    """The cost of a study and its extensions.
+
+    held_h = total.used_h + overhead_h + idle_h, where the ledger knows how long workers were there. A try that ended
+    with the wish to run again (exit codes 100 and 104) leaves no time in the ledger; it counts as long as the last one.
+    """
+
+    workspace: str
+    steps: tuple[StepCost, ...]  # in the order of the plan
+    total: StepCost
+    overhead_h: (
+        float  # of workers that had a chunk, between and after its tasks: to start them and collect outputs
+    )
+    idle_h: float  # of workers that waited for work, a core each
+    allocations: tuple[AllocationCost, ...]  # batch jobs of workers, the oldest first
+
+    @property
+    def held_h(self) -> float:
+        return self.total.used_h + self.overhead_h + self.idle_h
+
+
+def study_cost(workspace: Workspace, *, now: float | None = None) -> StudyCost:
+    """Read the ledgers of a study and its extensions, and the records of its batch jobs."""
+    now = time.time() if now is None else now
+    tallies: dict[str, _Tally] = {}
+    spells: list[Spell] = []
+    idle_s = 0.0
+    for study in shown_together(workspace):
+        state = replay(study.ledger_dir, study.plan)
+        busy = _Busy()
+        for instance in study.plan.instances:
+            tally = tallies.setdefault(instance.step, _Tally())
+            _count_instance(state, instance, tally, busy)
+        idle_s += max(0.0, _there_s(study, state, busy, now) - busy.slot_s)
+        spells += busy.spells
+    steps = tuple(tally.cost(step) for step, tally in tallies.items())
+    return StudyCost(
+        workspace=str(workspace.path),
+        steps=steps,
+        total=_total(steps),
+        overhead_h=sum(tally.overhead_s for tally in tallies.values()) / HOUR_S,
+        idle_h=idle_s / HOUR_S,
+        allocations=tuple(allocation_costs(workspace, spells, now)),
+    )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Core-seconds of one step."""
+
+    cores: int = 0
+    runs: int = 0
+    ok_s: float = 0.0
+    failed_s: float = 0.0
+    retried_s: float = 0.0
+    interrupted_s: float = 0.0
+    rerun_s: float = 0.0
+    gpu_s: float = 0.0
+    overhead_s: float = 0.0
+    requested_s: float | None = None
+
+    def cost(self, step: str) -> StepCost:
+        parts = (self.ok_s, self.failed_s, self.retried_s, self.interrupted_s, self.rerun_s)
+        ok_h, failed_h, retried_h, interrupted_h, rerun_h = (part / HOUR_S for part in parts)
+        return StepCost(
+            step=step,
+            cores=self.cores,
+            runs=self.runs,
+            used_h=sum(parts) / HOUR_S,
+            ok_h=ok_h,
+            failed_h=failed_h,
+            retried_h=retried_h,
+            interrupted_h=interrupted_h,
+            rerun_h=rerun_h,
+            gpu_h=self.gpu_s / HOUR_S,
+            requested_h=None if self.requested_s is None else self.requested_s / HOUR_S,
+        )
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Who worked, and for how long."""
+
+    slot_s: float = 0.0  # core-seconds of the slots of workers
+    last: dict[Writer, float] = field(default_factory=dict)  # when each worker was last heard of
+    spells: list[Spell] = field(default_factory=list)
+
+
+def cores_of(instance: StepInstance) -> int:
+    """How many cores one task of a step instance has, also if it is a batch job of its own."""
+    if job_policy(instance) is None:
+        return need_of(instance).cores
+    request = job_request(instance, name="cost", output="")
+    return (request.procs or request.nodes) * (request.cores_per_task or 1)
+
+
+def _gpus_of(instance: StepInstance) -> float:
+    if job_policy(instance) is None:
+        return need_of(instance).gpus
+    request = job_request(instance, name="cost", output="")
+    return float((request.gpus or 0) * request.nodes)
+
+
+def _count_instance(state: Replay, instance: StepInstance, tally: _Tally, busy: _Busy) -> None:
+    cores, gpus, limit_s = cores_of(instance), _gpus_of(instance), walltime_s(instance.resources)
+    tally.cores = max(tally.cores, cores)
+    found = [(e, ranges) for e, ranges in state.standing(instance.id) if e.header.kind == Kind.CHUNK]
+    payloads = state.payloads([entry for entry, _ in found])
+    for (entry, ranges), (_, payload) in zip(found, payloads, strict=True):
+        runs, seconds = _count_record(entry, ranges, payload, cores, tally)
+        tally.gpu_s += gpus * seconds
+        if limit_s is not None:
+            tally.requested_s = (tally.requested_s or 0.0) + cores * limit_s * runs
+        _note_worker(entry, cores, seconds, busy)
+
+
+def _count_record(
+    entry: LedgerEntry, ranges: Ranges | None, payload: bytes, cores: int, tally: _Tally
+) -> tuple[int, float]:
+    """Count one record; returns how many runs of tasks it is about, and the seconds of their tries."""
+    header, blocks = entry.header, read_blocks(payload)
+    num = header.hi - header.lo
+    outcomes = outcomes_of(header, blocks)
+    seconds = array_block(blocks, BlockId.SECONDS, num)
+    assert seconds is not None
+    stands = _mask(ranges, header.lo, num)
+    seconds = seconds.astype(np.float64)
+    ok, failed = outcomes == Outcome.OK, outcomes == Outcome.FAILED
+    ran_s = float(seconds[outcomes != NO_OUTCOME].sum())
+    tries = array_block(blocks, BlockId.TRIES, num)
+    again_s = 0.0 if tries is None else float((seconds * tries)[ok | failed].sum())
+    tally.runs += int(np.count_nonzero(outcomes != NO_OUTCOME))
+    tally.ok_s += cores * float(seconds[ok & stands].sum())
+    tally.rerun_s += cores * float(seconds[ok & ~stands].sum())
+    tally.failed_s += cores * float(seconds[failed & stands].sum())
+    tally.retried_s += cores * (float(seconds[failed & ~stands].sum()) + again_s)
+    tally.interrupted_s += cores * float(seconds[outcomes == Outcome.INTERRUPTED].sum())
+    tally.overhead_s += cores * max(0.0, header.elapsed_s - ran_s)
+    return int(np.count_nonzero(outcomes != NO_OUTCOME)), max(header.elapsed_s, ran_s) + again_s
+
+
+def _mask(ranges: Ranges | None, lo: int, num: int) -> NDArray[np.bool_]:
+    """Which of `num` tasks from `lo` on are in the ranges; None stands for all."""
+    mask = np.full(num, ranges is None)
+    for a, b in ranges or ():
+        mask[a - lo : b - lo] = True
+    return mask
+
+
+def _note_worker(entry: LedgerEntry, cores: int, seconds: float, busy: _Busy) -> None:
+    header, writer = entry.header, entry.writer
+    busy.spells.append(
+        Spell(host=writer.host, started=header.started, ended=header.ended, core_s=cores * header.elapsed_s)
+    )
+    if not writer.worker.startswith(WORKER_PREFIX):  # a batch job is there for its tasks alone
+        busy.slot_s += cores * seconds
+        busy.last[writer] = max(busy.last.get(writer, 0.0), header.ended)
+
+
+def _there_s(study: Workspace, state: Replay, busy: _Busy, now: float) -> float:
+    """For how many seconds workers were there, a core each: those of a local run from its start to its end."""
+    sessions: dict[str, list[Writer]] = {}
+    for writer in busy.last:
+        sessions.setdefault(writer.session, []).append(writer)
+    total_s = 0.0
+    latest = max((w.started for w in busy.last), default=0.0)
+    for session, writers in sessions.items():
+        events = state.events(session)
+        start = next((e for e in events if e.kind == "run_started"), None)
+        if start is None or start.data.get("executor") == EXECUTOR:
+            total_s += sum(busy.last[writer] - writer.started for writer in writers)
+            continue
+        end = next((e.time for e in events if e.kind in ("run_finished", "run_stopped", "run_failed")), None)
+        if end is None:
+            is_last = any(writer.started == latest for writer in writers)
+            end = now if is_last and is_live(study) else max(busy.last[writer] for writer in writers)
+        total_s += int(start.data.get("workers", 0)) * max(0.0, end - (start.time or end))
+    return total_s
+
+
+_SUMMED = ("runs", "used_h", "ok_h", "failed_h", "retried_h", "interrupted_h", "rerun_h", "gpu_h")
+
+
+def _total(steps: Iterable[StepCost]) -> StepCost:
+    listed = list(steps)
+    requested = [step.requested_h for step in listed if step.requested_h is not None]
+    sums: dict[str, Any] = {name: sum(getattr(step, name) for step in listed) for name in _SUMMED}
+    return StepCost(step="", cores=0, requested_h=sum(requested) if requested else None, **sums)
+
+
+def wasted_by_cause(cost: StudyCost) -> Iterator[tuple[str, float]]:
+    """The core-hours that were of no use, by cause, the largest first."""
+    total = cost.total
+    causes = {
+        "failed": total.failed_h,
+        "retried": total.retried_h,
+        "interrupted": total.interrupted_h,
+        "run again": total.rerun_h,
+        "between tasks": cost.overhead_h,
+        "idle": cost.idle_h,
+    }
+    yield from sorted(causes.items(), key=lambda item: -item[1])

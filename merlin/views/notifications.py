@@ -1,0 +1,102 @@
+"""Who is told of what about a study, what they were told so far, and whether they can be reached."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.errors import MerlinError
+from merlin.execution.refusal_notices import rules_of
+from merlin.ledger.replay import replay
+from merlin.notify.deliver import deliver
+from merlin.notify.notice import TEST, Notice
+from merlin.notify.told import NOTIFIED
+from merlin.plan.notify_rule import NotifyRule
+from merlin.spec.load import load_spec
+from merlin.workspace.directory import Workspace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeTold:
+    """A message that was sent, or that could not be."""
+
+    event: str
+    time: float | None  # epoch seconds
+    error: str  # why nobody was told, or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyLine:
+    """One entry of `notify`."""
+
+    number: int  # in the spec, from 0
+    when: tuple[str, ...]
+    channel: str
+    to: tuple[str, ...]  # as in the spec: variables of the environment are not filled in
+    told: tuple[TimeTold, ...] = ()  # oldest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What became of a test message; `error` says why nobody was told."""
+
+    line: NotifyLine
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notifications:
+    """The entries of a study, or of a spec that has not run yet."""
+
+    study: str
+    workspace: str  # "" for a spec
+    rules: tuple[NotifyRule, ...]
+    lines: tuple[NotifyLine, ...]
+
+
+def notifications_of(workspace: Workspace) -> Notifications:
+    told: dict[int, list[TimeTold]] = {}
+    for event in replay(workspace.ledger_dir, workspace.plan).events():
+        if event.kind == NOTIFIED:
+            said = TimeTold(event=event.data["event"], time=event.time, error=event.data["error"])
+            told.setdefault(event.data["rule"], []).append(said)
+    plan = workspace.plan
+    return Notifications(
+        study=plan.name, workspace=str(workspace.path), rules=plan.notify, lines=_lines(plan.notify, told)
+    )
+
+
+def notifications_of_spec(path: Path) -> Notifications:
+    """Raises SpecError."""
+    document = load_spec(path, allow_undefined=True).document
+    rules = rules_of(path, document)
+    return Notifications(study=document.description.name, workspace="", rules=rules, lines=_lines(rules, {}))
+
+
+def send_tests(found: Notifications, environment: Mapping[str, str]) -> Iterator[Tried]:
+    """Send a test message by every entry, one after the other, each tried once."""
+    for line, rule in zip(found.lines, found.rules, strict=True):
+        notice = Notice(
+            event=TEST,
+            study=found.study,
+            workspace=found.workspace,
+            reason="",
+            time=time.time(),
+            host=socket.gethostname(),
+        )
+        try:
+            deliver(rule, notice, environment, num_tries=1)
+        except MerlinError as error:
+            yield Tried(line=line, error=str(error))
+        else:
+            yield Tried(line=line, error="")
+
+
+def _lines(rules: tuple[NotifyRule, ...], told: Mapping[int, list[TimeTold]]) -> tuple[NotifyLine, ...]:
+    return tuple(
+        NotifyLine(number=n, when=r.when, channel=r.channel, to=r.to, told=tuple(told.get(n, ())))
+        for n, r in enumerate(rules)
+    )

@@ -1,0 +1,264 @@
+"""Which conditions are not met, by what the ledger and this machine know of a study. Pure: facts in, obstacles out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from merlin.base.text import count, duration, size
+from merlin.batch.contract import JobState
+from merlin.errors import command_line
+from merlin.execution.job_counts import count_jobs
+from merlin.plan.bad_nodes import why_quarantined
+from merlin.plan.job_policy import job_policy
+from merlin.plan.plan import StepInstance
+from merlin.plan.task_states import TaskCounts
+from merlin.status.snapshot import CANCELLED
+from merlin.views.after_stop import LIMITS, next_commands
+from merlin.views.obstacle import Kind, Obstacle
+from merlin.views.server_obstacles import of_servers
+from merlin.views.study_facts import StudyFacts
+from merlin.views.ways_to_start import jobs_command
+
+LEAST_FREE_BYTES = 100_000_000
+LEAST_FREE_FILES = 1000
+
+
+def obstacles(facts: StudyFacts) -> Iterator[Obstacle]:
+    """Every condition that keeps something of the study from running; what passes by itself comes last."""
+    if not facts.missing:
+        yield from _of_end(facts)
+        return
+    yield from of_disk(facts)
+    yield from _of_state(facts)
+    if facts.is_published and facts.holder is None:
+        yield from of_servers(facts)
+    for step, reason in facts.lacking.items():
+        yield Obstacle(what=reason, kind=Kind.SIZE, step=step)
+    yield from _of_bad_nodes(facts)
+    yield from _of_step_jobs(facts)
+    yield from _of_retries(facts)
+    yield from _of_dependencies(facts)
+    if facts.holder is not None and not facts.holder.is_suspended:
+        yield from _of_local_workers(facts)
+
+
+def _of_end(facts: StudyFacts) -> Iterator[Obstacle]:
+    """Every task has an outcome. What failed could run again, and what was skipped with it."""
+    path = facts.workspace.path
+    skipped = sum(counts.skipped for counts in facts.counts.values())
+    if facts.failed or skipped:
+        yield Obstacle(
+            what=f"every task has an outcome: {facts.failed:,} failed, and {skipped:,} skipped because of such",
+            remedy=f"see why: {command_line('failures', path)}; run them again: "
+            f"{command_line('rerun', path, '--failed')}",
+            kind=Kind.STATE,
+        )
+
+
+def of_disk(facts: StudyFacts) -> Iterator[Obstacle]:
+    """The file system of the workspace is full, or nearly."""
+    disk, path = facts.disk, facts.workspace.path
+    if disk is None:
+        return
+    if disk.refusal:
+        yield Obstacle(
+            what=f"nothing can be written to {path}: {disk.refusal}",
+            remedy=f"make room (du -xh --max-depth=2 {path}), or ask for more; then: {command_line('restart', path)}",
+            kind=Kind.DISK,
+        )
+    elif disk.free_bytes < LEAST_FREE_BYTES:
+        yield Obstacle(
+            what=f"the file system of {path} has {size(disk.free_bytes)} left",
+            remedy=f"make room (du -xh --max-depth=2 {path}), then: {command_line('restart', path)}",
+            kind=Kind.DISK,
+        )
+    if disk.free_files is not None and disk.free_files < LEAST_FREE_FILES:
+        yield Obstacle(
+            what=f"the file system of {path} has room for {count(disk.free_files, 'more file')} only",
+            remedy="remove files; a step with `function:` makes none, and `cleanup: true` removes a sample's "
+            "files once they are in a data set",
+            kind=Kind.DISK,
+        )
+
+
+def _of_state(facts: StudyFacts) -> Iterator[Obstacle]:
+    """Nobody runs it: it was never started, has stopped, or its run is suspended or was killed."""
+    path, last = facts.workspace.path, facts.last_run
+    restart = command_line("restart", path)
+    if facts.holder is not None:
+        if facts.holder.is_suspended:
+            yield Obstacle(
+                what=f"its run, {facts.holder}, is suspended",
+                remedy=f"kill -CONT {facts.holder.pid}",
+                kind=Kind.STATE,
+            )
+        return
+    if facts.is_published:
+        return
+    if last is None:
+        yield Obstacle(what="nothing of it was ever started", remedy=restart, kind=Kind.STATE)
+    elif last.kind == "run_started":
+        where = f"{last.data.get('host', 'this machine')}, process {last.data.get('pid', '?')}"
+        yield Obstacle(
+            what=f"its last run ({where}) was killed: it has left no word, and holds the workspace no more",
+            remedy=restart,
+            kind=Kind.STATE,
+        )
+    else:
+        yield _stopped(facts, str(last.data.get("reason", "")))
+
+
+def _stopped(facts: StudyFacts, reason: str) -> Obstacle:
+    path = str(facts.workspace.path)
+    kind = Kind.LIMIT if reason.startswith(LIMITS) or "failed hard" in reason else Kind.STATE
+    if "No space left" in reason or "quota" in reason.lower():
+        kind = Kind.DISK
+    what = (
+        "merlin cancel has ended it"
+        if reason == CANCELLED
+        else f"it has stopped: {reason or 'no reason is known'}"
+    )
+    remedy = "; ".join(next_commands(path, reason, has_failed=facts.failed > 0))
+    if kind is Kind.LIMIT:
+        remedy = f"see what failed: {command_line('failures', path)}; {remedy}"
+    return Obstacle(what=what, remedy=remedy, kind=kind)
+
+
+def _of_bad_nodes(facts: StudyFacts) -> Iterator[Obstacle]:
+    path = facts.workspace.path
+    for node, step in sorted(facts.bad_nodes.items()):
+        yield Obstacle(what=why_quarantined(node, step), remedy=of_bad_node(path), kind=Kind.NODE)
+
+
+def of_bad_node(path: object) -> str:
+    """What to do about a bad node."""
+    return (
+        f"see what failed there: {command_line('failures', path)}; tell those who run the machine; "
+        f"for a run on all nodes again: {command_line('restart', path)}"
+    )
+
+
+def _of_step_jobs(facts: StudyFacts) -> Iterator[Obstacle]:
+    """Batch jobs of steps that wait, cannot be submitted, or are as many as may be."""
+    for counts in count_jobs(facts.step_jobs):
+        step = facts.workspace.instance(counts.instance).step
+        if counts.pending:
+            why = "; ".join(counts.reasons) or f"{counts.scheduler} has given no reason yet"
+            yield Obstacle(
+                what=f"{count(counts.pending, 'batch job')} of {counts.instance} pending: {why}",
+                remedy="fewer nodes or a shorter walltime start sooner; the keys stand in the step",
+                kind=Kind.JOB,
+                step=step,
+                is_normal=facts.is_running,
+            )
+    for step, num in _open_jobs(facts).items():
+        policy = next((p for i in facts.instances(step) if (p := job_policy(i)) is not None), None)
+        ready = sum(facts.counts[i.id].ready for i in facts.instances(step))
+        if policy is not None and num >= policy.max_jobs and ready > num * policy.tasks_per_job:
+            jobs = count(num, "batch job")
+            yield Obstacle(
+                what=f"{step} has {count(ready, 'ready task')}, and {jobs} at a time is all there may be",
+                remedy="more at a time, in the next study: batch.max_jobs and batch.tasks_per_job of the step",
+                kind=Kind.CAP,
+                step=step,
+                is_normal=True,
+            )
+
+
+def _open_jobs(facts: StudyFacts) -> dict[str, int]:
+    """By step, its batch jobs that wait or run."""
+    found: dict[str, int] = {}
+    for job in facts.step_jobs:
+        if job.state in (JobState.PENDING, JobState.RUNNING):
+            step = facts.workspace.instance(job.chunk.instance).step
+            found[step] = found.get(step, 0) + 1
+    return found
+
+
+def _of_retries(facts: StudyFacts) -> Iterator[Obstacle]:
+    """Tasks that asked to run again, by exit code, and wait for their delay."""
+    by_step: dict[str, tuple[int, float, float]] = {}
+    for each in facts.waiting:
+        step = facts.workspace.instance(each.instance).step
+        num, first, last = by_step.get(step, (0, each.until, each.until))
+        by_step[step] = (num + each.num_tasks, min(first, each.until), max(last, each.until))
+    for step, (num, first, last) in by_step.items():
+        when = duration(max(0.0, first - facts.now))
+        until = f", the last of them in {duration(last - facts.now)}" if last > first + 1 else ""
+        yield Obstacle(
+            what=f"{count(num, 'task')} of {step} asked to run again (exit code 100 or 104), and may in {when}{until}",
+            remedy="it goes on by itself; how long it waits is retry_delay of the step",
+            kind=Kind.RETRY,
+            step=step,
+            is_normal=facts.is_running,
+        )
+
+
+def _of_dependencies(facts: StudyFacts) -> Iterator[Obstacle]:
+    """Steps that wait for others."""
+    waiting: dict[str, int] = {}
+    behind: dict[str, dict[str, None]] = {}  # step -> steps that it waits for
+    for instance in facts.workspace.plan.instances:
+        if num := facts.counts[instance.id].waiting:
+            waiting[instance.step] = waiting.get(instance.step, 0) + num
+            others = (source.step for source in sources_of(instance, facts) if source.step != instance.step)
+            behind.setdefault(instance.step, {}).update(dict.fromkeys(others))
+    for step, num in waiting.items():
+        names = [
+            f"{name} ({count(sum(facts.counts[i.id].missing for i in facts.instances(name)), 'task')} open)"
+            for name in behind[step]
+        ]
+        yield Obstacle(
+            what=f"{step} waits for {' and for '.join(names) or 'others'}, with {count(num, 'task')}",
+            remedy=_look_at(facts, list(behind[step])),
+            kind=Kind.DEPENDENCY,
+            step=step,
+            is_normal=True,
+        )
+
+
+def sources_of(instance: StepInstance, facts: StudyFacts) -> Iterator[StepInstance]:
+    """What a step instance depends on and has not ended."""
+    for edge in instance.edges:
+        if facts.counts[edge.source].missing:
+            yield facts.workspace.instance(edge.source)
+
+
+def _look_at(facts: StudyFacts, steps: list[str]) -> str:
+    return command_line("explain", facts.workspace.path, steps[0]) if steps else ""
+
+
+def ready_by_step(facts: StudyFacts) -> dict[str, int]:
+    """Tasks that could run now, or do, by step."""
+    found: dict[str, int] = {}
+    for instance in facts.workspace.plan.instances:
+        counts = facts.counts[instance.id]
+        if num := startable(counts):
+            found[instance.step] = found.get(instance.step, 0) + num
+    return found
+
+
+def startable(counts: TaskCounts) -> int:
+    return counts.ready + counts.queued + counts.running
+
+
+def _of_local_workers(facts: StudyFacts) -> Iterator[Obstacle]:
+    """A run on one machine: more tasks are ready than it has workers."""
+    ready = {
+        step: num
+        for step, num in ready_by_step(facts).items()
+        if all(job_policy(instance) is None for instance in facts.instances(step))
+    }
+    num_workers = int(facts.last_run.data.get("workers", 0)) if facts.last_run else 0
+    if sum(ready.values()) > num_workers > 0:
+        path = facts.workspace.path
+        more = command_line("restart", path, "--workers", 2 * num_workers)
+        batch = jobs_command(facts.workspace.plan, path)
+        elsewhere = f"; on other machines, with a broker: {batch}" if batch else ""
+        yield Obstacle(
+            what=f"{count(sum(ready.values()), 'task')} of {', '.join(ready)} run or are ready, for "
+            f"{count(num_workers, 'worker process', 'worker processes')} on this machine",
+            remedy=f"for more at a time press Ctrl-C there, then: {more}{elsewhere}",
+            kind=Kind.BUSY,
+            is_normal=True,
+        )

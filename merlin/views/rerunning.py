@@ -1,0 +1,180 @@
+"""Tasks that somebody wants to run again: which ones are meant, and what runs with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from merlin.errors import UsageError
+from merlin.execution.task_files import is_finished
+from merlin.ledger.replay import replay
+from merlin.plan.pieces import Range, merged
+from merlin.plan.plan import StepInstance
+from merlin.plan.rerun import tasks_to_rerun
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.status.failures import failed_tasks
+from merlin.workspace.directory import Workspace, shown_together
+
+Tasks = dict[str, list[Range]]  # by step instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The tasks for which everything holds that is given."""
+
+    where: str = ""  # a condition over the view `tasks` of `merlin sql`
+    failed: bool = False
+    groups: tuple[str, ...] = ()  # of failures, by their ids
+    steps: tuple[str, ...] = ()
+    samples: tuple[Range, ...] = ()  # half-open ranges of sample ids
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.where or self.failed or self.groups or self.steps or self.samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerunStep:
+    """How many tasks of one step run again."""
+
+    step: str
+    chosen: int
+    others: int  # because they depend on chosen tasks, or made files that these need and that are gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """What would run again of one study or extension."""
+
+    workspace: Workspace
+    again: Tasks  # outcomes to forget
+    steps: tuple[RerunStep, ...]  # in the order of the plan; those with nothing are left out
+    missing: int  # tasks without an outcome, which run in any case
+
+    @property
+    def num_tasks(self) -> int:
+        return sum(step.chosen + step.others for step in self.steps)
+
+
+def reruns(workspace: Workspace, choice: Choice) -> list[Rerun]:
+    """What would run again of a study and its extensions; those of which nothing would are left out.
+
+    Raises UsageError for a condition that cannot be decided, and for samples or a group of failures that there are not.
+    """
+    studies = shown_together(workspace)
+    if choice.samples:
+        _require_samples(studies, choice.samples)
+    found = _by_condition(workspace, choice.where) if choice.where else None
+    out = []
+    for study in studies:
+        chosen = _chosen(study, choice)
+        if found is not None:
+            chosen = _both(chosen, found.get(study.plan.extension, {}))
+        out.append(_rerun(study, chosen))
+    if choice.groups:
+        _require_groups(studies, choice)
+    return [rerun for rerun in out if rerun.num_tasks]
+
+
+def _by_condition(workspace: Workspace, condition: str) -> dict[int, Tasks]:
+    from merlin.status.sql import select_tasks  # heavy, and needed for conditions alone
+
+    return select_tasks(workspace, condition)
+
+
+def _chosen(study: Workspace, choice: Choice) -> Tasks:
+    if choice.failed or choice.groups:
+        tasks = failed_tasks(study, groups=choice.groups, steps=choice.steps)
+    else:
+        tasks = {
+            i.id: [(0, i.num_tasks)]
+            for i in study.plan.instances
+            if not choice.steps or i.step in choice.steps
+        }
+    if choice.samples:
+        first = study.first_sample
+        ours = {
+            i.id: [(max(0, lo - first), min(i.num_tasks, hi - first)) for lo, hi in choice.samples]
+            for i in study.plan.instances
+            if i.per_sample
+        }
+        tasks = _both(tasks, {id: merged(r for r in ranges if r[0] < r[1]) for id, ranges in ours.items()})
+    return tasks
+
+
+def _both(one: Mapping[str, list[Range]], other: Mapping[str, list[Range]]) -> Tasks:
+    """The tasks that are in both."""
+    out: Tasks = {}
+    for id in one.keys() & other.keys():
+        size = max((hi for _, hi in (*one[id], *other[id])), default=0)
+        marks = RunMap(size, 0)
+        for lo, hi in one[id]:
+            marks.set(lo, hi, 1)
+        if common := [r for lo, hi in other[id] for r in marks.ranges((1,), lo, hi)]:
+            out[id] = merged(common)
+    return out
+
+
+def _rerun(study: Workspace, chosen: Tasks) -> Rerun:
+    outcomes = replay(study.ledger_dir, study.plan).outcomes
+    again = tasks_to_rerun(study.plan, outcomes, chosen, _HasFiles(study, outcomes)) if chosen else {}
+    steps: dict[str, RerunStep] = {}
+    missing = 0
+    for instance in study.plan.instances:
+        missing += sum(hi - lo for lo, hi in outcomes[instance.id].ranges((NO_OUTCOME, Outcome.INTERRUPTED)))
+        have = steps.get(instance.step, RerunStep(step=instance.step, chosen=0, others=0))
+        num = _size(again.get(instance.id, ()))
+        asked = _size(_both(again, chosen).get(instance.id, ()))
+        steps[instance.step] = RerunStep(
+            step=instance.step, chosen=have.chosen + asked, others=have.others + num - asked
+        )
+    return Rerun(
+        workspace=study,
+        again=again,
+        steps=tuple(step for step in steps.values() if step.chosen or step.others),
+        missing=missing,
+    )
+
+
+def _size(ranges: Collection[Range]) -> int:
+    return sum(hi - lo for lo, hi in ranges)
+
+
+class _HasFiles:
+    """Says whether a task has left what it made; only data sets that clean up remove files."""
+
+    def __init__(self, study: Workspace, outcomes: Mapping[str, RunMap]) -> None:
+        self._study, self._outcomes = study, outcomes
+        self._cleaned = {
+            source
+            for instance in study.plan.instances
+            if instance.aggregate is not None and instance.aggregate.cleanup
+            for source in instance.aggregate.sources
+        }
+
+    def __call__(self, instance: StepInstance, task: int) -> bool:
+        if instance.id not in self._cleaned or self._outcomes[instance.id][task] != Outcome.OK:
+            return True
+        return is_finished(str(self._study.task_dir(instance, task)))
+
+
+def _require_samples(studies: Sequence[Workspace], samples: Sequence[Range]) -> None:
+    """Raise UsageError if the study and its extensions lack one of these samples; their ids follow each other."""
+    numbered = [study.plan.samples for study in studies if study.plan.samples is not None]
+    if not numbered:
+        raise UsageError(f"{studies[0].path} has no samples; choose its tasks by --step or --where")
+    first, end = numbered[0].first, numbered[-1].first + numbered[-1].num
+    for lo, hi in samples:
+        if lo < first or hi > end:
+            wrong = lo if lo < first else hi - 1
+            raise UsageError(f"there is no sample {wrong}; {studies[0].path} has {first} to {end - 1}")
+
+
+def _require_groups(studies: Sequence[Workspace], choice: Choice) -> None:
+    """Raise UsageError for the id of a group that there is not."""
+    for group in choice.groups:
+        if not any(failed_tasks(study, groups=[group]) for study in studies):
+            raise UsageError(
+                f"there is no group {group!r} of failures; merlin failures {studies[0].path} lists them"
+            )

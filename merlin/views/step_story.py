@@ -1,0 +1,118 @@
+"""One step: how far it is, what its tasks need, what they wait for, and what keeps more of them from running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from merlin.base.text import count
+from merlin.batch.walltime import as_clock
+from merlin.plan.durations import walltime_s
+from merlin.plan.fit import need_of
+from merlin.plan.job_policy import job_policy
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.views.explain import StudyExplanation
+from merlin.views.obstacle import Obstacle
+from merlin.views.study_facts import StudyFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStory:
+    """A step of a study, with its extensions."""
+
+    step: str
+    queue: str
+    kind: str
+    planned: int
+    ok: int
+    failed: int
+    skipped: int
+    ready: int  # could run now, or do
+    waiting: int  # for other steps
+    running: int | None  # chunks; None: a run on one machine does not tell
+    num_workers: int | None  # on its queue; None: not known, or it needs none
+    needs: str  # of each task
+    after: tuple[str, ...]  # what it depends on, and how much of that is open
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def exit_code(self) -> int:
+        if self.planned == self.ok:
+            return 0
+        return 1 if not self.ready + self.waiting else int(any(not each.is_normal for each in self.obstacles))
+
+
+def step_story(explained: StudyExplanation, step: str) -> StepStory:
+    """The story of a step (or step instance) of an explained study."""
+    chosen = [(facts, i) for facts in explained.members for i in facts.instances(step)]
+    counts = [facts.counts[instance.id] for facts, instance in chosen]
+    first = chosen[0][1]
+    return StepStory(
+        step=step,
+        queue=first.queue,
+        kind=str(first.kind),
+        planned=sum(c.planned for c in counts),
+        ok=sum(c.ok for c in counts),
+        failed=sum(c.failed for c in counts),
+        skipped=sum(c.skipped for c in counts),
+        ready=sum(c.ready + c.queued + c.running for c in counts),
+        waiting=sum(c.waiting for c in counts),
+        running=_running(chosen),
+        num_workers=_num_workers(chosen[0][0], first),
+        needs=_needs(first),
+        after=tuple(_after(chosen)),
+        obstacles=tuple(each for each in explained.obstacles if each.step in ("", first.step)),
+    )
+
+
+def _running(chosen: Sequence[tuple[StudyFacts, StepInstance]]) -> int | None:
+    """Chunks that workers hold, or that are batch jobs which run."""
+    num, is_known = 0, False
+    for facts, instance in chosen:
+        if facts.servers is not None:
+            is_known = True
+            num += sum(bool(h.worker) and h.chunk.instance == instance.id for h in facts.servers.handed)
+        jobs = [job for job in facts.step_jobs if job.chunk.instance == instance.id]
+        is_known = is_known or bool(jobs)
+        num += sum(job.state == "running" for job in jobs)
+    return num if is_known else None
+
+
+def _num_workers(facts: StudyFacts, instance: StepInstance) -> int | None:
+    if facts.servers is None:
+        return None
+    return len(facts.servers.serving(instance.queue))
+
+
+def _needs(instance: StepInstance) -> str:
+    """Cores, GPUs, nodes and time of each task."""
+    policy, limit_s = job_policy(instance), walltime_s(instance.resources)
+    need = need_of(instance)
+    parts = [count(need.cores, "core")]
+    if need.gpus:
+        parts.append(f"{need.gpus:g} GPU{'s' * (need.gpus > 1)}")
+    if need.nodes > 1:
+        parts.append(count(need.nodes, "node"))
+    if limit_s is not None:
+        parts.append(f"up to {as_clock(limit_s)}")
+    if policy is not None:
+        parts = [f"a batch job of {policy.scheduler} for {count(policy.tasks_per_job, 'task')}", *parts[1:]]
+    return ", ".join(parts)
+
+
+def _after(chosen: Sequence[tuple[StudyFacts, StepInstance]]) -> list[str]:
+    """What the step depends on, and how much of that has not ended."""
+    open_tasks: dict[tuple[str, str], int] = {}
+    for facts, instance in chosen:
+        for edge in instance.edges:
+            source = facts.workspace.instance(edge.source)
+            if instance.kind is StepKind.MANIFEST:
+                continue
+            key = (source.step, edge.kind)
+            open_tasks[key] = open_tasks.get(key, 0) + facts.counts[source.id].missing
+    words = {"same": "the same sample in {}", "all": "all of {}", "block": "the rows of its shard from {}"}
+    out = []
+    for (name, kind), left in open_tasks.items():
+        state = f"{count(left, 'task')} open" if left else "ended"
+        out.append(f"{words[kind].format(name)}: {state}")
+    return out

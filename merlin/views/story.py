@@ -1,0 +1,253 @@
+"""The story of one sample: what has become of it in every step, who did it when, and why not more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from merlin.base.text import count, duration
+from merlin.errors import SamplesError, UsageError, WorkspaceError, command_line
+from merlin.ledger.encode import decode
+from merlin.ledger.records import RESET, ChunkRecord, RangeRecord
+from merlin.ledger.replay import LedgerEntry, Replay
+from merlin.plan.layout import LOGS
+from merlin.plan.pieces import pieces_of, shards_over
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.views.logs import files_of, outcome_of
+from merlin.views.server_obstacles import describe_lease
+from merlin.views.study_facts import StudyFacts, facts_of
+from merlin.workspace.directory import Workspace, shown_together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One entry of the ledger about a task."""
+
+    outcome: str  # ok, failed, skipped, interrupted; "reset": it was to be run again
+    started: float  # epoch seconds
+    seconds: float | None  # None: the entry is no try
+    attempt: int
+    tries: int  # how often it had asked to run again
+    worker: str
+    host: str
+    exit_code: int | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStory:
+    """What has become of a sample in one step instance."""
+
+    step: str
+    instance: str
+    task: int
+    outcome: str  # ok, failed, skipped or missing
+    why: str  # it failed, was skipped, or has not run yet
+    remedy: str
+    history: tuple[Try, ...]  # in the order in which they count; the last one does
+    directory: str  # "" if there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleStory:
+    """A sample across the steps of its study."""
+
+    sample_id: int
+    workspace: str  # of the study or the extension that it is in
+    inputs: Mapping[str, Any]
+    tasks: tuple[TaskStory, ...]  # in the order of the plan
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if all(task.outcome == "ok" for task in self.tasks) else 1
+
+
+def story_of(workspace: Workspace, sample: int) -> SampleStory:
+    """Raises UsageError if the study has no such sample."""
+    studies = [study for study in shown_together(workspace) if study.plan.samples is not None]
+    for study in studies:
+        task = sample - study.first_sample
+        assert study.plan.samples is not None
+        if 0 <= task < study.plan.samples.num:
+            facts = facts_of(study)
+            return SampleStory(
+                sample_id=sample,
+                workspace=str(study.path),
+                inputs=_inputs(study, task),
+                tasks=tuple(_Teller(facts, sample).tasks(task)),
+            )
+    raise UsageError(
+        f"{workspace.path} has no sample {sample}; merlin sql WORKSPACE 'from samples' lists them"
+    )
+
+
+def _inputs(study: Workspace, task: int) -> dict[str, Any]:
+    """The values of the sample; none if its file is lost."""
+    with suppress(SamplesError, WorkspaceError, OSError):
+        row = study.samples().picked(np.array([task]))
+        return {label: values.tolist()[0] for label, values in row.items()}
+    return {}
+
+
+class _Teller:
+    """Tells what has become of single tasks."""
+
+    def __init__(self, facts: StudyFacts, sample: int) -> None:
+        self._facts, self._study, self._state = facts, facts.workspace, facts.state
+        self._sample = sample
+
+    def tasks(self, task: int) -> Iterator[TaskStory]:
+        """Of the sample, and of the shards that hold its rows."""
+        for instance in self._study.plan.instances:
+            if instance.per_sample and instance.kind in (StepKind.CMD, StepKind.FUNCTION):
+                yield self._task(instance, task)
+            elif instance.kind is StepKind.AGGREGATE and instance.aggregate is not None:
+                for source in instance.aggregate.sources:
+                    found = self._study.instance(source)
+                    if found.per_sample:
+                        yield self._task(instance, shards_over(instance, found, task, task + 1)[0])
+
+    def _task(self, instance: StepInstance, task: int) -> TaskStory:
+        history = tuple(history_of(self._state, instance.id, task))
+        outcome = outcome_of(self._state, instance.id, task)
+        why, remedy = self._why(instance, task, outcome, history)
+        places = (self._study.task_dir(instance, task), self._study.instance_dir(instance) / LOGS)
+        return TaskStory(
+            step=instance.step,
+            instance=f"{self._study.member}/{instance.id}" if self._study.member else instance.id,
+            task=task,
+            outcome=outcome,
+            why=why,
+            remedy=remedy,
+            history=history,
+            directory=next((str(place) for place in places if place.is_dir()), ""),
+        )
+
+    def _why(
+        self, instance: StepInstance, task: int, outcome: str, history: Sequence[Try]
+    ) -> tuple[str, str]:
+        path = self._study.path
+        if outcome == "failed":
+            cause = history[-1].cause if history else ""
+            return cause or "it failed", command_line(
+                "rerun", path, "--samples", self._sample, "--step", instance.step
+            )
+        if outcome == "skipped":
+            return self._why_skipped(instance, task, history)
+        if outcome == "missing":
+            return self._why_missing(instance, task)
+        return "", ""
+
+    def _why_skipped(self, instance: StepInstance, task: int, history: Sequence[Try]) -> tuple[str, str]:
+        """Which task before it did not end ok."""
+        for edge in instance.edges:
+            source = self._study.instance(edge.source)
+            ended = outcome_of(self._state, source.id, task) if edge.kind == "same" else ""
+            if ended in ("failed", "skipped"):
+                last = next(reversed(list(history_of(self._state, source.id, task))), None)
+                because = f": {last.cause}" if ended == "failed" and last and last.cause else ""
+                again = command_line(
+                    "rerun", self._study.path, "--samples", self._sample, "--step", source.step
+                )
+                return f"its task of {source.id} {_was(ended)}{because}", again if ended == "failed" else ""
+        cause = history[-1].cause if history else ""
+        return cause or "nothing that it depends on ended ok", command_line("failures", self._study.path)
+
+    def _why_missing(self, instance: StepInstance, task: int) -> tuple[str, str]:
+        """What it waits for."""
+        waits = list(self._waits_for(instance, task))
+        if waits:
+            return f"it waits for {', and '.join(waits)}", ""
+        explain = command_line("explain", self._study.path, instance.step)
+        for each in self._facts.waiting:
+            if each.instance == instance.id and any(lo <= task < hi for lo, hi in each.tasks):
+                left = duration(max(0.0, each.until - self._facts.now))
+                return f"it asked to run again (exit code 100 or 104), and may in {left}", explain
+        if self._facts.servers is not None:
+            for held in self._facts.servers.handed:
+                pieces = pieces_of(held.chunk) if held.chunk.instance == instance.id else []
+                if any(lo <= task < hi for lo, hi in pieces):
+                    if held.worker:
+                        return describe_lease(held, self._facts.servers, self._facts.now), ""
+                    waited = duration(self._facts.now - held.since)
+                    return f"it was offered to the workers of queue {instance.queue} {waited} ago", explain
+        if self._facts.holder is not None:
+            return self._why_not_ended(instance, task), ""
+        if self._facts.is_running:
+            return f"it is ready, and waits for its turn on queue {instance.queue}", explain
+        return "it is ready, and nobody runs the study", command_line("restart", self._study.path)
+
+    def _why_not_ended(self, instance: StepInstance, task: int) -> str:
+        """Of a task that a run on one machine has, which does not tell what its workers do."""
+        written = []
+        for file in files_of(self._study, instance, task, ""):
+            with suppress(OSError):
+                written.append(file.path.stat().st_mtime)
+        if not written:
+            return "it is ready, and waits for its turn"
+        return f"it has begun; it wrote its output {duration(max(0.0, time.time() - max(written)))} ago"
+
+    def _waits_for(self, instance: StepInstance, task: int) -> Iterator[str]:
+        for edge in instance.edges:
+            source = self._study.instance(edge.source)
+            if edge.kind == "same":
+                if outcome_of(self._state, source.id, task) == "missing":
+                    yield f"its task of {source.id}"
+            elif left := self._facts.counts[source.id].missing:
+                what = "rows of its shard" if edge.kind == "block" else "all of them"
+                yield f"{source.id} ({what}; {count(left, 'task')} of it are open)"
+
+
+def _was(outcome: str) -> str:
+    return "was skipped" if outcome == "skipped" else outcome
+
+
+def history_of(state: Replay, instance: str, task: int) -> Iterator[Try]:
+    """All entries of the ledger about a task, in the order in which they count."""
+    entries = [e for e in state.entries(instance) if e.header.lo <= task < e.header.hi]
+    for entry, payload in state.payloads(sorted(entries, key=state.order)):
+        record = decode(entry.header, payload, entry.writer)
+        if isinstance(record, RangeRecord):
+            yield _decided(record, entry)
+        elif isinstance(record, ChunkRecord) and record.outcomes[task - record.lo] != NO_OUTCOME:
+            yield _ran(record, task)
+
+
+def _decided(record: RangeRecord, entry: LedgerEntry) -> Try:
+    """An outcome that no worker has reported."""
+    name = "reset" if record.outcome == RESET else Outcome(record.outcome).name.lower()
+    return Try(
+        outcome=name,
+        started=entry.header.started,
+        seconds=None,
+        attempt=record.attempt,
+        tries=0,
+        worker=record.worker,
+        host=record.host,
+        exit_code=None,
+        cause=record.cause,
+    )
+
+
+def _ran(record: ChunkRecord, task: int) -> Try:
+    i = task - record.lo
+    offset = 0.0 if record.started_offsets is None else float(record.started_offsets[i])
+    outcome = Outcome(int(record.outcomes[i]))
+    failure = next((each for each in record.failures if each.task == task), None)
+    return Try(
+        outcome=outcome.name.lower(),
+        started=record.started + offset,
+        seconds=float(record.seconds[i]),
+        attempt=record.attempt,
+        tries=0 if record.tries is None else int(record.tries[i]),
+        worker=record.worker,
+        host=record.host,
+        exit_code=0 if record.exit_codes is None else int(record.exit_codes[i]),
+        cause=failure.cause if failure and outcome is Outcome.FAILED else "",
+    )

@@ -1,0 +1,186 @@
+"""What is known of a followed study beyond its ledger: by servers, by the batch scheduler, and from other files.
+
+It takes time to ask them, so it is asked in threads, and what they said last is shown meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from merlin.config.load import require_config
+from merlin.config.model import Config
+from merlin.errors import ConfigError, ExecutionError, ForgedMessageError, MerlinError
+from merlin.execution.distributed.connect import make_client
+from merlin.execution.distributed.messages import open_chunk
+from merlin.execution.distributed.redis_backend import RedisBackend, RedisMailbox
+from merlin.execution.distributed.registry import OpenWork, WorkerInfo
+from merlin.execution.job_counts import StepJobCounts, count_jobs
+from merlin.execution.job_folder import all_jobs
+from merlin.views.at_work import QueueLine, queue_lines
+from merlin.views.background import Background
+from merlin.views.explain import Obstacle, obstacles_of
+from merlin.views.study_ledgers import Member
+from merlin.views.training_runs import RunLine, training_runs
+from merlin.views.worker_jobs import JobLine, clients, job_line, our_jobs
+from merlin.workspace.directory import Workspace
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+SERVERS_S = 2.0  # between two questions to the servers
+JOBS_S = 30.0  # … to the batch scheduler
+FILES_S = 10.0  # between two searches for batch jobs of steps and training runs
+OBSTACLES_S = 5.0
+FIRST_S = 1.0  # that the first look waits for the servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A published study, as Redis holds it."""
+
+    owner: str  # name of a worker, "" if none is at it
+    work: tuple[OpenWork, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What the servers said last."""
+
+    config: Config | None = None
+    error: ConfigError | ExecutionError | None = None  # they could not be asked
+    workers: tuple[WorkerInfo, ...] = ()
+    held: Mapping[str, Held] = field(
+        default_factory=dict
+    )  # by study id; one is missing that Redis does not hold
+    queues: tuple[QueueLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """What lies in a workspace beside the ledger."""
+
+    description: str = ""  # of the study, by its spec
+    step_jobs: Mapping[str, tuple[StepJobCounts, ...]] = field(default_factory=dict)  # by member
+    runs: tuple[RunLine, ...] = ()
+
+
+class Surroundings:
+    """Asks for one study; `workspaces` are those of the study and of its extensions."""
+
+    def __init__(self, workspaces: Sequence[Workspace]) -> None:
+        self.workspaces = tuple(workspaces)
+        self._client: tuple[Config, Redis] | None = None
+        self._description: str | None = None
+        # those that make others wait are asked as often as they answer; those that cost work here, more rarely
+        self._servers = Background(self._ask_servers, every_s=SERVERS_S, times_as_long=1.0)
+        self._jobs = Background(self._ask_jobs, every_s=JOBS_S, times_as_long=1.0)
+        self._files = Background(self._look_at_files, every_s=FILES_S, times_as_long=10.0)
+        self._obstacles = Background(self._find_obstacles, every_s=OBSTACLES_S, times_as_long=20.0)
+
+    def are_of(self, members: Sequence[Member]) -> bool:
+        """True if it asks for these, and no others."""
+        return len(members) == len(self.workspaces) and all(
+            member.workspace is workspace for member, workspace in zip(members, self.workspaces, strict=True)
+        )
+
+    def servers(self) -> ServerFacts | None:
+        """Of a published study; None if they have not answered yet."""
+        return self._servers.latest(FIRST_S)
+
+    def jobs(self) -> tuple[JobLine, ...]:
+        """The batch jobs that workers live in, as far as the scheduler is known to say."""
+        return self._jobs.latest() or ()
+
+    def files(self) -> FileFacts:
+        return self._files.latest(FIRST_S) or FileFacts()
+
+    def obstacles(self) -> tuple[Obstacle, ...]:
+        """What keeps more of the study from running."""
+        return self._obstacles.latest() or ()
+
+    def ask_again(self) -> None:
+        """The state of the study is another one: what was known of it may be wrong."""
+        self._servers.again()
+        self._obstacles.forget()
+
+    # in threads
+
+    def _find_obstacles(self) -> tuple[Obstacle, ...]:
+        try:
+            return obstacles_of(self.workspaces[0])
+        except MerlinError as error:
+            return (Obstacle(what=str(error)),)
+
+    def _look_at_files(self) -> FileFacts:
+        if self._description is None:
+            self._description = _description(self.workspaces[0])
+        return FileFacts(
+            description=self._description,
+            step_jobs={each.member: tuple(count_jobs(all_jobs(each))) for each in self.workspaces},
+            runs=tuple(training_runs(self.workspaces)),
+        )
+
+    def _ask_jobs(self) -> tuple[JobLine, ...]:
+        facts = self._servers.latest()
+        workers = () if facts is None else facts.workers
+        now, found = time.time(), []
+        with suppress(MerlinError):  # no scheduler, or it does not answer: `obstacles` says it
+            for client in clients():
+                for job in our_jobs(client, workers):
+                    found.append(job_line(job, client.scheduler.name, workers, now))
+        return tuple(found)
+
+    def _ask_servers(self) -> ServerFacts:
+        config = None
+        try:
+            config = require_config()
+            return self._facts(config)
+        except (ConfigError, ExecutionError) as error:
+            self._client = None
+            return ServerFacts(config=config, error=error)
+
+    def _facts(self, config: Config) -> ServerFacts:
+        if self._client is None or self._client[0] != config:
+            self._client = config, make_client(config.backend)
+        backend = RedisBackend(config, self._client[1], lease_s=0.0)
+        workers, work = backend.registry.workers(), backend.registry.open_work()
+        held: dict[str, Held] = {}
+        oldest_s: dict[str, float] = {}
+        now = backend.time()
+        for workspace in self.workspaces:
+            study = workspace.plan.study_id
+            mailbox = backend.mailbox(study)
+            if mailbox.exists():
+                held[study] = Held(owner=mailbox.holder(), work=tuple(work.get(study, ())))
+                for queue, since in _oldest(mailbox, workspace, config.key).items():
+                    oldest_s[queue] = max(oldest_s.get(queue, 0.0), now - since)
+        queues = {instance.queue for each in self.workspaces for instance in each.plan.instances}
+        lines = queue_lines(config, queues, workers, oldest_s)
+        return ServerFacts(config=config, workers=tuple(workers), held=held, queues=lines)
+
+
+def _oldest(mailbox: RedisMailbox, workspace: Workspace, key: bytes) -> dict[str, float]:
+    """By queue: since when the oldest chunk has been offered that nobody has taken, by the server's clock."""
+    queues = {instance.id: instance.queue for instance in workspace.plan.instances}
+    oldest: dict[str, float] = {}
+    for offer in mailbox.offers():
+        with suppress(ForgedMessageError):
+            chunk = open_chunk(offer.envelope, workspace.plan.study_id, offer.lease, key)
+            queue = queues.get(chunk.instance)
+            if queue is not None and not offer.worker:
+                oldest[queue] = min(oldest.get(queue, offer.since), offer.since)
+    return oldest
+
+
+def _description(workspace: Workspace) -> str:
+    """What the spec says of the study; "" if its copy in the workspace cannot be read."""
+    from merlin.spec.load import load_spec  # heavy, and needed once
+
+    for path in workspace.info.glob("*.expanded.yaml"):
+        with suppress(MerlinError):
+            return load_spec(path, allow_undefined=True).document.description.description
+    return ""

@@ -1,0 +1,62 @@
+"""A published study that has no owner, because no worker is left: who watches it tells people that it stalls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from merlin.errors import MerlinError
+from merlin.execution.notices import Notices, recorder
+from merlin.ledger.replay import replay
+from merlin.ledger.session import last_session, session_start
+from merlin.views.watch import Look, WatchedStudy
+from merlin.workspace.directory import Workspace
+
+
+class ToldOfStalls:
+    """A study as `study` shows it; `has_owner` says whether some worker looks after it. One thread uses it."""
+
+    def __init__(
+        self,
+        study: WatchedStudy,
+        workspace: Workspace,
+        has_owner: Callable[[], bool],
+        say: Callable[[str], object],
+    ) -> None:
+        """`has_owner` may raise ExecutionError; `say` is told what could not be sent."""
+        self._study, self._workspace, self._has_owner, self._say = study, workspace, has_owner, say
+        self._notices: Notices | None = None  # while nobody serves the study
+
+    def look(self) -> Look:
+        """The study now; trouble with the servers is a state, not an exception."""
+        look = self._study.look()
+        try:
+            self._tell(look)
+        except MerlinError as error:
+            self._say(f"cannot find out who is to be told: {error}")
+        return look
+
+    def republish(self) -> str:
+        return self._study.republish()
+
+    def settle(self) -> None:
+        self._study.settle()
+
+    def _tell(self, look: Look) -> None:
+        if look.state != "running" or look.num_workers or not self._workspace.plan.notify:
+            self._notices = None
+            return
+        if self._notices is None:
+            self._notices = self._new_notices()
+        wakeup = self._notices.next_wakeup()
+        if wakeup is not None and time.monotonic() >= wakeup and not self._has_owner():
+            self._notices.step(look.per_step)
+
+    def _new_notices(self) -> Notices:
+        """With what others have told meanwhile."""
+        workspace = self._workspace
+        session = last_session(workspace.ledger_dir)
+        found = replay(workspace.ledger_dir, workspace.plan)
+        notices = Notices(workspace, recorder(workspace, session), lambda: found, self._say)
+        notices.start(since=session_start(session, 0.0))
+        return notices

@@ -1,0 +1,146 @@
+"""Where a study comes from: three copies of its spec, and who began it, how, where, and with what code."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pwd
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.base.commands import run_command
+from merlin.base.files import write_text
+from merlin.base.records import as_kind, to_plain
+from merlin.errors import WorkspaceError
+from merlin.plan.study_variables import provenance_stem
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+
+NAME = "provenance.json"
+FORMAT = "merlin-provenance"
+VERSION = 1
+_PACKAGES = ("numpy", "h5py", "hdf5plugin")  # besides Python, what the data depend on
+_GIT_LIMIT_S = 5.0
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]  # of this program's own repository, if it runs from one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """The state of a git repository; `id` is "" where there is none, or git cannot be asked."""
+
+    id: str = ""
+    is_changed: bool = False  # files that it knows differ from the commit
+
+    def __str__(self) -> str:
+        return f"{self.id}, with changes that are not committed" if self.is_changed else self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """How a study was begun; a text is empty where that is not known."""
+
+    command: str = ""
+    directory: str = ""  # in which the command was given
+    user: str = ""
+    host: str = ""
+    system: str = ""
+    python: str = ""
+    packages: dict[str, str] = field(default_factory=dict)  # versions
+    spec_commit: Commit = Commit()  # of the repository that the spec lies in
+    code_commit: Commit = Commit()  # of Merlin's own repository, if it was not installed from a package
+
+
+def write_provenance(
+    spec: Spec, info: Path, variables: Mapping[str, str], parameters: Mapping[str, Any] | None = None
+) -> None:
+    """The spec as it is, with defaults, and with variables, and `parameters` of a generator, filled in; and how the
+    study was begun.
+
+    Raises:
+        WorkspaceError: the files cannot be written.
+    """
+    stem = provenance_stem(spec)
+    about = {"format": FORMAT, "version": VERSION, **to_plain(find_provenance(Path(spec.path).parent))}
+    try:
+        write_text(info / f"{stem}.orig.yaml", spec.text)
+        write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
+        write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
+        write_text(info / NAME, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise WorkspaceError(f"cannot write into {info}: {error.strerror}") from error
+
+
+def find_provenance(folder: Path) -> Provenance:
+    """That of a study which this process begins now, with a spec in `folder`."""
+    is_repository = (_PACKAGE_ROOT / ".git").exists()
+    return Provenance(
+        command=_command(),
+        directory=str(Path.cwd()),
+        user=_user(),
+        host=socket.gethostname(),
+        system=platform.platform(),
+        python=platform.python_version(),
+        packages={name: version for name in _PACKAGES if (version := _version(name))},
+        spec_commit=_commit(folder),
+        code_commit=_commit(_PACKAGE_ROOT) if is_repository else Commit(),
+    )
+
+
+def read_provenance(info: Path) -> Provenance:
+    """That of the study with this merlin_info; an empty one, if a version of before made it or the file is damaged."""
+    try:
+        data = json.loads((info / NAME).read_text(encoding="utf-8", errors="surrogateescape"))
+        if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
+            return Provenance()
+        return as_kind(data, Provenance)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return Provenance()
+
+
+def _command() -> str:
+    """The command line of this process, as it can be typed again."""
+    name = Path(sys.argv[0]) if sys.argv else Path()
+    if name.name == "merlin" or name.parts[-3:] == ("merlin", "cli", "__main__.py"):
+        return shlex.join(["merlin", *sys.argv[1:]])
+    return shlex.join(sys.orig_argv)
+
+
+def _user() -> str:
+    number = os.geteuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # in a container that does not know its user
+        return str(number)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _commit(folder: Path) -> Commit:
+    """What git says of a folder; nothing of the repository's own configuration is run."""
+    own = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+    asked = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules", "--", ".")
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        answer = run_command(
+            ["git", "-C", str(folder), *own, *asked], limit_s=_GIT_LIMIT_S, environment=environment
+        )
+    except OSError:
+        return Commit()
+    lines = answer.output.splitlines() if answer.code == 0 else []
+    heads = [line.removeprefix("# branch.oid ") for line in lines if line.startswith("# branch.oid ")]
+    if not heads or not all(character in "0123456789abcdef" for character in heads[0]):
+        return Commit()
+    return Commit(id=heads[0], is_changed=any(not line.startswith("#") for line in lines))

@@ -1,0 +1,115 @@
+"""What readers cost a run that writes: `merlin status` in a tight loop, an SQL query held open, and ten dashboards.
+
+The run has one core and the readers another: what is measured is what they do to the ledger and to its files, and not
+that two programs share a core. More pages to listen to: MERLIN_BENCH_LISTEN="http://127.0.0.1:8765/api/…/events?token=…",
+several with blanks between them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from measure import MERLIN, SPECS, Timing, fresh, median, only_workspace, ratio
+from report import Row, mb
+
+NUM_DASHBOARDS = 10
+# reads the streams of events at these addresses, as browsers do, until it is killed
+LISTENER = """
+import sys, threading
+from urllib.request import Request, urlopen
+def listen(url, token):
+    request = Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    with urlopen(request, timeout=1000) as answer:
+        while answer.read1(1 << 16):
+            pass
+for word in sys.argv[1:]:
+    url, _, token = word.partition("#")
+    threading.Thread(target=listen, args=(url, token)).start()
+"""
+
+
+def on_core(core: int, command: Sequence[str]) -> list[str]:
+    return ["taskset", "--cpu-list", str(core), *command]
+
+
+@contextmanager
+def started(command: Sequence[str], *, stdout: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is killed at the end, with those that it has started."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+@contextmanager
+def hostile(workspace: Path, core: int, listen_to: Sequence[str] = ()) -> Iterator[None]:
+    """All readers at once; they also listen to the addresses `listen_to`."""
+    loop = f"while :; do {MERLIN} status {workspace} --json; done"
+    query = [MERLIN, "sql", str(workspace), "select * from tasks", "--csv"]
+    dashboard = [MERLIN, "dashboard", "--json", "--port", "0", str(workspace)]
+    with ExitStack() as stack:
+        stack.enter_context(started(on_core(core, ["sh", "-c", loop])))
+        stack.enter_context(started(on_core(core, query), stdout=subprocess.PIPE))  # which nobody reads
+        server = stack.enter_context(started(on_core(core, dashboard), stdout=subprocess.PIPE))
+        assert server.stdout is not None
+        facts = json.loads(server.stdout.readline())
+        token = facts["url"].partition("token=")[2]
+        events = f"http://127.0.0.1:{facts['port']}/api/study/{workspace.name}/events#{token}"
+        words = [sys.executable, "-c", LISTENER, *[events] * NUM_DASHBOARDS, *listen_to]
+        stack.enter_context(started(on_core(core, words)))
+        yield
+
+
+def run_once(folder: Path, num: int, cores: Sequence[int], *, is_read: bool) -> Timing:
+    """One run of null shell tasks on the first core, and readers on the second."""
+    spec = str(SPECS / "null_shell.yaml")
+    command = [MERLIN, "run", "--local", "--workers", "1", spec, "--vars", f"N_SAMPLES={num}"]
+    begin = time.perf_counter()
+    with ExitStack() as stack, (folder / "bench.log").open("wb") as log:
+        child = subprocess.Popen(on_core(cores[0], command), cwd=folder, stdout=log, stderr=log)
+        while not list(folder.glob("*/merlin_info/ledger/*.mlg")):
+            if child.poll() is not None:
+                raise RuntimeError((folder / "bench.log").read_text(errors="replace")[-2000:])
+            time.sleep(0.01)
+        if is_read:
+            listen_to = os.environ.get("MERLIN_BENCH_LISTEN", "").split()
+            stack.enter_context(hostile(only_workspace(folder), cores[1], listen_to))
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - begin
+    if child.returncode:
+        raise RuntimeError((folder / "bench.log").read_text(errors="replace")[-2000:])
+    return Timing(seconds, usage.ru_maxrss * 1024)
+
+
+def hostile_readers(tmp: Path, rounds: int, num: int) -> list[Row]:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise RuntimeError("the run and its readers need a core each; this machine has one")
+    alone, read = [], []
+    for _ in range(rounds):
+        alone.append(run_once(fresh(tmp / "alone"), num, cores, is_read=False))
+        read.append(run_once(fresh(tmp / "read"), num, cores, is_read=True))
+    cost = 1 - ratio([t.seconds for t in alone], [t.seconds for t in read])
+    return [
+        Row(
+            f"null shell, {num:,} samples, 1 worker, while `merlin status` is called in a loop, an SQL query is held "
+            f"open and {NUM_DASHBOARDS} browsers listen, on another core; against the same without readers",
+            f"{num / median([t.seconds for t in read]):,.0f}/s",
+            f"{num / median([t.seconds for t in alone]):,.0f}/s",
+            f"costs {max(0.0, cost):.1%}",
+            "< 3 %",
+            mb(read),
+        )
+    ]

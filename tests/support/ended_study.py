@@ -1,0 +1,95 @@
+"""A study of one step whose outcomes are written into its ledger by hand, for pages that only look."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from merlin.ledger.records import ChunkRecord, EventRecord, Failure
+from merlin.ledger.writer import LedgerWriter
+from merlin.plan.plan import Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan_io import write_plan
+from merlin.plan.tasks import Outcome
+from merlin.workspace.directory import Workspace, open_workspace
+
+OK, FAILED = int(Outcome.OK), int(Outcome.FAILED)
+
+
+def make_study(path: Path, *, num: int = 20, name: str = "study") -> Workspace:
+    """A study that was prepared and never run: the step `sim`, with `num` samples of the column X."""
+    info = path / "merlin_info"
+    info.mkdir(parents=True)
+    np.save(info / "samples.npy", np.arange(num, dtype=np.float64).reshape(num, 1))
+    plan = Plan(
+        name=name,
+        study_id=f"id of {path.name}",
+        workspace=str(path),
+        spec_path="study.yaml",
+        spec_root="/",
+        spec_digest="",
+        created="2026-01-01T00:00:00+00:00",
+        seed=0,
+        samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=("X",)),
+        variables={},
+        instances=(StepInstance(id="sim", step="sim", kind=StepKind.CMD, num_tasks=num, per_sample=True),),
+    )
+    write_plan(info / "plan.json", plan)
+    return open_workspace(path)
+
+
+def add_outcomes(
+    study: Workspace,
+    lo: int,
+    outcomes: list[int],
+    *,
+    worker: str = "w0",
+    attempt: int = 1,
+    tail: str = "no luck with {task}",
+) -> None:
+    """One more record of a worker, as if a chunk had ended; failures say "exit code 3", and `tail` on stderr."""
+    num = len(outcomes)
+    failures = [
+        Failure(task=lo + i, cause="exit code 3", exit_code=3, tail=tail.format(task=lo + i) + "\n")
+        for i, outcome in enumerate(outcomes)
+        if outcome == FAILED
+    ]
+    record = ChunkRecord(
+        instance="sim",
+        lo=lo,
+        hi=lo + num,
+        attempt=attempt,
+        started=1000.0,
+        elapsed_s=1.0,
+        outcomes=np.array(outcomes, np.uint8),
+        seconds=np.full(num, 0.5, np.float32),
+        started_offsets=np.zeros(num, np.float32),
+        failures=tuple(failures),
+    )
+    with _writer(study, worker) as writer:
+        writer.append(record)
+
+
+def end_study(study: Workspace, outcomes: list[int]) -> None:
+    """The study has run from its first task to its last one, a while ago."""
+    with _writer(study, "controller") as writer:
+        writer.append(EventRecord(kind="run_started", data={"workers": 1}, time=999.0))
+    add_outcomes(study, 0, outcomes)
+    with _writer(study, "controller2") as writer:
+        writer.append(EventRecord(kind="run_finished", data={}, time=1002.0))
+    let_pass(study)
+
+
+def let_pass(study: Workspace) -> None:
+    """As if nothing had happened to the study for a day."""
+    yesterday = time.time() - 86_400
+    for path in [study.path, study.info, study.ledger_dir, *study.ledger_dir.iterdir()]:
+        os.utime(path, (yesterday, yesterday))
+
+
+def _writer(study: Workspace, worker: str) -> LedgerWriter:
+    return LedgerWriter(
+        study.ledger_dir, worker, session="run1", study_id=study.plan.study_id, host="node1", sync=False
+    )

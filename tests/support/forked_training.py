@@ -1,0 +1,134 @@
+"""`merlin train` for tests: a command forked from a server that has loaded torch, whose trainers are forked from it.
+
+    process = ForkedTraining(config, "tournament.trainers=2", HOLD_AFTER=25)  # merlin train CONFIG …
+
+Loading torch takes longer than what most tests train. Where starting `merlin train` or its trainers, and what they
+inherit, is what is tested, use `subprocess`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tournament_crew import CONTEXT
+
+
+class ForkedTraining:
+    """A command that runs, with what tests use of subprocess.Popen; `variables` are added to its environment."""
+
+    def __init__(self, *words: object, **variables: object) -> None:
+        self._output = tempfile.TemporaryDirectory()
+        env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+        env |= {"GLOO_SOCKET_IFNAME": "lo"} | {name: str(value) for name, value in variables.items()}
+        paths = [str(self._path(name)) for name in ("out", "err")]
+        arguments = ([str(word) for word in words], env, str(Path.cwd()), paths)
+        self._process = CONTEXT.Process(target=_command, args=arguments, daemon=False)
+        self._process.start()
+        self.pid = self._process.pid
+
+    def _path(self, name: str) -> Path:
+        return Path(self._output.name) / name
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def send_signal(self, number: int) -> None:
+        assert self.pid is not None
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it printed, after its end. Raises subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("merlin train", timeout or 0)
+        found = [path.read_text() if path.exists() else "" for path in map(self._path, ("out", "err"))]
+        self._output.cleanup()
+        return found[0], found[1]
+
+
+# ------------------------------------------------------------------ in the other processes
+
+
+def _command(words: Sequence[str], env: dict[str, str], cwd: str, paths: Sequence[str]) -> None:
+    for path, target in zip(paths, (1, 2), strict=True):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(fd, target)
+        os.close(fd)
+    os.chdir(cwd)
+    _take_environment(env)
+    sys.argv = ["merlin", "train", *words]
+
+    import torch
+
+    from merlin.cli.main import command
+    from merlin.train import launch
+
+    torch.set_num_threads(1)  # threads of torch do not survive a fork
+    launch.subprocess = SimpleNamespace(Popen=_ForkedTrainer)  # type: ignore[assignment]
+    command()
+
+
+class _ForkedTrainer(subprocess.Popen):  # type: ignore[type-arg]
+    """The trainer of `[python, "-m", module, …]`, as it would be after exec, but with all modules loaded."""
+
+    def __init__(
+        self, argv: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], **more: Any
+    ) -> None:
+        def become() -> None:
+            _close_all_but({0, 1, 2, *pass_fds})
+            _reset_signals()
+            _take_environment(env)
+            sys.argv = list(argv[2:])
+            os._exit(_exit_code_of(argv[2]))
+
+        super().__init__(argv, pass_fds=pass_fds, env=env, preexec_fn=become, **more)
+
+
+def _take_environment(env: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+        try:
+            os.close(fd)
+        except OSError:
+            continue  # the list itself
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+
+
+def _exit_code_of(module: str) -> int:
+    """Call the function `main` of a module, as `python -m` would."""
+    try:
+        code = int(import_module(module).main())
+    except BaseException:  # noqa: BLE001  nothing may run on in the copy of the command
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
