@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,19 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def _imports_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test's own modules, such as a user's `model.py`, are not found by the next test that has one of that name."""
+    path, known = list(sys.path), len(sys.modules)
+    yield
+    sys.path[:] = path
+    if len(sys.modules) != known:
+        written = f"{tmp_path_factory.getbasetemp()}{os.sep}"
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(written):
+                del sys.modules[name]
 
 
 @pytest.fixture(scope="session")
