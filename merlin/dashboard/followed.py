@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from merlin.dashboard.answers import to_json
 from merlin.dashboard.channel import Channel
-from merlin.dashboard.kept_answers import KeptAnswers, made
+from merlin.dashboard.kept_answers import KeptAnswers, Make, made
 from merlin.dashboard.lanes import Lane, SlowError
 from merlin.errors import WorkspaceError
 from merlin.views.study_page import StudyPage, StudyView
@@ -77,21 +77,22 @@ class FollowedStudy:
             key, state, lambda: self._lane.run(lambda: made(lambda: make(self._view)), LIMIT_S)
         )
 
-    async def read_failures(self, make: Callable[[StudyView], bytes]) -> bytes:
-        """The same of what `make` reads of failures, kept until one comes or goes. Raises as `read`."""
+    async def read_failures(self, make: Callable[[StudyView], bytes]) -> tuple[bytes, bool]:
+        """What `make` reads of failures, kept until one comes or goes, and whether none has. Raises as `read`.
+
+        While failures come, it is what was seen some seconds ago: nobody waits for what is being counted.
+        """
         await self._look_if_old()
         state = await self._lane.run(lambda: _failure_state(self._view, self.page), LIMIT_S)
-        return await self._read_all("failures", state, make)
+        return await self._kept.latest("failures", state, self._slowly(make))
 
     async def read_all(self, key: Hashable, make: Callable[[StudyView], bytes]) -> bytes:
         """The same of what takes long, and does not hold up the next look at the study. Raises as `read`."""
         await self._look_if_old()
-        return await self._read_all(key, _ledger_state(self.page), make)
+        return await self._kept.get(key, _ledger_state(self.page), self._slowly(make))
 
-    async def _read_all(self, key: Hashable, state: Hashable, make: Callable[[StudyView], bytes]) -> bytes:
-        return await self._kept.get(
-            key, state, lambda: self._slow.run(lambda: made(lambda: make(self._view)), SLOW_LIMIT_S)
-        )
+    def _slowly(self, make: Callable[[StudyView], bytes]) -> Make:
+        return lambda: self._slow.run(lambda: made(lambda: make(self._view)), SLOW_LIMIT_S)
 
     async def read_files(self, key: Hashable, make: Callable[[StudyView], bytes]) -> bytes:
         """What `make` reads from files that may change at any time. Raises as `make`."""

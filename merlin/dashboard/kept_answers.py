@@ -13,6 +13,7 @@ MOST_BYTES = 16 << 20  # of all answers of one study
 RECENT_S = 0.5  # for which `recent` gives an answer again
 MEMORY_S = 10.0  # for which it counts how much an answer has cost
 MOST_SPENT_S = 1.0  # of a core in that time; then the answer rests before it is made again
+OLDEST_S = 15.0  # of what `latest` gives though there is something new
 TIMES_AS_LONG = 4.0  # as a core had to work for it: its rest
 
 Made = tuple[bytes, float]  # an answer, and the seconds of a core that it has cost
@@ -60,6 +61,18 @@ class KeptAnswers:
         rest_s = 0.0 if kept is None else kept.next - time.monotonic()
         return await self._share(key, state, make, rest_s)
 
+    async def latest(self, key: Hashable, state: Hashable, make: Make) -> tuple[bytes, bool]:
+        """The answer for `key`, and whether `state` was what it is now when it was made.
+
+        An answer of the last seconds is given at once, and the next one is being made meanwhile. Raises as `get`.
+        """
+        kept = self._kept.get(key)
+        if kept is None or kept.state == state or time.monotonic() - kept.made > OLDEST_S:
+            return await self.get(key, state, make), True
+        if all(other != key for other, _ in self._being_made):
+            self._begin(key, state, make, kept.next - time.monotonic())
+        return kept.data, False
+
     async def recent(self, key: Hashable, make: Make) -> bytes:
         """The answer for `key`, made a moment ago or now. Raises what `make` raises."""
         kept = self._kept.get(key)
@@ -69,12 +82,14 @@ class KeptAnswers:
         return await self._share(key, None, make, 0.0)
 
     async def _share(self, key: Hashable, state: Hashable, make: Make, rest_s: float) -> bytes:
-        task = self._being_made.get((key, state))
-        if task is None:
-            task = asyncio.create_task(self._make(key, state, make, rest_s))
-            self._being_made[key, state] = task
-            task.add_done_callback(lambda done: self._is_made((key, state), done))
+        task = self._being_made.get((key, state)) or self._begin(key, state, make, rest_s)
         return await asyncio.shield(task)  # who leaves does not take it from the others
+
+    def _begin(self, key: Hashable, state: Hashable, make: Make, rest_s: float) -> asyncio.Task[bytes]:
+        task = asyncio.create_task(self._make(key, state, make, rest_s))
+        self._being_made[key, state] = task
+        task.add_done_callback(lambda done: self._is_made((key, state), done))
+        return task
 
     async def _make(self, key: Hashable, state: Hashable, make: Make, rest_s: float) -> bytes:
         if rest_s > 0:

@@ -111,9 +111,8 @@ class StudyAnswers:
 
     async def failures(self, request: Request) -> Response:
         followed = await self._followed(request)
-        return JsonAnswer(
-            await followed.read_failures(lambda view: to_json({"groups": _failures(view.path)}))
-        )
+        groups, is_current = await followed.read_failures(lambda view: to_json(_failures(view.path)))
+        return JsonAnswer(b'{"groups":%s,"is_current":%s}' % (groups, to_json(is_current)))
 
     async def explain(self, request: Request) -> Response:
         followed = await self._followed(request)

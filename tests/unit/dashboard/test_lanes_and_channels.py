@@ -274,6 +274,31 @@ def test_an_answer_that_costs_much_rests_before_it_is_made_again(monkeypatch: py
     run(check())
 
 
+def test_the_latest_answer_is_given_at_once_while_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        kept, go_on, num = KeptAnswers(), asyncio.Event(), iter(range(100))
+
+        async def slow() -> Made:
+            await go_on.wait()
+            return b"%d" % next(num), 0.0
+
+        first = asyncio.create_task(kept.latest("failures", 1, slow))
+        await asyncio.sleep(0)
+        assert not first.done()  # there is none yet
+        go_on.set()
+        assert await first == (b"0", True) == await kept.latest("failures", 1, slow)
+        go_on.clear()
+        assert await kept.latest("failures", 2, slow) == (b"0", False)
+        assert await kept.latest("failures", 3, slow) == (b"0", False)  # no second one is begun
+        go_on.set()
+        assert await kept.get("failures", 2, slow) == b"1"
+        assert await kept.latest("failures", 2, slow) == (b"1", True)
+        monkeypatch.setattr("merlin.dashboard.kept_answers.OLDEST_S", 0.0)
+        assert await kept.latest("failures", 4, slow) == (b"2", True)
+
+    run(check())
+
+
 def test_an_error_reaches_all_who_wait_and_is_not_kept() -> None:
     async def check() -> None:
         kept = KeptAnswers()

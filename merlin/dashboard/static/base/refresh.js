@@ -2,7 +2,10 @@
 
 const REST_MS = 4000;
 
-/** `want(key)` says what should be shown now; `load()` is called when that is another than what is shown. */
+/**
+ * `want(key)` says what should be shown now; `load()` is called when that is another than what is shown, and once more
+ * if it gave false, because there will be something newer in a moment.
+ */
 export class Refresher {
   #wanted = null;
   #shown = null;
@@ -41,8 +44,8 @@ export class Refresher {
     }
     const key = this.#wanted;
     [this.#isBusy, this.#isUrgent] = [true, false];
-    await this.load();
-    [this.#isBusy, this.#shown, this.#last] = [false, key, performance.now()];
+    const isNewest = (await this.load()) !== false;
+    [this.#isBusy, this.#shown, this.#last] = [false, isNewest ? key : null, performance.now()];
     this.#look();
   }
 }

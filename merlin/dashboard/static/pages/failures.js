@@ -27,7 +27,7 @@ export function failureGroups(app, id, most = Infinity) {
   const [note, list] = [h("div", waiting()), h("ul.groups")];
   const node = h("div", note, list);
   const load = async () => {
-    const { groups } = await ask(api.study(id, "failures"), app);
+    const { groups, is_current } = await ask(api.study(id, "failures"), app);
     const shown = groups.slice(0, most);
     keyed(
       list,
@@ -36,6 +36,7 @@ export function failureGroups(app, id, most = Infinity) {
       (group) => groupPart(group, app, id),
     );
     fill(note, !shown.length && nothing("Nothing has failed."));
+    return is_current;
   };
   const refresher = new Refresher(node, () => attempt(note, app, load), app);
   return { node, update: (page) => refresher.want(page.num_failures) };

@@ -52,8 +52,9 @@ export const log = (label, text = "") => h("pre.log", { tabindex: "0", role: "gr
 /** Runs `load`; what goes wrong is said in `note`, unless the reader has left. */
 export async function attempt(note, { signal }, load) {
   try {
-    await load();
+    const found = await load();
     if (note.querySelector(".note, .waiting")) fill(note);
+    return found;
   } catch (error) {
     if (!signal.aborted) fill(note, trouble(error));
   }
