@@ -76,6 +76,12 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
 
 
+def written_name(path: str | bytes) -> str:
+    """What a user knows the file by: of a temporary name, that of the file which was being written."""
+    name = os.fsdecode(path)
+    return name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0] if name.endswith(TEMPORARY_SUFFIX) else name
+
+
 def sync_path(path: Path) -> None:
     """Flush a file, or the names in a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

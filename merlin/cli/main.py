@@ -229,9 +229,11 @@ def _environment_failed(error: OSError, args: Sequence[str], debug: bool) -> int
     """A full disk, a missing permission: not a bug, as long as the operating system says what it is."""
     if error.errno is None or error.strerror is None:
         return _unexpected(error, args, debug)
+    from merlin.base.files import written_name
+
     if debug:
         traceback.print_exception(error)
-    where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    where = f": {written_name(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     SERVER = "server"
     SCHEDULER = "scheduler"
     DISK = "disk"
+    LEDGER = "ledger"  # a part of it cannot be read
     PLAN = "plan"  # it differs from the one that was published
     VERSION = "version"
 

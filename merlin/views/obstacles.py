@@ -25,6 +25,7 @@ LEAST_FREE_FILES = 1000
 
 def obstacles(facts: StudyFacts) -> Iterator[Obstacle]:
     """Every condition that keeps something of the study from running; what passes by itself comes last."""
+    yield from _of_damage(facts)
     if not facts.missing:
         yield from _of_end(facts)
         return
@@ -53,6 +54,18 @@ def _of_end(facts: StudyFacts) -> Iterator[Obstacle]:
             f"{command_line('rerun', path, '--failed')}",
             kind=Kind.STATE,
         )
+
+
+def _of_damage(facts: StudyFacts) -> Iterator[Obstacle]:
+    """Places of the ledger that cannot be read. A torn end is normal after a kill."""
+    for place in facts.state.damage:
+        if not place.torn:
+            yield Obstacle(
+                what=f"the ledger is damaged: {place}; tasks whose outcome only stood there count as missing",
+                remedy=f"put the file back from a copy, or run these tasks again: "
+                f"{command_line('restart', facts.workspace.path)}",
+                kind=Kind.LEDGER,
+            )
 
 
 def of_disk(facts: StudyFacts) -> Iterator[Obstacle]:

@@ -90,8 +90,9 @@ def send_otlp(workspace: Workspace, endpoint: str) -> int:
     try:
         for batch in _batches(spans_of(workspace)):
             if exporter.export([made.span(each) for each in batch]) is not SpanExportResult.SUCCESS:
+                before = f", which has taken the first {num:,}" if num else ""
                 raise ExecutionError(
-                    f"{url} has not taken the spans, the first {num:,} excepted: is a collector listening there?"
+                    f"no spans could be sent to {url}{before}: is a collector listening there?"
                 )
             num += len(batch)
     finally:

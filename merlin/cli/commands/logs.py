@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,9 +13,21 @@ from merlin.cli.options import check_steps, json_option, spec_or_workspace_argum
 from merlin.errors import UsageError
 
 
+class SampleId(click.IntRange):
+    """The id of a sample; whoever names a step is told how."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            raise click.BadParameter(
+                f"{error.message} A step is named by --step {value}.", ctx, param
+            ) from None
+
+
 @click.command(cls=ManyCommand, short_help="Show what tasks have printed: a sample's, or all that failed.")
 @spec_or_workspace_argument
-@click.argument("sample", type=click.IntRange(min=0), required=False)
+@click.argument("sample", type=SampleId(min=0), required=False)
 @click.option("--failed", is_flag=True, help="Of all tasks that have failed.")
 @steps_option("--step", help="Only of these steps; without SAMPLE, steps that run once.")
 @click.option("-f", "--follow", is_flag=True, help="Go on while the tasks run.")

@@ -120,6 +120,20 @@ def test_with_json_an_error_is_a_document_on_stdout_too(
     assert "none" in json.loads(capsys.readouterr().out)["error"]
 
 
+def test_a_file_that_cannot_be_written_is_called_what_the_user_called_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied", "/away/report.html.0a1b2c3d.tmp")
+
+    monkeypatch.setattr(command_line.cli, "main", fail)
+    assert exit_code("info") == 1
+    assert (
+        capsys.readouterr().err
+        == "merlin: error: Permission denied: /away/report.html (-lvl DEBUG shows more)\n"
+    )
+
+
 def test_an_unforeseen_error_says_where_its_traceback_is_saved(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -274,7 +274,9 @@ def test_an_answer_that_costs_much_rests_before_it_is_made_again(monkeypatch: py
     run(check())
 
 
-def test_the_latest_answer_is_given_at_once_while_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_answer_is_given_at_once_while_the_next_one_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def check() -> None:
         kept, go_on, num = KeptAnswers(), asyncio.Event(), iter(range(100))
 

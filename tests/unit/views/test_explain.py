@@ -155,6 +155,15 @@ def test_a_full_disk_and_one_without_room_for_files_are_named(workspace: Workspa
     assert the(Kind.DISK, facts).what.endswith(": Disk quota exceeded")
 
 
+def test_damage_of_the_ledger_is_named_with_what_to_do(workspace: Workspace) -> None:
+    (segment,) = workspace.ledger_dir.iterdir()
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"run_started")] ^= 0xFF
+    segment.write_bytes(content)
+    found = [each for each in obstacles(facts_of(workspace)) if each.kind is Kind.LEDGER]
+    assert found and str(segment) in found[0].what and "merlin restart" in found[0].remedy
+
+
 def test_whether_there_is_room_is_tried_with_a_file_that_does_not_stay(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
