@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from merlin.base.text import count
+from merlin.plan.outcome_counts import OUTCOMES
 from merlin.views.after_stop import next_commands as next_commands
-
-COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 
 
 def on_failed_input(num: int) -> str:
@@ -17,5 +16,5 @@ def on_failed_input(num: int) -> str:
 
 def reconciled(numbers: Mapping[str, int]) -> str:
     """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
-    parts = " + ".join(f"{key} {numbers[key]:,}" for key in COUNTS[1:])
+    parts = " + ".join(f"{key} {numbers[key]:,}" for key in OUTCOMES[1:])
     return f"planned {numbers['planned']:,} = {parts}"

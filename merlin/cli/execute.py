@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from merlin.api.left_to_run import has_work
 from merlin.base.text import count, duration
-from merlin.cli.advice import COUNTS, next_commands, on_failed_input, reconciled
+from merlin.cli.advice import next_commands, on_failed_input, reconciled
 from merlin.cli.output import flush, print_table, remark
 from merlin.errors import ExecutionError, command_line
 from merlin.execution.events import RunSummary
+from merlin.plan.outcome_counts import OUTCOMES
 from merlin.status.snapshot import take_snapshot
 from merlin.workspace.directory import Workspace
 
@@ -44,7 +45,7 @@ def run_the_rest(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
     if has_work(workspace, failed=options.redo_failed):
         return run_to_end(workspace, options)
     totals = take_snapshot(workspace).totals
-    numbers = {key: getattr(totals, key) for key in COUNTS}
+    numbers = {key: getattr(totals, key) for key in OUTCOMES}
     summary = RunSummary(**numbers, stop_reason="", seconds=0.0, per_step={})
     return {**make_report(workspace, summary), "note": "nothing is left to run"}
 
@@ -54,14 +55,14 @@ def make_report(workspace: Workspace, summary: RunSummary) -> dict[str, Any]:
     from merlin.status.failures import group_failures
 
     snapshot = take_snapshot(workspace)
-    keys = ("step", *COUNTS, "on_failed_input")
+    keys = ("step", *OUTCOMES, "on_failed_input")
     return {
         "workspace": str(workspace.path),
         "name": workspace.plan.name,
         "exit_code": _exit_code(summary),
         "seconds": summary.seconds,
         "stop_reason": summary.stop_reason,
-        **{key: getattr(summary, key) for key in COUNTS},
+        **{key: getattr(summary, key) for key in OUTCOMES},
         "on_failed_input": snapshot.totals.on_failed_input,
         "steps": [{key: getattr(step, key) for key in keys} for step in snapshot.steps],
         "failures": group_failures(workspace, with_ranges=False)[:MAX_GROUPS] if summary.failed else [],
@@ -100,8 +101,8 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
         _show_note(report)
         return
     print(f"\nworkspace {report['workspace']}\n" if names_workspace else "")
-    rows = [[step["step"], *(f"{step[key]:,}" for key in COUNTS)] for step in report["steps"]]
-    print_table(("step", *COUNTS), rows, right=COUNTS)
+    rows = [[step["step"], *(f"{step[key]:,}" for key in OUTCOMES)] for step in report["steps"]]
+    print_table(("step", *OUTCOMES), rows, right=OUTCOMES)
     print(f"\ntasks: {reconciled(report)}   ({duration(report['seconds'])})")
     if report["on_failed_input"]:
         print(on_failed_input(report["on_failed_input"]))

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from merlin.base.text import count, duration
 from merlin.cli.advice import reconciled
 from merlin.cli.output import plain, print_json
+from merlin.plan.outcome_counts import summed
 from merlin.views.explain import StudyExplanation, explain_study
 from merlin.views.obstacle import Obstacle
 from merlin.views.server_obstacles import tasks_of
@@ -81,9 +82,7 @@ def _print_study(workspace: Workspace, explained: StudyExplanation, as_json: boo
 
 
 def _totals(members: Iterable[StudyFacts]) -> dict[str, int]:
-    every = [counts for facts in members for counts in facts.counts.values()]
-    names = ("planned", "ok", "failed", "skipped", "missing")
-    return {name: sum(getattr(counts, name) for counts in every) for name in names}
+    return summed(counts for facts in members for counts in facts.counts.values())
 
 
 def _state(explained: StudyExplanation) -> str:
@@ -109,12 +108,8 @@ def print_obstacles(obstacles: Iterable[Obstacle]) -> None:
 
 
 def _print_step(story: StepStory) -> None:
-    missing = story.planned - story.ok - story.failed - story.skipped
-    numbers = {
-        "planned": story.planned, "ok": story.ok, "failed": story.failed, "skipped": story.skipped, "missing": missing,
-    }  # fmt: skip
-    print(f"{story.step}: {reconciled(numbers)}")
-    if missing:
+    print(f"{story.step}: {reconciled(summed([story]))}")
+    if story.missing:
         running = "" if story.running is None else f"; {count(story.running, 'chunk')} run"
         print(f"  could run now, or does: {story.ready:,}; waits for other steps: {story.waiting:,}{running}")
     served = "" if story.num_workers is None else f", served by {count(story.num_workers, 'worker')}"

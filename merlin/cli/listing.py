@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from merlin.base.text import count, duration, rate, size
-from merlin.cli.advice import COUNTS
 from merlin.cli.output import dump_file, flush, plain, print_json, print_table, remark
+from merlin.plan.outcome_counts import OUTCOMES
 from merlin.views.studies import studies_in
 from merlin.views.study_line import StudyLine
 
@@ -41,17 +41,17 @@ def list_studies(
 
 def _show(studies: Sequence[StudyLine], sizes: Sequence[int], places: Sequence[Path]) -> None:
     is_alive = any(study.rate or study.eta for study in studies)
-    columns = ["study", "when", "state", *COUNTS]
+    columns = ["study", "when", "state", *OUTCOMES]
     columns += ["pace", "left"] if is_alive else []
     columns += ["size"] if sizes else []
     rows = []
     for i, study in enumerate(studies):
         row = [study.name, study.when, study.state]
-        row += ["" if study.problem else f"{getattr(study, kind):,}" for kind in COUNTS]
+        row += ["" if study.problem else f"{getattr(study, kind):,}" for kind in OUTCOMES]
         row += [rate(study.rate), duration(study.eta.mid_s) if study.eta else ""] if is_alive else []
         row += [size(sizes[i])] if sizes else []
         rows.append([*row, study.problem or _shown(study.workspace)])
-    print_table([*columns, "workspace"], rows, right=(*COUNTS, "pace", "left", "size"))
+    print_table([*columns, "workspace"], rows, right=(*OUTCOMES, "pace", "left", "size"))
     flush()
     stalled = [study for study in studies if study.state_reason]
     for study in stalled:

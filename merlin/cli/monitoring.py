@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from merlin.cli.advice import COUNTS
 from merlin.cli.display import stderr_is_terminal
 from merlin.cli.execute import make_report, show_report
 from merlin.cli.find import find_workspace
@@ -22,6 +21,7 @@ from merlin.execution.events import RunSummary
 from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_folder import all_jobs
 from merlin.ledger.replay import replay
+from merlin.plan.outcome_counts import summed
 from merlin.status.snapshot import take_snapshot, was_published
 from merlin.views.published import PublishedStudy
 from merlin.views.servers import open_registry
@@ -113,7 +113,7 @@ def _jobs(workspace: Workspace, steps: Collection[str]) -> list[str]:
 
 def _report(workspace: Workspace, watch: Watch) -> dict[str, Any]:
     """How the study ended, from the ledger, as merlin run reports it."""
-    totals = {name: sum(getattr(c, name) for c in watch.per_step.values()) for name in COUNTS}
+    totals = summed(watch.per_step.values())
     seconds = _run_seconds(workspace)
     summary = RunSummary(**totals, stop_reason=watch.reason, seconds=seconds, per_step=watch.per_step)
     return make_report(workspace, summary)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from merlin.errors import LedgerError, MerlinError
 from merlin.ledger.segments import segment_paths
+from merlin.plan.outcome_counts import summed
 from merlin.status.live import is_held
 from merlin.status.snapshot import is_published, local_activity, read_facts, snapshot_of
 from merlin.views.live import JOBS_DIR
@@ -66,11 +67,7 @@ def of_page(path: Path, id: str, page: StudyPage) -> ListedStudy:
         workspace=str(path),
         state=page.state,
         state_reason=page.state_reason,
-        planned=totals.planned,
-        ok=totals.ok,
-        failed=totals.failed,
-        skipped=totals.skipped,
-        missing=totals.missing,
+        **summed([totals]),
         rate=page.rate if is_running else None,
         eta=page.eta if is_running else None,
         size_bytes=page.ledger_bytes,
@@ -125,11 +122,7 @@ def _line_of_files(path: Path) -> StudyLine | None:
         workspace=str(path),
         when=when_of(path),
         state=snapshot.state,
-        planned=totals.planned,
-        ok=totals.ok,
-        failed=totals.failed,
-        skipped=totals.skipped,
-        missing=totals.missing,
+        **summed([totals]),
         state_reason=snapshot.state_reason,
     )
 

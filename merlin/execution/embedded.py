@@ -24,6 +24,7 @@ from merlin.execution.walltime import Walltime
 from merlin.execution.wire import Message, received
 from merlin.plan.durations import too_short
 from merlin.plan.job_policy import job_policy
+from merlin.plan.outcome_counts import summed
 from merlin.plan.plan import StepKind
 from merlin.plan.reports import settle_report
 from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
@@ -368,9 +369,8 @@ class _Run:
 
     def _finish(self) -> RunSummary:
         scheduler, per_step = self._scheduler, self._conductor.per_step()
-        names = ("planned", "ok", "failed", "skipped", "missing")
         summary = RunSummary(
-            **{name: sum(getattr(c, name) for c in per_step.values()) for name in names},
+            **summed(per_step.values()),
             stop_reason=scheduler.stop_reason,
             seconds=time.monotonic() - self._began,
             per_step=per_step,

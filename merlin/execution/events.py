@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.plan.plan import Plan
 from merlin.plan.task_states import TaskCounts
 
@@ -20,14 +21,9 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """How a run ended; planned = ok + failed + skipped + missing."""
+class RunSummary(OutcomeCounts):
+    """How a run ended."""
 
-    planned: int
-    ok: int
-    failed: int
-    skipped: int
-    missing: int
     stop_reason: str  # "" when nothing stopped it; "interrupted" after Ctrl-C
     seconds: float
     per_step: Mapping[str, TaskCounts]

@@ -12,6 +12,7 @@ from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.segments import has_many_records
 from merlin.plan.failed_input import num_on_failed_input
+from merlin.plan.outcome_counts import OutcomeCounts, summed
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.counts import Counts as SampleCounts
@@ -28,22 +29,16 @@ State = Literal["new", "running", "stalled", "unknown", "finished", "stopped", "
 
 EXECUTOR = "celery"  # in the event of a run that was published
 CANCELLED = "cancelled"  # the stop reason of a run that `merlin cancel` ended
-_SUMMED = ("planned", "ok", "failed", "skipped", "missing", "on_failed_input")
 KILLED = "killed"  # the stop reason of a run that left no word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepStatus:
-    """Tasks of one step (or of the study) by outcome: planned = ok + failed + skipped + missing."""
+class StepStatus(OutcomeCounts):
+    """Tasks of one step (or of the study) by outcome."""
 
     step: str  # "" for the study
     queue: str
     instances: int
-    planned: int
-    ok: int
-    failed: int
-    skipped: int
-    missing: int
     on_failed_input: int  # of those that ran: tasks that depend on a failure which let them
     running: int  # workers that were last seen at this step, while a run is alive: an estimate
     rate: float | None  # tasks per second that ended lately in the current or last run
@@ -51,10 +46,6 @@ class StepStatus:
     started: float | None  # epoch seconds of the first record
     ended: float | None  # epoch seconds of the last record
     eta: Eta | None  # None: not known, or nobody works on it
-
-    @property
-    def done(self) -> int:
-        return self.ok + self.failed + self.skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +273,7 @@ def _step_status(
 
 
 def _totals(steps: tuple[StepStatus, ...], facts: _Facts, eta: Eta | None) -> StepStatus:
-    sums = {name: sum(getattr(step, name) for step in steps) for name in _SUMMED}
+    sums = summed(steps)
     ended = max((step.ended for step in steps if step.ended is not None), default=None)
     until = ended if facts.now is None else facts.now
     recent = facts.ledger.recent().values()
@@ -291,6 +282,7 @@ def _totals(steps: tuple[StepStatus, ...], facts: _Facts, eta: Eta | None) -> St
         queue="",
         instances=len(facts.workspace.plan.instances),
         **sums,
+        on_failed_input=sum(step.on_failed_input for step in steps),
         running=min(sums["missing"], facts.workers.num_slots),
         rate=None if until is None else rate_of(recent, until, facts.run_started),
         busy_s=sum(step.busy_s for step in steps),

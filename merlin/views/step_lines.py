@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from merlin.plan.outcome_counts import OutcomeCounts, summed
 from merlin.plan.plan import Plan, StepKind
 from merlin.shards.format.counts import Counts as SampleCounts
 from merlin.status.eta import Eta
@@ -12,25 +13,15 @@ from merlin.status.snapshot import Snapshot, StepStatus
 from merlin.views.graph import graph_of
 from merlin.views.training_runs import key_of
 
-_SUMMED = ("instances", "planned", "ok", "failed", "skipped", "missing", "running", "on_failed_input")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine:
-    """Tasks of a step by outcome, over its instances and the study's extensions; of the study, if `step` is "".
-
-    planned = ok + failed + skipped + missing.
-    """
+class StepLine(OutcomeCounts):
+    """Tasks of a step by outcome, over its instances and the study's extensions; of the study, if `step` is ""."""
 
     step: str
     kind: str  # cmd, function or aggregate; "" for the study
     queue: str
     instances: int
-    planned: int
-    ok: int
-    failed: int
-    skipped: int
-    missing: int
     running: int  # chunks on workers; an estimate for a run on one machine
     on_failed_input: int  # of those that ran: tasks that depend on a failure which let them
     filtered: int | None  # of an aggregate that has finished: samples that a `valid:` condition rejected
@@ -93,8 +84,8 @@ def step_lines(
 
 
 NOTHING = StepLine(
-    step="", kind="", queue="", instances=0, planned=0, ok=0, failed=0, skipped=0, missing=0, running=0,
-    on_failed_input=0, filtered=None, rate=None, eta_s=None, busy_s=0.0, started=None, ended=None,
+    step="", kind="", queue="", instances=0, running=0, on_failed_input=0, filtered=None, rate=None, eta_s=None,
+    busy_s=0.0, started=None, ended=None,
 )  # fmt: skip
 
 
@@ -103,7 +94,6 @@ def total_line(snapshots: Sequence[Snapshot]) -> StepLine:
 
 
 def _line(statuses: Sequence[StepStatus], *, kind: str, filtered: int | None) -> StepLine:
-    sums: Mapping[str, int] = {name: sum(getattr(each, name) for each in statuses) for name in _SUMMED}
     rates = [each.rate for each in statuses if each.rate is not None and each.missing] or [
         each.rate for each in statuses[-1:] if each.rate is not None
     ]
@@ -112,7 +102,10 @@ def _line(statuses: Sequence[StepStatus], *, kind: str, filtered: int | None) ->
         step=statuses[0].step,
         kind=kind,
         queue=statuses[0].queue,
-        **sums,
+        **summed(statuses),
+        instances=sum(each.instances for each in statuses),
+        running=sum(each.running for each in statuses),
+        on_failed_input=sum(each.on_failed_input for each in statuses),
         filtered=filtered,
         rate=sum(rates) if rates else None,
         eta_s=None if eta is None else eta.mid_s,

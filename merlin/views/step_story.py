@@ -10,6 +10,7 @@ from merlin.batch.walltime import as_clock
 from merlin.plan.durations import walltime_s
 from merlin.plan.fit import need_of
 from merlin.plan.job_policy import job_policy
+from merlin.plan.outcome_counts import OutcomeCounts, summed
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.views.explain import StudyExplanation
 from merlin.views.obstacle import Obstacle
@@ -17,16 +18,12 @@ from merlin.views.study_facts import StudyFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepStory:
+class StepStory(OutcomeCounts):
     """A step of a study, with its extensions."""
 
     step: str
     queue: str
     kind: str
-    planned: int
-    ok: int
-    failed: int
-    skipped: int
     ready: int  # could run now, or do
     waiting: int  # for other steps
     running: int | None  # chunks; None: a run on one machine does not tell
@@ -51,10 +48,7 @@ def step_story(explained: StudyExplanation, step: str) -> StepStory:
         step=step,
         queue=first.queue,
         kind=str(first.kind),
-        planned=sum(c.planned for c in counts),
-        ok=sum(c.ok for c in counts),
-        failed=sum(c.failed for c in counts),
-        skipped=sum(c.skipped for c in counts),
+        **summed(counts),
         ready=sum(c.ready + c.queued + c.running for c in counts),
         waiting=sum(c.waiting for c in counts),
         running=_running(chosen),

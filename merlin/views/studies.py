@@ -9,6 +9,7 @@ from pathlib import Path
 from merlin.base.files import absolute_path
 from merlin.config.study_places import remembered, remembered_folders
 from merlin.errors import MerlinError, WorkspaceError, command_line
+from merlin.plan.outcome_counts import summed
 from merlin.status.live import is_held
 from merlin.status.whole_study import state_of
 from merlin.views.live import AskServers, live_study
@@ -22,8 +23,6 @@ from merlin.workspace.directory import (
     shown_together,
     workspaces_in,
 )
-
-_COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 
 
 def studies_in(*folders: Path, newest: int | None = None) -> list[StudyLine]:
@@ -62,7 +61,7 @@ def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
         workspace=str(path),
         when=when,
         state=state,
-        **{kind: sum(getattr(each.totals, kind) for each in snapshots) for kind in _COUNTS},
+        **summed(each.totals for each in snapshots),
         rate=None if at_work is None else at_work.totals.rate,
         eta=None if at_work is None else at_work.eta,
         state_reason=reason if state in ("stalled", "unknown") else "",

@@ -17,6 +17,7 @@ from merlin.config.places import merlin_home
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError
 from merlin.ledger.segments import segment_paths
+from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.status.eta import Eta
 from merlin.workspace.directory import INFO_DIR, PLAN_NAME, extension_paths
 
@@ -26,18 +27,13 @@ FILE = "study_lines.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyLine:
+class StudyLine(OutcomeCounts):
     """A study with its extensions, as a list shows it."""
 
     name: str
     workspace: str
     when: str  # "2026-01-02 03:04:05", from the name of the workspace
     state: str  # of its snapshot; "unreadable" if there can be none, and `problem` says why
-    planned: int = 0
-    ok: int = 0
-    failed: int = 0
-    skipped: int = 0
-    missing: int = 0
     rate: float | None = None  # tasks per second that end, of a study that runs
     eta: Eta | None = None
     state_reason: str = ""  # why it is stalled, or why nobody knows

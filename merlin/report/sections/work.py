@@ -6,13 +6,12 @@ from html import escape
 
 from merlin.base.page.table import table
 from merlin.base.text import duration
+from merlin.plan.outcome_counts import OUTCOMES
 from merlin.plan.plan import StepKind
 from merlin.report.drawings.canvas import spark
 from merlin.report.drawings.timeline import draw_timeline
 from merlin.report.facts import StudyFacts
 from merlin.views.step_lines import StepLine
-
-_COUNTS = ("planned", "ok", "failed", "skipped", "missing")
 
 
 def timeline(facts: StudyFacts) -> str:
@@ -32,7 +31,7 @@ def steps(facts: StudyFacts) -> str:
     has_filters = any(step.filtered for step in facts.page.steps)
     columns = [
         "step",
-        *_COUNTS,
+        *OUTCOMES,
         *(["filtered"] if has_filters else []),
         "median",
         "95 % below",
@@ -61,7 +60,7 @@ def _collected(facts: StudyFacts) -> str:
 
 def _row(facts: StudyFacts, step: StepLine, *, has_filters: bool) -> list[str]:
     name = f"<b>{escape(step.step)}</b>" if step.step else "all"
-    cells = [name, *(_count(facts, getattr(step, key), key) for key in _COUNTS)]
+    cells = [name, *(_count(facts, getattr(step, key), key) for key in OUTCOMES)]
     if has_filters:
         cells.append(f"{step.filtered:,}" if step.filtered else "")
     found = facts.durations.steps.get(step.step)
