@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from merlin.base.text import count
 from merlin.plan.outcome_counts import OUTCOMES
@@ -14,7 +15,7 @@ def on_failed_input(num: int) -> str:
     return f"{count(num, 'task')} ran on input that had failed"
 
 
-def reconciled(numbers: Mapping[str, int]) -> str:
+def reconciled(numbers: Mapping[str, Any]) -> str:
     """ "planned 10 = ok 8 + failed 1 + skipped 1 + missing 0"."""
     parts = " + ".join(f"{key} {numbers[key]:,}" for key in OUTCOMES[1:])
     return f"planned {numbers['planned']:,} = {parts}"

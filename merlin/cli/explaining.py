@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from merlin.base.text import count, duration
 from merlin.cli.advice import reconciled
 from merlin.cli.output import plain, print_json
-from merlin.plan.outcome_counts import summed
+from merlin.plan.outcome_counts import Outcomes, summed
 from merlin.views.explain import StudyExplanation, explain_study
 from merlin.views.obstacle import Obstacle
 from merlin.views.server_obstacles import tasks_of
@@ -81,7 +81,7 @@ def _print_study(workspace: Workspace, explained: StudyExplanation, as_json: boo
     print_obstacles(explained.obstacles)
 
 
-def _totals(members: Iterable[StudyFacts]) -> dict[str, int]:
+def _totals(members: Iterable[StudyFacts]) -> Outcomes:
     return summed(counts for facts in members for counts in facts.counts.values())
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.text import count, duration, rate
-from merlin.cli.advice import COUNTS, next_commands, on_failed_input, reconciled
+from merlin.cli.advice import next_commands, on_failed_input, reconciled
 from merlin.cli.output import console, plain, print_json
 from merlin.errors import command_line
+from merlin.plan.outcome_counts import OUTCOMES
 from merlin.status.activity import nobody_serves
 from merlin.status.eta import Eta
 from merlin.status.snapshot import Snapshot, StepStatus
@@ -68,7 +69,7 @@ def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
         _show_steps(extension, width, cb_help)
     if cb_help:
         print("\n" + "  ".join(f"{fill} {kind}" for kind, fill in _CB_FILLS.items()))
-    totals = {kind: sum(getattr(each.totals, kind) for each in snapshots) for kind in COUNTS}
+    totals = {kind: sum(getattr(each.totals, kind) for each in snapshots) for kind in OUTCOMES}
     print(f"\ntasks: {reconciled(totals)}")
     if num := sum(each.totals.on_failed_input for each in snapshots):
         print(on_failed_input(num))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypedDict
 
 OUTCOMES = ("planned", "ok", "failed", "skipped", "missing")
 
@@ -23,7 +24,20 @@ class OutcomeCounts:
         return self.ok + self.failed + self.skipped
 
 
-def summed(every: Iterable[object]) -> dict[str, int]:
-    """The outcomes of several counts (of anything that has these five attributes), by name."""
-    counts = list(every)
-    return {name: sum(getattr(each, name) for each in counts) for name in OUTCOMES}
+class Outcomes(TypedDict):
+    """The same, by name."""
+
+    planned: int
+    ok: int
+    failed: int
+    skipped: int
+    missing: int
+
+
+def summed(every: Iterable[object]) -> Outcomes:
+    """The outcomes of several counts, of anything that has these five attributes."""
+    totals = Outcomes(planned=0, ok=0, failed=0, skipped=0, missing=0)
+    for each in every:
+        for name in totals:
+            totals[name] += getattr(each, name)  # type: ignore[literal-required]
+    return totals
