@@ -21,6 +21,7 @@ from merlin.errors import ConfigError, MerlinError, SpecError
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("run", "run", "Run a study: expand the spec, run every task, build the data sets."),
     "restart": ("restart", "restart", "Finish a study that was stopped; nothing finished runs again."),
+    "history": ("history", "history", "Show the revisions of a study that was updated; go back by one."),
     "rerun": ("rerun", "rerun", "Run tasks again that you choose, and all that depends on them."),
     "run-workers": ("workers", "run_workers", "Start the workers that a spec asks for."),
     "stop-workers": ("workers", "stop_workers", "Stop workers, all or some."),

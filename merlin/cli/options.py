@@ -160,6 +160,33 @@ extend_options = with_options(
 )
 
 
+update_options = with_options(
+    click.option(
+        "--update",
+        "updated",
+        type=EXISTING_FOLDER,
+        metavar="WORKSPACE",
+        help="Let the study in WORKSPACE become what SPEC says: what depends on a change runs again.",
+    ),
+    click.option(
+        "--keep",
+        cls=ManyOption,
+        leaves_last=True,
+        metavar="STEP …",
+        help="With --update: take what these steps have made as it is, however they are defined now.",
+        shell_complete=values.steps,
+    ),
+)
+
+
+def check_update(updated: Path | None, extended: Path | None, keep: tuple[str, ...]) -> None:
+    """Raise UsageError for options that do not go with each other."""
+    if updated is not None and extended is not None:
+        raise UsageError("--update adds new samples, too; leave out --extend")
+    if keep and updated is None:
+        raise UsageError("--keep says what --update WORKSPACE leaves as it is; give both")
+
+
 def check_new_rows(study: Path | None, only_new: bool) -> None:
     """Raise UsageError for --new-rows without --extend."""
     if only_new and study is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from merlin.base.text import count
 from merlin.cli.extending import preview
-from merlin.cli.options import check_new_rows, parse_assignments
+from merlin.cli.options import check_new_rows, check_update, parse_assignments
 from merlin.cli.output import print_json, print_table, warn
 from merlin.errors import UsageError
 from merlin.execution.try_import import import_findings
@@ -57,13 +57,22 @@ def show_plan(
     as_json: bool,
     study: Path | None,
     only_new: bool,
+    updated: Path | None,
+    keep: tuple[str, ...],
     as_mermaid: bool,
 ) -> None:
     """Print what a spec, or the next extension of `study` by it, will run and write."""
     if as_json and as_mermaid:
         raise UsageError("--json and --mermaid exclude each other; choose one")
     check_new_rows(study, only_new)
+    check_update(updated, study, keep)
     loaded = load_checked(spec, parse_assignments(assignments), options)
+    if updated is not None:
+        from merlin.api.updating import UpdateOptions
+        from merlin.cli.updating import preview_update
+
+        preview_update(loaded, options, updated, UpdateOptions(keep=keep), as_json=as_json)
+        return
     if study is None:
         made = plan_only(loaded, options)
     else:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from merlin.errors import LedgerError, MerlinError
-from merlin.ledger.segments import segment_paths
+from merlin.ledger.segments import own_segment_paths
 from merlin.plan.outcome_counts import summed
 from merlin.status.live import is_held
 from merlin.status.snapshot import is_published, local_activity, read_facts, snapshot_of
 from merlin.views.live import JOBS_DIR
 from merlin.views.study_line import SettledLines, StudyLine, stamp_of
 from merlin.views.study_page import StudyPage
-from merlin.workspace.directory import EXTENSIONS_DIR, INFO_DIR, open_workspace
+from merlin.workspace.directory import EXTENSIONS_DIR, INFO_DIR, ledgers_in, open_workspace
 
 READING = "reading"  # the state of a study that was not looked at yet
 _NAME = re.compile(r"(.+)_(\d{8})-(\d{6})")
@@ -129,5 +129,6 @@ def _line_of_files(path: Path) -> StudyLine | None:
 
 def _ledger_bytes(path: Path) -> int | None:
     with suppress(OSError, LedgerError):
-        return sum(segment.stat().st_size for segment in segment_paths(path / INFO_DIR / "ledger"))
+        ledgers = ledgers_in(path / INFO_DIR)
+        return sum(segment.stat().st_size for ledger in ledgers for segment in own_segment_paths(ledger))
     return None

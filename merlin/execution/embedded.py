@@ -28,7 +28,8 @@ from merlin.plan.outcome_counts import summed
 from merlin.plan.plan import StepKind
 from merlin.plan.reports import settle_report
 from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
-from merlin.workspace.directory import Workspace, lock
+from merlin.workspace.directory import Workspace
+from merlin.workspace.holding import lock
 
 INTERRUPTED = "interrupted"  # the stop reason after Ctrl-C or SIGTERM
 PROGRESS_S = 0.2

@@ -38,7 +38,8 @@ from merlin.shards.proving.verify import VerifyReport
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.manifest import write_manifest
-from merlin.workspace.directory import Workspace, lock, members
+from merlin.workspace.directory import Workspace, members
+from merlin.workspace.holding import lock
 
 Array = np.ndarray[Any, Any]
 Range = tuple[int, int]

@@ -17,7 +17,7 @@ from merlin.ledger.format import (
     frame,
     with_writer,
 )
-from merlin.ledger.segments import Segment, segment_paths
+from merlin.ledger.segments import Segment, own_segment_paths
 
 MAX_MERGED = 10_000  # a record names its writer by a 16-bit index
 
@@ -42,7 +42,7 @@ def compact(directory: Path, *, keep: Collection[str] = ()) -> Compaction:
         LedgerError: the new segment could not be written; the old ones are untouched.
     """
     directory = Path(directory)
-    found = [(segment, segment.read_new()) for segment in map(Segment, segment_paths(directory))]
+    found = [(segment, segment.read_new()) for segment in map(Segment, own_segment_paths(directory))]
     replaced = {name for segment, _ in found if segment.header for name in segment.header.replaces}
     old = [segment.path for segment, _ in found if segment.path.name in replaced]
     merged = [

@@ -115,15 +115,19 @@ class Replay:
             entry = LedgerEntry(header, segment, self._num_records)
             self._num_records += 1
             if header.kind == Kind.CHUNK or header.kind == Kind.RANGE:
-                self._check(entry)
+                if not self._concerns(entry):
+                    continue
                 self._entries[header.instance].append(entry)
                 self._maps.add(entry)
             elif header.kind == Kind.EVENT:
                 self._events.append(entry)
 
-    def _check(self, entry: LedgerEntry) -> None:
+    def _concerns(self, entry: LedgerEntry) -> bool:
+        """Whether the plan has the tasks of a record; those of earlier revisions may be gone. Raises LedgerError."""
         header = entry.header
         size = self._sizes.get(header.instance)
+        if entry.segment.path.parent != self.directory and (size is None or header.hi > size):
+            return False
         if size is None:
             raise LedgerError(
                 f"{entry.segment.path} names the step instance {header.instance!r}, unknown to the plan"
@@ -133,6 +137,7 @@ class Replay:
                 f"{entry.segment.path} has tasks [{header.lo}, {header.hi}) of {header.instance}, "
                 f"which has {size} in the plan"
             )
+        return True
 
     # the order of records
 

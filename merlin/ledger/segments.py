@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from merlin.base.files import write_text
 from merlin.errors import LedgerError
 from merlin.ledger.format import (
     RECORD_MAGIC,
@@ -19,6 +20,9 @@ from merlin.ledger.format import (
 )
 
 WINDOW_BYTES = 16 << 20
+EARLIER = (
+    "earlier"  # the file that names the ledger which this one goes on from, relative to its own directory
+)
 _HEADER_BYTES = 64 << 10
 _SAMPLE_BYTES = 256 << 10
 _MANY = 20_000  # records
@@ -145,7 +149,40 @@ def _pread_all(fd: int, size: int, offset: int) -> bytes:
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    """All segment files, in order of names; none if the directory does not exist."""
+    """The segment files of a ledger and of the ledgers that it goes on from, each in order of names.
+
+    There are none if the directory does not exist. The names of segments are random: no two ledgers share one.
+    """
+    return [path for each in lineage(directory) for path in own_segment_paths(each)]
+
+
+def lineage(directory: Path) -> list[Path]:
+    """The directories of the ledgers that this one goes on from, the oldest first, and its own."""
+    found = [Path(directory)]
+    while earlier := _earlier(found[0]):
+        if earlier in found:
+            raise LedgerError(f"{found[0] / EARLIER} leads back to where it stands; put it back as it was")
+        found.insert(0, earlier)
+    return found
+
+
+def _earlier(directory: Path) -> Path | None:
+    try:
+        name = (directory / EARLIER).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LedgerError(f"cannot read {directory / EARLIER}: {error}") from error
+    return Path(os.path.normpath(directory / name))
+
+
+def write_lineage(directory: Path, earlier: Path) -> None:
+    """Let the ledger in `directory` go on from the one in `earlier`. Raises OSError."""
+    write_text(directory / EARLIER, os.path.relpath(earlier, directory) + "\n")
+
+
+def own_segment_paths(directory: Path) -> list[Path]:
+    """The segment files in one directory, in order of names."""
     try:
         with os.scandir(directory) as entries:
             names = sorted(e.name for e in entries if e.name.endswith(SUFFIX))

@@ -46,13 +46,13 @@ def differences(old: Plan, new: Plan) -> list[Difference]:
         else:
             found += _of_instance(ours[id], theirs[id])
     if old.env != new.env:
-        found.append(Difference("", f"the environment of tasks: {_changed(old.env, new.env)}"))
+        found.append(Difference("", f"the environment of tasks: {changed(old.env, new.env)}"))
     return found
 
 
 def _texts(plan: Plan, spec_root: str) -> dict[str, dict[str, Any]]:
     """Everything of each instance that shapes its rows, by what it is called, wherever the spec lies."""
-    return {one.id: _anywhere(_parts(asdict(one)), spec_root) for one in _making_rows(plan)}
+    return {one.id: anywhere(_parts(asdict(one)), spec_root) for one in _making_rows(plan)}
 
 
 def _parts(instance: dict[str, Any]) -> dict[str, Any]:
@@ -85,13 +85,13 @@ def _making_rows(plan: Plan) -> list[StepInstance]:
     return [instance for instance in plan.instances if instance.id in makes]
 
 
-def _anywhere(value: Any, spec_root: str) -> Any:
+def anywhere(value: Any, spec_root: str) -> Any:
     if isinstance(value, str):
         return value.replace(spec_root, "$(SPECROOT)") if spec_root not in ("", "/") else value
     if isinstance(value, Mapping):
-        return {key: _anywhere(item, spec_root) for key, item in value.items()}
+        return {key: anywhere(item, spec_root) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_anywhere(item, spec_root) for item in value]
+        return [anywhere(item, spec_root) for item in value]
     return value
 
 
@@ -102,10 +102,10 @@ def _of_instance(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Differenc
                 now = "'not there', now 'new'" if part in new else "'there', now 'gone'"
                 yield Difference(old["step"], f"{part} of {old['id']}: {now}")
         elif old[part] != new[part]:
-            yield Difference(old["step"], f"{part} of {old['id']}: {_changed(old[part], new[part])}")
+            yield Difference(old["step"], f"{part} of {old['id']}: {changed(old[part], new[part])}")
 
 
-def _changed(old: Any, new: Any) -> str:
+def changed(old: Any, new: Any) -> str:
     """ "a, now b"; of texts of several lines, the lines that differ."""
     if not (isinstance(old, str) and isinstance(new, str) and "\n" in old + new):
         return f"{old!r}, now {new!r}"

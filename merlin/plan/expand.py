@@ -18,7 +18,6 @@ from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_name
 from merlin.plan.growing import Extends, continued, settled_steps
 from merlin.plan.job_policy import job_policy, job_request, task_server_keys
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
-from merlin.plan.layout import SampleLayout
 from merlin.plan.notify_rule import notify_rules
 from merlin.plan.parameters import Combination, path_safe
 from merlin.plan.plan import (
@@ -56,6 +55,7 @@ def make_plan(
     launchers: Launchers = _NO_LAUNCHERS,
     code_version: str = "",
     extending: Extends | None = None,
+    room: int = 0,
 ) -> Plan:
     """Decide every step instance of a study.
 
@@ -73,9 +73,10 @@ def make_plan(
         code_version: Version of this program.
         extending: For an extension: the study that gets its samples. Steps that the new samples do not change are
             left out; their directories, and those of the data sets, are the study's.
+        room: Samples that an earlier revision of the study had, if there were more.
     """
     variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
-    samples = _samples_info(spec, num_samples, samples_file, extending)
+    samples = _samples_info(spec, num_samples, samples_file, extending, room)
     planner = _Planner(spec, workspace, variables, samples, tuple(combos), launchers, extending)
     return Plan(
         name=spec.document.description.name,
@@ -99,7 +100,7 @@ def make_plan(
 
 
 def _samples_info(
-    spec: Spec, num: int | None, file: str | None, extending: Extends | None
+    spec: Spec, num: int | None, file: str | None, extending: Extends | None, room: int
 ) -> SamplesInfo | None:
     block = spec.document.merlin.samples
     if block is None:
@@ -110,6 +111,7 @@ def _samples_info(
         labels=tuple(block.column_labels),
         level_max_dirs=block.level_max_dirs,
         first=0 if extending is None else extending.first_sample,
+        room=room,
     )
 
 
@@ -295,8 +297,7 @@ class _Planner:
             return {}
         out = {}
         if self.samples.num:
-            layout = SampleLayout(self.samples.num, self.samples.level_max_dirs)
-            out["MERLIN_GLOB_PATH"] = "*/" * layout.depth
+            out["MERLIN_GLOB_PATH"] = "*/" * self.samples.layout.depth
         if needs.per_sample:
             names = sample_names(self.samples.labels)
             for text in (needs.step.run.cmd or "", needs.step.run.restart or ""):

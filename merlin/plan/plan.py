@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from merlin.base.field import Field
+from merlin.plan.layout import SampleLayout
 from merlin.plan.notify_rule import NotifyRule
 
 FORMAT = "merlin-plan"
@@ -135,6 +136,11 @@ class SamplesInfo:
     # of the rows, if the file lies outside of the workspace: it may get more rows, but not others
     digest: str = ""
     stamp: str = ""  # of that file: as long as it is the same, nobody has to look at the rows
+    room: int = 0  # samples that the directories are laid out for, if there were more in an earlier revision
+
+    @property
+    def layout(self) -> SampleLayout:
+        return SampleLayout(max(self.num, self.room), self.level_max_dirs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,3 +160,4 @@ class Plan:
     code_version: str = ""
     extension: int = 0  # n: in <study>/extensions/<n>, and adds samples to that study; 0: a study of its own
     notify: tuple[NotifyRule, ...] = ()
+    revision: int = 0  # how often the study was updated with another spec before

@@ -16,15 +16,21 @@ HasFiles = Callable[[StepInstance, int], bool]
 
 
 def tasks_to_rerun(
-    plan: Plan, outcomes: Mapping[str, RunMap], chosen: Mapping[str, list[Range]], has_files: HasFiles
+    plan: Plan,
+    outcomes: Mapping[str, RunMap],
+    chosen: Mapping[str, list[Range]],
+    has_files: HasFiles,
+    gone: Mapping[str, list[Range]] | None = None,
 ) -> dict[str, list[Range]]:
     """The recorded outcomes to forget, as sorted ranges by step instance.
 
     These are the chosen tasks; whatever has seen what they made, because that may become another thing; and tasks
     before them whose files are gone, which make the same again. `has_files(instance, task)` says whether a task of a
-    script left what it made.
+    script left what it made; `gone` are more of these.
     """
     again = with_downstream(plan, outcomes, chosen)
+    for id, ranges in (gone or {}).items():
+        again[id] = merged([*again.get(id, ()), *ranges])
     return reopen(plan, outcomes, with_upstream(plan, again, has_files))
 
 

@@ -78,15 +78,20 @@ class CensusFacts:
                 self._sessions[writer.session] = min(self._sessions.get(writer.session, began), began)
         self._event_rows = [np.flatnonzero(columns.kind == Kind.EVENT).tolist() for _, columns in found]
         self._last_rows = [np.flatnonzero(columns.elapsed_s > 0)[-1:].tolist() for _, columns in found]
-        self._records = self._by_instance([columns for _, columns in found])
+        own = [segment.segment.path.parent == directory for segment, _ in found]
+        self._records = self._by_instance([columns for _, columns in found], own)
 
-    def _by_instance(self, every: Sequence[HeaderColumns]) -> dict[str, _Records]:
+    def _by_instance(self, every: Sequence[HeaderColumns], own: Sequence[bool]) -> dict[str, _Records]:
         numbers = {id: i for i, id in enumerate(self._sizes)}
-        rows = [np.flatnonzero(each.kind != Kind.EVENT).astype(np.int32) for each in every]
         known = [
             np.array([numbers.get(name, -1) for name in segment.names] or [-1], np.int32)
             for segment in self._segments
         ]
+        rows = [np.flatnonzero(each.kind != Kind.EVENT).astype(np.int32) for each in every]
+        sizes = np.array([*self._sizes.values(), -1])  # the last one is that of an unknown step
+        for i, (is_own, table, each) in enumerate(zip(own, known, every, strict=True)):
+            if not is_own:  # an earlier revision may have had steps and samples that are gone
+                rows[i] = rows[i][each.hi[rows[i]] <= sizes[table[each.instances[rows[i]]]]]
         owners = np.concatenate(
             [table[each.instances[own]] for table, each, own in zip(known, every, rows, strict=True)]
             or [np.empty(0, np.int32)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from merlin.plan.layout import SampleLayout
 from merlin.plan.plan import Plan, StepInstance, StepKind
 
 FILES_PER_SHELL_TASK = 4  # script, .out, .err, MERLIN_FINISHED
@@ -99,7 +98,7 @@ def _written(plan: Plan, instance: StepInstance) -> tuple[int, int]:
     if instance.kind is StepKind.CMD:
         below = 0
         if instance.per_sample and plan.samples is not None:
-            below = SampleLayout(plan.samples.num, plan.samples.level_max_dirs).num_directories
+            below = plan.samples.layout.num_directories
         return 1 + below, FILES_PER_SHELL_TASK * instance.num_tasks
     if instance.kind is StepKind.AGGREGATE:
         return 1, instance.num_tasks

@@ -26,12 +26,14 @@ class StreamedRecord(NamedTuple):
 def streamed_records(study: Workspace) -> Iterator[StreamedRecord]:
     """The records about chunks that workers have run. Those of one worker come in the order in which it wrote them.
 
-    Raises LedgerError if a compaction removes a file meanwhile; ask again then.
+    What ran of steps that the study has no more is left out. Raises LedgerError if a compaction removes a file
+    meanwhile; ask again then.
     """
+    steps = {instance.id for instance in study.plan.instances}
     for path, head in _current(study):
         for batch in _batches(path):
             for record in batch:
-                if record.kind == Kind.CHUNK:
+                if record.kind == Kind.CHUNK and record.instance in steps:
                     yield StreamedRecord(record, head.writers[record.writer], f"{path.name}:{record.offset}")
 
 

@@ -118,7 +118,7 @@ def _both(one: Mapping[str, list[Range]], other: Mapping[str, list[Range]]) -> T
 
 def _rerun(study: Workspace, chosen: Tasks) -> Rerun:
     outcomes = replay(study.ledger_dir, study.plan).outcomes
-    again = tasks_to_rerun(study.plan, outcomes, chosen, _HasFiles(study, outcomes)) if chosen else {}
+    again = tasks_to_rerun(study.plan, outcomes, chosen, HasFiles(study, outcomes)) if chosen else {}
     steps: dict[str, RerunStep] = {}
     missing = 0
     for instance in study.plan.instances:
@@ -141,7 +141,7 @@ def _size(ranges: Collection[Range]) -> int:
     return sum(hi - lo for lo, hi in ranges)
 
 
-class _HasFiles:
+class HasFiles:
     """Says whether a task has left what it made; only data sets that clean up remove files."""
 
     def __init__(self, study: Workspace, outcomes: Mapping[str, RunMap]) -> None:

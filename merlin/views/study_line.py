@@ -16,10 +16,10 @@ from merlin.base.records import as_kind, parsed, to_plain
 from merlin.config.places import merlin_home
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError
-from merlin.ledger.segments import segment_paths
+from merlin.ledger.segments import own_segment_paths
 from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.status.eta import Eta
-from merlin.workspace.directory import INFO_DIR, PLAN_NAME, extension_paths
+from merlin.workspace.directory import INFO_DIR, PLAN_NAME, extension_paths, ledgers_in
 
 FORMAT = 1
 MAX_LINES = 20_000
@@ -84,7 +84,9 @@ def stamp_of(workspace: Path) -> str:
     """What changes when anything happens to a study, or to an extension of it; "" if it cannot be told."""
     infos = [each / INFO_DIR for each in (workspace, *extension_paths(workspace))]
     try:
-        files = [path for info in infos for path in (info / PLAN_NAME, *segment_paths(info / "ledger"))]
+        ledgers = [ledger for info in infos for ledger in ledgers_in(info)]
+        files = [info / PLAN_NAME for info in infos]
+        files += [path for ledger in ledgers for path in own_segment_paths(ledger)]
         marks = [_mark(path) for path in files]
     except OSError:
         return ""

@@ -26,7 +26,27 @@ if TYPE_CHECKING:
 INFO_DIR = "merlin_info"
 PLAN_NAME = "plan.json"
 EXTENSIONS_DIR = "extensions"
+REVISIONS_DIR = "revisions"
 _TIMESTAMP = re.compile(r"\d{8}-\d{6}")
+
+
+def revision_dir(info: Path, number: int) -> Path:
+    """What belongs to one revision of a study, below its merlin_info."""
+    return info / REVISIONS_DIR / f"{number:03d}"
+
+
+def ledger_of(info: Path, revision: int) -> Path:
+    """The directory of the ledger that a revision writes to."""
+    return revision_dir(info, revision) / "ledger" if revision else info / "ledger"
+
+
+def ledgers_in(info: Path) -> list[Path]:
+    """The ledgers of all revisions of a study."""
+    try:
+        names = sorted(entry.name for entry in (info / REVISIONS_DIR).iterdir())
+    except OSError:
+        names = []
+    return [info / "ledger", *(info / REVISIONS_DIR / name / "ledger" for name in names)]
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,7 @@ class Workspace:
 
     @property
     def ledger_dir(self) -> Path:
-        return self.info / "ledger"
+        return ledger_of(self.info, self.plan.revision)
 
     @property
     def plan_path(self) -> Path:
@@ -56,7 +76,7 @@ class Workspace:
     @cached_property
     def layout(self) -> SampleLayout:
         samples = self.plan.samples
-        return SampleLayout(0) if samples is None else SampleLayout(samples.num, samples.level_max_dirs)
+        return SampleLayout(0) if samples is None else samples.layout
 
     @cached_property
     def _instances(self) -> dict[str, StepInstance]:
@@ -264,17 +284,6 @@ def _stem_of(path: Path) -> str:
 
 def _stamp_of(path: Path) -> str:
     return path.name.rpartition("_")[2]
-
-
-@contextmanager
-def lock(workspace: Workspace) -> Iterator[None]:
-    """Hold the workspace for one run; the kernel lets go of it when the process ends, however it ends.
-
-    Raises:
-        WorkspaceError: another run holds it; the message names its process.
-    """
-    with lock_file(workspace.info / "lock", f"{workspace.path} is in use by a live run"):
-        yield
 
 
 @contextmanager

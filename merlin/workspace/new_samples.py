@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ def kinds(table: SamplesTable) -> dict[str, str]:
 
 def first_difference(a: SamplesTable, b: SamplesTable, num: int, *, b_from: int = 0) -> int | None:
     """The first of rows [0, num) of `a` that is not row b_from + i of `b`, None if all are equal."""
+    return next((lo for lo, _ in differing_rows(a, b, num, b_from=b_from)), None)
+
+
+def differing_rows(
+    a: SamplesTable, b: SamplesTable, num: int, *, b_from: int = 0
+) -> Iterator[tuple[int, int]]:
+    """The ranges of rows [0, num) of `a` that are not rows b_from + i of `b`, in order; neighbours may touch."""
     for lo, hi in row_blocks(0, num):
         ours, theirs = a.rows(lo, hi), b.rows(b_from + lo, b_from + hi)
         differs = np.zeros(hi - lo, dtype=bool)
@@ -28,9 +36,8 @@ def first_difference(a: SamplesTable, b: SamplesTable, num: int, *, b_from: int 
             x, y = ours[label], theirs[label]
             same_kind = (x.dtype.kind in "fiub") == (y.dtype.kind in "fiub")
             differs |= (x != y) if same_kind else np.ones(hi - lo, dtype=bool)
-        if differs.any():
-            return lo + int(np.argmax(differs))
-    return None
+        edges = np.flatnonzero(np.diff(differs, prepend=False, append=False))
+        yield from ((lo + first, lo + end) for first, end in edges.reshape(-1, 2).tolist())
 
 
 def write_rows(path: Path, table: SamplesTable, lo: int) -> None:

@@ -48,6 +48,7 @@ from merlin.workspace.spec_samples import (
     samples_path,
     stored_path,
 )
+from merlin.workspace.used_samples import keep_samples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -86,6 +87,7 @@ def prepare_study(
         if table is not None and not are_given:
             refuse_unsafe_text(spec, options, plan, table)
         plan = with_samples_digest(plan, table)
+        keep_samples(info, plan, table)
         write_plan(info / PLAN_NAME, plan)
     return Workspace(workspace, plan)
 

@@ -14,12 +14,14 @@ from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     FOLDER,
     check_new_rows,
+    check_update,
     extend_options,
     json_option,
     local_option,
     parse_assignments,
     spec_argument,
     spec_options,
+    update_options,
     workers_option,
 )
 from merlin.cli.output import print_json, remark, warn
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 @local_option
 @click.option("--dry", is_flag=True, help="Write the workspace and every script, but run nothing.")
 @extend_options
+@update_options
+@click.option("-y", "--yes", is_flag=True, help="With --update: do not ask before work is repeated.")
 @click.option(
     "--no-errors", is_flag=True, expose_value=False, help="Accepted for old scripts; changes nothing."
 )
@@ -52,6 +56,9 @@ def run(
     dry: bool,
     study: Path | None,
     only_new: bool,
+    updated: Path | None,
+    keep: tuple[str, ...],
+    yes: bool,
     output: Path | None,
     num_workers: int | None,
     as_json: bool,
@@ -64,6 +71,9 @@ def run(
 
     With --extend, the number of samples that SPEC says is the one to reach: only the new ones run, in
     WORKSPACE/extensions, and the data sets of WORKSPACE get their rows. If there are none, exits with 0.
+
+    With --update, the study in WORKSPACE becomes what SPEC says. It shows what that changes, and asks before work is
+    repeated; merlin history WORKSPACE --undo goes back.
     """
     from merlin.api.beginning import check_machine, study_warnings
     from merlin.cli.extending import extend
@@ -72,6 +82,7 @@ def run(
     from merlin.workspace.checking import load_checked
 
     check_new_rows(study, only_new)
+    check_update(updated, study, keep)
     variables = parse_assignments(assignments)
     if output is not None:
         variables["OUTPUT_PATH"] = str(output.absolute())
@@ -83,6 +94,11 @@ def run(
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if not is_dry:
         warn(check_machine(loaded, is_elsewhere=config is not None))
+    if updated is not None:
+        from merlin.cli.updating import Manner, run_update
+
+        how = Manner(keep=keep, yes=yes, is_dry=is_dry, num_workers=num_workers, as_json=as_json)
+        sys.exit(run_update(loaded, options, updated, config, how))
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
     else:

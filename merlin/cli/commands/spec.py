@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import FILE, extend_options, json_option, spec_argument, spec_options
+from merlin.cli.options import FILE, extend_options, json_option, spec_argument, spec_options, update_options
 from merlin.cli.output import dump_file, print_json
 
 
@@ -32,6 +32,7 @@ def validate(**given: Any) -> None:
 @spec_options
 @json_option
 @extend_options
+@update_options
 @click.option(
     "--mermaid", "as_mermaid", is_flag=True, help="Print the graph of steps as a Mermaid flowchart."
 )
@@ -39,7 +40,7 @@ def plan(**given: Any) -> None:
     """Show what SPEC will run and write: step instances, samples, tasks, directories, files, and the graph.
 
     Nothing is run or written, so the time does not depend on the number of samples. With --extend, it is what
-    merlin run SPEC --extend WORKSPACE would add.
+    merlin run SPEC --extend WORKSPACE would add; with --update, what would run again in that study.
     """
     from merlin.cli.planning import show_plan
 

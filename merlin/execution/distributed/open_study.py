@@ -27,7 +27,8 @@ from merlin.ledger.session import next_session
 from merlin.plan.pieces import Range
 from merlin.plan.reopen import reopen, reopen_failed
 from merlin.status.snapshot import is_published
-from merlin.workspace.directory import Workspace, lock
+from merlin.workspace.directory import Workspace
+from merlin.workspace.holding import lock
 
 if TYPE_CHECKING:
     from merlin.config.model import Config

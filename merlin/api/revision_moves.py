@@ -1,0 +1,86 @@
+"""Which files of a study another revision puts aside: what runs again finds its place free, and nothing is lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.revise import Change, InstanceChange
+from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME
+from merlin.workspace.directory import INFO_DIR, REVISIONS_DIR, Workspace
+from merlin.workspace.revisions import BEFORE, Move
+
+_SHARD = re.compile(r"shard_(\d+)\..*")  # a shard or its description
+
+Member = tuple[Workspace, Plan, Change]
+
+
+def moves_of(members: Sequence[Member], number: int) -> Iterator[Move]:
+    """The moves, in the order in which they are made.
+
+    A step instance of which all tasks run again is put aside as a whole, else the directories of those tasks. A data
+    set is always put aside as a whole, so that it stays one; what is left of it are links to the same files.
+    """
+    aside = f"{INFO_DIR}/{REVISIONS_DIR}/{number:03d}/{BEFORE}"
+    data_sets: dict[str, bool] = {}  # of the study, by the aggregate's id: whether it is made from nothing
+    for workspace, plan, change in members:
+        old = {instance.id: instance for instance in workspace.plan.instances}
+        new = {instance.id: instance for instance in plan.instances}
+        for each in change.instances:
+            instance = old.get(each.id)
+            if instance is None or not _is_touched(each):
+                continue
+            if instance.kind is StepKind.MANIFEST:
+                data_sets.setdefault(instance.finishes, False)
+            elif instance.kind is StepKind.AGGREGATE:
+                is_other = each.is_gone or bool(each.why)
+                data_sets[instance.id] = data_sets.get(instance.id, False) or is_other
+                if workspace.member and is_other:  # its bundles
+                    yield _move(workspace, each.id, aside)
+            else:
+                yield from _of_tasks(workspace, instance, new.get(each.id), each, aside)
+    study = members[0][0]
+    for id, is_other in data_sets.items():
+        yield _move(study, id, aside)
+        if not is_other:
+            yield from _links(study, id, aside, _num_shards(id, [plan for _, plan, _ in members]))
+
+
+def _is_touched(each: InstanceChange) -> bool:
+    return bool(each.is_gone or each.why or each.again)
+
+
+def _move(workspace: Workspace, name: str, aside: str) -> Move:
+    place = f"{workspace.member}/{name}" if workspace.member else name
+    return Move(place, f"{aside}/{place}")
+
+
+def _of_tasks(
+    workspace: Workspace, old: StepInstance, new: StepInstance | None, each: InstanceChange, aside: str
+) -> Iterator[Move]:
+    is_whole = new is None or each.why or each.again == ((0, new.num_tasks),)
+    if is_whole and (new is None or new.num_tasks >= old.num_tasks or each.why):
+        yield _move(workspace, old.id, aside)
+    elif old.kind is StepKind.CMD:
+        for lo, hi in each.again:
+            for task in range(lo, hi):
+                below = workspace.sample_path(old, task)
+                yield _move(workspace, f"{old.id}/{below}" if below else old.id, aside)
+
+
+def _links(study: Workspace, id: str, aside: str, num_shards: int) -> Iterator[Move]:
+    """The shards of before, and the bundles that no shard holds yet, in the place of the data set."""
+    root: Path = study.path / id
+    for path in sorted(root.rglob("*")):
+        shard = _SHARD.fullmatch(path.name)
+        is_gone = path.parent == root and shard is not None and int(shard[1]) >= num_shards
+        if path.is_file() and path.name not in (NAME, VIRTUAL_NAME) and not is_gone:
+            name = str(path.relative_to(study.path))
+            yield Move(f"{aside}/{name}", name, is_link=True)
+
+
+def _num_shards(id: str, plans: Sequence[Plan]) -> int:
+    """Of a data set, with those that extensions have added."""
+    return sum(instance.num_tasks for plan in plans for instance in plan.instances if instance.id == id)

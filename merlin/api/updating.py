@@ -1,0 +1,407 @@
+"""An edited spec for a study that has run: the plans that it makes, what they change, and the revision on the disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from merlin.api.revision_moves import moves_of
+from merlin.base.files import write_text
+from merlin.base.text import count
+from merlin.errors import MerlinError, UsageError, WorkspaceError
+from merlin.ledger.records import RESET, EventRecord, RangeRecord
+from merlin.ledger.replay import Replay, replay
+from merlin.ledger.segments import write_lineage
+from merlin.ledger.session import next_session
+from merlin.ledger.writer import LedgerWriter
+from merlin.plan.expand import make_plan
+from merlin.plan.growing import extends
+from merlin.plan.launch import Launchers
+from merlin.plan.parameters import as_block, combinations
+from merlin.plan.pieces import Range
+from merlin.plan.plan import Plan, SamplesInfo
+from merlin.plan.plan_io import plan_to_json
+from merlin.plan.rerun import HasFiles
+from merlin.plan.revise import Change, find_change
+from merlin.plan.study_variables import runtime_variables
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.workspace.directory import PLAN_NAME, Workspace, ledger_of, members, revision_dir
+from merlin.workspace.holding import lock
+from merlin.workspace.launchers import launchers_here, possible_launchers
+from merlin.workspace.new_samples import write_rows
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.prepare import code_version
+from merlin.workspace.provenance import find_provenance, write_provenance
+from merlin.workspace.revisions import (
+    RevisionNote,
+    StepNote,
+    clear_prepared,
+    keep_first,
+    next_number,
+    switch,
+    undo,
+    write_note,
+)
+from merlin.workspace.samples import open_samples
+from merlin.workspace.samples_table import JoinedRows, SamplesTable, rows_of
+from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
+from merlin.workspace.used_samples import samples_of_plan
+from merlin.workspace.wanted_samples import KnownSamples, WantedSamples, wanted_samples
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+
+UPDATER = "updater"  # its name as a writer of the ledger
+MakeHasFiles = Callable[[Workspace, Replay], HasFiles]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateOptions:
+    """What of an update the user decides."""
+
+    keep: tuple[str, ...] = ()  # steps whose results are taken as they are
+    rerun_code: bool = False  # steps run again whose functions or files have changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberUpdate:
+    """What an edited spec makes of a study, or of one of its extensions."""
+
+    workspace: Workspace  # as it is
+    plan: Plan  # as it will be, of another revision
+    change: Change
+    state: Replay
+    rows: SamplesTable | None  # its samples, if they are others than before
+
+    @property
+    def num_to_run(self) -> int:
+        return sum(each.num_to_run for each in self.change.instances if not each.is_gone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A study as an edited spec wants it."""
+
+    study: Workspace
+    spec: Spec
+    number: int  # of the revision
+    members: tuple[MemberUpdate, ...]
+    samples: str  # what has changed in the samples, in words; "" if nothing has
+    num_more: int  # samples that the spec has beyond those of the study: an extension gets them
+    parameters: Mapping[str, Any] | None = None  # of a generator
+
+    @property
+    def is_nothing(self) -> bool:
+        """The study is what the spec wants, but for more samples."""
+        return not self.samples and all(member.change.is_nothing for member in self.members)
+
+
+def plan_update(
+    spec: Spec,
+    options: StudyOptions,
+    study: Workspace,
+    how: UpdateOptions,
+    has_files: MakeHasFiles,
+    folder: Path | None = None,
+) -> Update:
+    """Compare an edited spec with a study; nothing of the study changes.
+
+    Args:
+        spec: A checked spec.
+        options: Of the command line.
+        study: The study, not one of its extensions.
+        how: What the user decides.
+        has_files: Makes what knows whether a task of a workspace left its files.
+        folder: Where samples are made if there are others; else that is where the revision will have them.
+
+    Raises:
+        SamplesError: the spec's samples cannot be used.
+        UsageError: the study cannot become what the spec says.
+        LedgerError: the ledger cannot be read.
+    """
+    return _Planning(spec, options, study, how, has_files, folder).update()
+
+
+@dataclass
+class _Planning:
+    spec: Spec
+    options: StudyOptions
+    study: Workspace
+    how: UpdateOptions
+    has_files: MakeHasFiles
+    folder: Path | None
+    number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.number = next_number(self.study)
+        self.variables = runtime_variables(self.spec, self.study.path)
+        names = {step.name for step in self.spec.document.study}
+        if unknown := sorted(set(self.how.keep) - names):
+            raise UsageError(f"--keep {unknown[0]}: the spec has no such step")
+        options = self.options
+        self.combos = combinations(self.spec.document, options.pgen, options.pargs, self.spec.variables)
+
+    def update(self) -> Update:
+        studies = members(self.study)
+        wanted = self._wanted(studies)
+        updates: list[MemberUpdate] = []
+        for member, num in zip(studies, self._sizes(studies, wanted), strict=True):
+            updates.append(self._member(member, num, wanted, [each.plan for each in updates]))
+        return Update(
+            study=self.study,
+            spec=self.spec,
+            number=self.number,
+            members=tuple(updates),
+            samples=_in_words(studies, wanted),
+            num_more=0 if wanted is None else max(0, wanted.num - _num_samples(studies)),
+            parameters=as_block(self.combos) if self.options.pgen else None,
+        )
+
+    # ------------------------------------------------------------------ samples
+
+    def _wanted(self, studies: list[Workspace]) -> WantedSamples | None:
+        """None if the spec has no samples."""
+        block, info = self.spec.document.merlin.samples, self.study.plan.samples
+        if (block is None) != (info is None):
+            raise UsageError(
+                f"the spec has {'no ' if block is None else ''}samples, and {self.study.path} has "
+                f"{'no' if info is None else info.num}; that is another study: merlin run {self.spec.path}"
+            )
+        if block is None or info is None:
+            return None
+        known = KnownSamples(info=info, table=_rows_of(studies), block=self._block_of_before())
+        folder = self.folder or revision_dir(self.study.info, self.number)
+        return wanted_samples(self.spec, self.options, known, self.variables, folder)
+
+    def _block_of_before(self) -> Any:
+        from merlin.spec.load import load_spec
+
+        for path in self.study.info.glob("*.expanded.yaml"):
+            with suppress(MerlinError):
+                return load_spec(path, allow_undefined=True).document.merlin.samples
+        return None
+
+    def _sizes(self, studies: list[Workspace], wanted: WantedSamples | None) -> list[int]:
+        """How many samples each of the workspaces has then."""
+        if wanted is None:
+            return [0 for _ in studies]
+        left, sizes = wanted.num, []
+        for member in studies:
+            assert member.plan.samples is not None
+            sizes.append(min(left, member.plan.samples.num))
+            left -= sizes[-1]
+        if 0 in sizes:
+            num = studies[sizes.index(0)].first_sample + 1
+            raise UsageError(
+                f"the spec has {wanted.num:,} samples; {self.study.path} with its extensions can become as small as "
+                f"{num:,}, because an extension cannot lose all of its own"
+            )
+        return sizes
+
+    # ------------------------------------------------------------------ plans
+
+    def _member(
+        self, member: Workspace, num: int, wanted: WantedSamples | None, before: list[Plan]
+    ) -> MemberUpdate:
+        old, first = member.plan.samples, member.first_sample
+        rows, samples = None, old
+        if wanted is not None and old is not None:
+            changed = _within(wanted.changed, first, first + num)
+            has_new_labels = wanted.table is not None and tuple(wanted.table.labels) != old.labels
+            if changed or has_new_labels or num != old.num:
+                rows = rows_of(
+                    wanted.table or samples_of_plan(member),
+                    *((first, first + num) if wanted.table else (0, num)),
+                )
+                file = stored_path(self._samples_file(member), member.path)
+                samples = replace(old, file=file, num=num, digest="", stamp="", room=max(old.num, old.room))
+        state = replay(member.ledger_dir, member.plan)
+        outcomes = state.outcomes
+        has_files = self.has_files(member, state)
+        moved = [] if wanted is None else _within(wanted.changed, first, first + num)
+        best: tuple[Plan, Change] | None = None
+        for launchers in self._launchers():
+            plan = self._plan(member, samples, launchers, before)
+            change = find_change(
+                member.plan, plan, outcomes, has_files, changed_samples=moved, keep=self.how.keep
+            )
+            if best is None or _weight(change) < _weight(best[1]):
+                best = plan, change
+            if not any(each.why for each in change.instances):
+                break
+        assert best is not None
+        return MemberUpdate(workspace=member, plan=best[0], change=best[1], state=state, rows=rows)
+
+    def _samples_file(self, member: Workspace) -> Path:
+        return revision_dir(member.info, self.number) / "samples_used.npy"
+
+    def _launchers(self) -> Iterator[Launchers]:
+        yield launchers_here(self.spec, is_dry=self.options.is_dry)
+        yield from possible_launchers()
+
+    def _plan(
+        self, member: Workspace, samples: SamplesInfo | None, launchers: Launchers, before: list[Plan]
+    ) -> Plan:
+        extending = extends(member.plan.extension, self.study.path, before) if member.plan.extension else None
+        plan = make_plan(
+            self.spec,
+            workspace=member.path,
+            num_samples=None if samples is None else samples.num,
+            samples_file=None if samples is None else samples.file,
+            combos=self.combos,
+            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+            study_id=member.plan.study_id,
+            seed=member.plan.seed,
+            launchers=launchers,
+            code_version=code_version(),
+            extending=extending,
+            room=0 if samples is None else samples.room,
+        )
+        if samples is not None and plan.samples is not None:
+            plan = replace(plan, samples=replace(plan.samples, digest=samples.digest, stamp=samples.stamp))
+        return replace(plan, revision=self.number)
+
+
+def _weight(change: Change) -> int:
+    return sum(bool(each.why) for each in change.instances)
+
+
+def _within(ranges: Iterable[Range], lo: int, hi: int) -> list[Range]:
+    """The parts of the ranges in [lo, hi), counted from lo."""
+    return [(max(a, lo) - lo, min(b, hi) - lo) for a, b in ranges if max(a, lo) < min(b, hi)]
+
+
+def _rows_of(studies: Iterable[Workspace]) -> SamplesTable:
+    tables = [samples_of_plan(member) for member in studies]
+    return JoinedRows([(table, 0, table.num) for table in tables])
+
+
+def _num_samples(studies: Iterable[Workspace]) -> int:
+    return sum(member.plan.samples.num for member in studies if member.plan.samples is not None)
+
+
+def _in_words(studies: list[Workspace], wanted: WantedSamples | None) -> str:
+    if wanted is None:
+        return ""
+    num, changed = _num_samples(studies), sum(hi - lo for lo, hi in wanted.changed)
+    words = [f"{count(changed, 'sample')} with other values"] if changed else []
+    if wanted.num < num:
+        words.append(f"{count(num - wanted.num, 'sample')} fewer")
+    return ", ".join(words)
+
+
+@contextmanager
+def held(study: Workspace) -> Iterator[None]:
+    """Hold a study and its extensions, to update it; what an update that was cut off had prepared is removed.
+
+    Raises WorkspaceError if somebody runs it.
+    """
+    with ExitStack() as stack:
+        for member in members(study):
+            stack.enter_context(lock(member))
+        clear_prepared(study)
+        yield
+
+
+def undo_update(study: Workspace) -> RevisionNote:
+    """Go back to the revision before. Raises WorkspaceError if somebody runs it, or if there is none."""
+    with held(study):
+        return undo(study)
+
+
+# ----------------------------------------------------------------------- on the disk
+
+
+def apply_update(update: Update) -> RevisionNote:
+    """Make the revision, and let the study have it. The caller holds the study and all of its extensions.
+
+    A kill at any moment leaves the study as it was, or as the update wants it.
+
+    Raises:
+        WorkspaceError, LedgerError: something cannot be written; the study is as it was.
+    """
+    study = update.study
+    moves = list(
+        moves_of([(each.workspace, each.plan, each.change) for each in update.members], update.number)
+    )
+    note = _note(update, moves)
+    try:
+        for member in update.members:
+            keep_first(member.workspace)
+            _prepare(update, member)
+        write_note(study, note)
+    except OSError as error:
+        raise WorkspaceError(f"cannot update {study.path}: {error}; nothing has changed") from error
+    switch(study, update.members[0].plan, moves, note.members)
+    return note
+
+
+def _prepare(update: Update, member: MemberUpdate) -> None:
+    """Everything that belongs to the revision, of one workspace."""
+    workspace, plan = member.workspace, member.plan
+    folder = revision_dir(workspace.info, update.number)
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = runtime_variables(update.spec, workspace.path, workspace.root)
+    write_provenance(update.spec, folder, variables, update.parameters)
+    if member.rows is not None and plan.samples is not None:
+        write_rows(workspace.path / plan.samples.file, member.rows, 0)
+        table = open_samples(workspace.path / plan.samples.file, plan.samples.labels)
+        refuse_unsafe_text(update.spec, StudyOptions(), plan, table)
+    ledger = ledger_of(workspace.info, update.number)
+    ledger.mkdir(exist_ok=True)
+    write_lineage(ledger, workspace.ledger_dir)
+    session = next_session(workspace.ledger_dir, time.time())
+    with LedgerWriter(ledger, UPDATER, session=session, study_id=plan.study_id) as writer:
+        about = {"revision": update.number, "base": workspace.plan.revision}
+        writer.append(EventRecord(kind="updated", data=about), *_records(member))
+    write_text(folder / PLAN_NAME, plan_to_json(plan))
+
+
+def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
+    """What of the outcomes of before does not count any more, and what does though its record does not."""
+    sizes = {instance.id: instance.num_tasks for instance in member.workspace.plan.instances}
+    for instance in member.plan.instances:
+        end = instance.num_tasks
+        if sizes.get(instance.id, 0) <= end:
+            continue
+        # records that reach beyond the last task are of no use to the new revision
+        cut = [e.header.lo for e in member.state.entries(instance.id) if e.header.lo < end < e.header.hi]
+        for lo, hi, outcome in member.state.outcomes_of(instance.id).runs(min(cut, default=end), end):
+            if outcome not in (NO_OUTCOME, Outcome.INTERRUPTED):
+                yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=outcome, cause="as before")
+    for id, ranges in member.change.resets.items():
+        for lo, hi in ranges:
+            yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="the spec was edited")
+
+
+def _note(update: Update, moves: list[Any]) -> RevisionNote:
+    began = find_provenance(Path(update.spec.path).parent)
+    return RevisionNote(
+        number=update.number,
+        base=update.study.plan.revision,
+        created=update.members[0].plan.created,
+        user=began.user,
+        host=began.host,
+        command=began.command,
+        spec=str(update.spec.path),
+        spec_digest=update.spec.digest,
+        samples=update.samples,
+        steps=tuple(_steps(update)),
+        moves=tuple(moves),
+        members=tuple(each.workspace.member for each in update.members),
+    )
+
+
+def _steps(update: Update) -> Iterator[StepNote]:
+    for member in update.members:
+        for each in member.change.instances:
+            what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
+            place = f"{member.workspace.member}/{each.id}" if member.workspace.member else each.id
+            yield StepNote(
+                id=place, step=each.step, why=each.why, what=what, again=each.num_again, kept=each.num_kept
+            )

@@ -1,0 +1,292 @@
+"""The revisions of a study on the disk: what belongs to each, and how a study goes from one to another.
+
+Everything of a new revision is written before the study has it. Replacing the plan in merlin_info is the one step in
+which it becomes that revision; before it nothing of the study has changed. What is left to do then (other files in
+their places, the plans of extensions) stands in a file, and whoever takes the study next does the rest of it.
+
+    merlin_info/revisions/001/          plan.json, the spec's copies, change.json, ledger/
+    merlin_info/revisions/001/before/   what of the study's files the revision has put aside
+    merlin_info/switch.json             what is left to do
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.base.files import link_or_copy, sync_path, write_text
+from merlin.base.records import as_kind, to_plain
+from merlin.errors import WorkspaceError
+from merlin.plan.plan import Plan
+from merlin.plan.plan_io import plan_to_json, read_plan
+from merlin.workspace.directory import (
+    INFO_DIR,
+    PLAN_NAME,
+    REVISIONS_DIR,
+    Workspace,
+    lock_file,
+    members,
+    open_workspace,
+    revision_dir,
+)
+
+SWITCH_NAME = "switch.json"
+CHANGE_NAME = "change.json"
+BEFORE = "before"
+BEGUN = "begun"  # the empty file of a revision that the study has had
+AFTER = "after"  # what a revision had made when it was undone
+FORMAT = "merlin-revision"
+VERSION = 1
+_SPEC_COPIES = ("*.orig.yaml", "*.partial.yaml", "*.expanded.yaml", "provenance.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A file or directory of a workspace that gets another name; paths are relative to the study's."""
+
+    source: str
+    target: str
+    is_link: bool = False  # the source stays, and the target is the same file, or holds the same files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNote:
+    """What a revision has changed in one step instance."""
+
+    id: str
+    step: str
+    why: tuple[str, ...] = ()
+    what: str = ""  # new, gone, changed, same
+    again: int = 0  # tasks
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionNote:
+    """A revision, as `change.json` has it."""
+
+    number: int
+    base: int  # the revision that it was made from
+    created: str = ""  # ISO 8601 with zone
+    user: str = ""
+    host: str = ""
+    command: str = ""
+    spec: str = ""  # path of the spec
+    spec_digest: str = ""
+    samples: str = ""  # what has changed in the samples, in words
+    steps: tuple[StepNote, ...] = ()
+    moves: tuple[Move, ...] = ()
+    members: tuple[str, ...] = ()  # the workspaces that it concerns: "" and "extensions/001"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Switch:
+    """What is left to do once the study's plan is that of `revision`."""
+
+    revision: int
+    members: tuple[str, ...]
+    moves: tuple[Move, ...]
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def next_number(study: Workspace) -> int:
+    """The number of the next revision; that of one which was undone is not used again."""
+    folder = study.info / REVISIONS_DIR
+    used = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
+    return max([*used, study.plan.revision], default=0) + 1
+
+
+def keep_first(member: Workspace) -> None:
+    """Let the revision that a workspace has be found again: its plan and the copies of its spec."""
+    folder = revision_dir(member.info, member.plan.revision)
+    if (folder / PLAN_NAME).is_file():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in _spec_copies(member.info):
+        shutil.copyfile(path, folder / path.name)
+    write_text(folder / PLAN_NAME, plan_to_json(member.plan))
+
+
+def _spec_copies(info: Path) -> Iterator[Path]:
+    for pattern in _SPEC_COPIES:
+        yield from info.glob(pattern)
+
+
+# ----------------------------------------------------------------------- from one to another
+
+
+def switch(study: Workspace, plan: Plan, moves: Iterable[Move], concerned: Iterable[str]) -> None:
+    """Let the study have another revision, whose plans lie in their places. It takes effect wholly or not at all.
+
+    Raises WorkspaceError; the study is as it was then, or `finish_switch` completes it.
+    """
+    left = _Switch(revision=plan.revision, members=tuple(concerned), moves=tuple(moves))
+    try:
+        write_text(study.info / SWITCH_NAME, json.dumps(to_plain(left)) + "\n")
+        write_text(study.plan_path, plan_to_json(plan))
+    except OSError as error:
+        raise WorkspaceError(f"cannot update {study.path}: {error.strerror}; nothing has changed") from error
+    finish_switch(study.path)
+
+
+def finish_switch(root: Path) -> bool:
+    """Do what an update that was cut off has left to do; True if there was anything. The caller holds the study.
+
+    Raises WorkspaceError if it cannot be done; it may be tried again.
+    """
+    path = root / INFO_DIR / SWITCH_NAME
+    if not path.is_file():
+        return False
+    with lock_file(path.with_suffix(".lock"), f"the update of {root} is being finished"):
+        return _finish_once(root, path)
+
+
+def _finish_once(root: Path, path: Path) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    try:
+        left = as_kind(json.loads(text), _Switch)
+        if (left.format, left.version) != (FORMAT, VERSION):
+            raise ValueError(f"format {left.format} {left.version}")
+        if read_plan(root / INFO_DIR / PLAN_NAME).revision == left.revision:
+            _finish(root, left)
+        path.unlink()
+    except OSError as error:
+        raise WorkspaceError(
+            f"cannot finish the update of {root}: {error}; then restart the study"
+        ) from error
+    except ValueError as error:
+        raise WorkspaceError(f"{path} is damaged: {error}; it says what an update has left to do") from error
+    return True
+
+
+def _finish(root: Path, left: _Switch) -> None:
+    for member in left.members:
+        info = root / member / INFO_DIR
+        folder = revision_dir(info, left.revision)
+        if member:
+            _put(folder / PLAN_NAME, info / PLAN_NAME)
+        wanted = {path.name for path in _spec_copies(folder)}
+        for path in _spec_copies(info):
+            if path.name not in wanted:
+                path.unlink()
+        for path in _spec_copies(folder):
+            _put(path, info / path.name)
+    (revision_dir(root / INFO_DIR, left.revision) / BEGUN).touch()
+    parents = set()
+    for move in left.moves:
+        source, target = root / move.source, root / move.target
+        _carry_out(source, target, move.is_link)
+        parents |= {source.parent, target.parent}
+    for parent in parents:
+        if parent.is_dir():
+            sync_path(parent)
+
+
+def _put(source: Path, target: Path) -> None:
+    write_text(target, source.read_text(encoding="utf-8", errors="surrogateescape"))
+
+
+def _carry_out(source: Path, target: Path, is_link: bool) -> None:
+    """Do it, unless it was done before."""
+    if not os.path.lexists(source) or os.path.lexists(target):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not is_link:
+        source.rename(target)
+    else:
+        link_or_copy(source, target)
+
+
+# ----------------------------------------------------------------------- history
+
+
+def write_note(study: Workspace, note: RevisionNote) -> None:
+    text = json.dumps({"format": FORMAT, "version": VERSION, **to_plain(note)}, indent=1, ensure_ascii=False)
+    write_text(revision_dir(study.info, note.number) / CHANGE_NAME, text + "\n")
+
+
+def history(study: Workspace) -> list[RevisionNote]:
+    """All revisions that the study has had, the first one first; those that were only prepared are left out.
+
+    Raises WorkspaceError if a note is damaged.
+    """
+    first = study.plan if study.plan.revision == 0 else read_plan(revision_dir(study.info, 0) / PLAN_NAME)
+    found = [
+        RevisionNote(
+            number=0, base=0, created=first.created, spec=first.spec_path, spec_digest=first.spec_digest
+        )
+    ]
+    folder = study.info / REVISIONS_DIR
+    for number in (
+        sorted(int(e.name) for e in folder.iterdir() if e.name.isdecimal()) if folder.is_dir() else ()
+    ):
+        path = revision_dir(study.info, number)
+        if number and (path / BEGUN).exists():
+            found.append(_read_note(path / CHANGE_NAME))
+    return found
+
+
+def clear_prepared(study: Workspace) -> None:
+    """Remove what an update has prepared that was cut off before it took effect. The caller holds the study."""
+    for member in members(study):
+        folder = member.info / REVISIONS_DIR
+        for path in list(folder.iterdir()) if folder.is_dir() else ():
+            number = int(path.name) if path.name.isdecimal() else 0
+            if number and not (revision_dir(study.info, number) / BEGUN).exists():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_note(path: Path) -> RevisionNote:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
+            raise ValueError("its format is not known")
+        return as_kind(data, RevisionNote)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise WorkspaceError(f"{path} cannot be read: {error}") from error
+
+
+def undo(study: Workspace) -> RevisionNote:
+    """Go back to the revision that the present one was made from; the caller holds the study. Returns its note.
+
+    What the present revision has made is put aside, and what it had put aside comes back.
+
+    Raises WorkspaceError if there is nothing to go back to, or if it is not there any more.
+    """
+    number = study.plan.revision
+    if number == 0:
+        raise WorkspaceError(f"{study.path} was never updated, so there is nothing to undo")
+    note = _read_note(revision_dir(study.info, number) / CHANGE_NAME)
+    lost = [m.target for m in note.moves if not m.is_link and not os.path.lexists(study.path / m.target)]
+    if lost:
+        raise WorkspaceError(
+            f"revision {note.base} cannot be restored: {study.path / lost[0]} is gone"
+            + (f", and {len(lost) - 1:,} more" if lost[1:] else "")
+        )
+    plan = read_plan(revision_dir(study.info, note.base) / PLAN_NAME)
+    switch(study, plan, _moves_back(note, study), note.members)
+    return note
+
+
+def _moves_back(note: RevisionNote, study: Workspace) -> Iterator[Move]:
+    aside = f"{INFO_DIR}/{REVISIONS_DIR}/{note.number:03d}/{AFTER}"
+    new = [step.id for step in note.steps if step.what == "new"]
+    back = [move for move in note.moves if not move.is_link]
+    for path in (*new, *(move.source for move in back)):
+        yield Move(path, f"{aside}/{path}")
+    for move in back:
+        yield Move(move.target, move.source)
+
+
+def require_same_plan(workspace: Workspace) -> None:
+    """Raise WorkspaceError if the study was updated since it was opened. The caller holds it."""
+    if open_workspace(workspace.path).digest != workspace.digest:
+        raise WorkspaceError(f"{workspace.path} was updated a moment ago; give the command again")

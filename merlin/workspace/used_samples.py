@@ -1,0 +1,37 @@
+"""The samples that a study was planned with, also when the file that they came from is another one now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from merlin.errors import WorkspaceError
+from merlin.plan.plan import Plan
+from merlin.workspace.directory import Workspace
+from merlin.workspace.new_samples import write_rows
+from merlin.workspace.samples import open_samples
+from merlin.workspace.samples_table import SamplesTable
+
+NAME = "samples_used.npy"
+MOST_VALUES = 1 << 25  # of a copy; a file with more is not copied
+
+
+def keep_samples(info: Path, plan: Plan, table: SamplesTable | None) -> None:
+    """Copy samples that lie outside of the workspace, where somebody may edit them. Raises OSError."""
+    is_outside = plan.samples is not None and Path(plan.samples.file).is_absolute()
+    if table is not None and is_outside and table.num * len(table.labels) <= MOST_VALUES:
+        write_rows(info / NAME, table, 0)
+
+
+def samples_of_plan(workspace: Workspace) -> SamplesTable:
+    """The samples that the workspace was planned with. Raises WorkspaceError if they are not to be had any more."""
+    try:
+        return workspace.samples()
+    except WorkspaceError:
+        info = workspace.plan.samples
+        copy = workspace.info / NAME
+        if info is None or not copy.is_file():
+            raise
+        table = open_samples(copy, info.labels)
+        if table.num != info.num:
+            raise
+        return table

@@ -1,0 +1,87 @@
+"""The samples that an edited spec wants for a study that has some: how many, and which of them are others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.base.document.tokens import substitute
+from merlin.plan.pieces import Range, merged
+from merlin.plan.plan import SamplesInfo
+from merlin.workspace.new_samples import differing_rows
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.same_samples import stamp
+from merlin.workspace.samples import open_samples
+from merlin.workspace.samples_table import SamplesTable
+from merlin.workspace.sampling import write_samples
+from merlin.workspace.spec_samples import design_of, is_made, located_samples, run_generate, samples_path
+
+if TYPE_CHECKING:
+    from merlin.spec.load import Spec
+    from merlin.spec.model import Generate, Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSamples:
+    """The samples of a spec, compared with those of a study."""
+
+    num: int
+    table: SamplesTable | None  # None: the first of the study's samples, as many as both have
+    changed: tuple[Range, ...]  # samples of the study that have other values now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSamples:
+    """The samples of a study."""
+
+    info: SamplesInfo  # of the study itself
+    table: SamplesTable  # with those of its extensions
+    block: Samples | None  # of its spec, variables filled in; None: it is not known
+
+
+def wanted_samples(
+    spec: Spec, options: StudyOptions, known: KnownSamples, variables: Mapping[str, str], folder: Path
+) -> WantedSamples:
+    """Find the samples of a spec. They are made, in `folder`, only if the spec of before made others.
+
+    `variables` are those of the study. Raises SamplesError: there are no usable samples.
+    """
+    samples = spec.document.merlin.samples
+    assert samples is not None
+    moved = {**variables, "MERLIN_INFO": str(folder)}
+    path = samples_path(samples, options, moved)
+    if samples.generate is None or not is_made(samples, options, path):
+        if options.samples_file is None and known.info.stamp and stamp(path) == known.info.stamp:
+            return WantedSamples(num=known.table.num, table=None, changed=())
+        return _compared(located_samples(spec, options, path, check=True), known.table)
+    was = None if known.block is None else known.block.generate
+    has_same_labels = tuple(samples.column_labels) == known.info.labels
+    if was is not None and has_same_labels and _makes_the_same(samples.generate, was, variables):
+        designed = design_of(spec, samples).num_samples if samples.generate.method else known.table.num
+        return WantedSamples(num=designed, table=None, changed=())
+    folder.mkdir(parents=True, exist_ok=True)
+    if samples.generate.cmd is None:
+        path = folder / "samples.npy"
+        write_samples(path, design_of(spec, samples), samples.column_labels)
+        return _compared(open_samples(path, samples.column_labels), known.table)
+    run_generate(spec, substitute(samples.generate.cmd, moved), path, folder)
+    return _compared(located_samples(spec, options, path, check=True), known.table)
+
+
+def _makes_the_same(new: Generate, old: Generate, variables: Mapping[str, str]) -> bool:
+    """Whether the samples are the same, as far as both have them: a design may have more or fewer points."""
+    if new.cmd is not None or old.cmd is not None:
+        return substitute(new.cmd or "", variables) == substitute(old.cmd or "", variables)
+    if new.method == "grid" and new.num != old.num:
+        return False
+    return (new.method, dict(new.bounds), new.seed) == (old.method, dict(old.bounds), old.seed)
+
+
+def _compared(table: SamplesTable, old: SamplesTable) -> WantedSamples:
+    if tuple(table.labels) != tuple(old.labels):
+        return WantedSamples(num=table.num, table=table, changed=((0, min(table.num, old.num)),))
+    changed = tuple(merged(differing_rows(table, old, min(table.num, old.num))))
+    is_same = not changed and table.num == old.num
+    return WantedSamples(num=table.num, table=None if is_same else table, changed=changed)
