@@ -154,3 +154,4 @@ class Plan:
     code_version: str = ""
     extension: int = 0  # n: in <study>/extensions/<n>, and adds samples to that study; 0: a study of its own
     notify: tuple[NotifyRule, ...] = ()
+    code: dict[str, dict[str, str]] = field(default_factory=dict)  # step -> file -> SHA-256, see code_changes

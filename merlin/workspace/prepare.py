@@ -24,6 +24,7 @@ from merlin.plan.plan import Plan
 from merlin.plan.plan_io import write_plan
 from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.acquire import acquire_dependencies
+from merlin.workspace.code_files import require_files, with_code
 from merlin.workspace.directory import (
     INFO_DIR,
     PLAN_NAME,
@@ -80,6 +81,7 @@ def prepare_study(
         variables = runtime_variables(spec, workspace)
         write_provenance(spec, info, variables, as_block(combos) if options.pgen else None)
         acquire_dependencies(spec, variables, say)
+        require_files(spec, variables, combos)
         table, samples_file = _make_samples(spec, options, info, variables, say)
         num = None if table is None else table.num
         plan = plan_study(spec, workspace, combos, num, samples_file, options=options, seed=options.seed)
@@ -130,7 +132,7 @@ def plan_study(
     extending: Extends | None = None,
 ) -> Plan:
     """`make_plan` for this moment and this machine; `seed` is that of the study, if it is there already."""
-    return make_plan(
+    plan = make_plan(
         spec,
         workspace=workspace,
         num_samples=num_samples,
@@ -143,6 +145,8 @@ def plan_study(
         code_version=code_version(),
         extending=extending,
     )
+    variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
+    return with_code(spec, plan, variables, combos)
 
 
 def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
