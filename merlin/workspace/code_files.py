@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.base.document.scalars import Problem, shown
+from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SpecError
@@ -66,11 +66,11 @@ def file_findings(
             try:
                 files = code.files(text)
             except Problem as problem:
-                message = f"{whose}: {shown(text)} {problem}"
+                message = f"{whose}: {text!r} {problem}"
                 found.append(spec.finding(where, message, "files", problem.hint, text=text))
                 continue
             for name, trouble in code.unreadable(files):
-                message = f"{whose}: {shown(name)} cannot be read ({trouble}), so its changes are not noticed"
+                message = f"{whose}: {name!r} cannot be read ({trouble}), so its changes are not noticed"
                 found.append(spec.finding(where, message, "files", text=text, severity="warning"))
     return found
 

@@ -75,7 +75,7 @@ def _matches(pattern: Path) -> Iterator[Path]:
     todo: list[tuple[Path, tuple[str, ...]]] = [(Path(pattern.anchor), pattern.parts[1:])]
     while todo:
         folder, (head, *rest) = todo.pop()
-        if rest and not _WILDCARDS & set(head):
+        if rest and (not _WILDCARDS & set(head) or (head != "**" and _is_there(folder / head))):
             todo.append((folder / head, tuple(rest)))
             continue
         if head == "**":
@@ -98,6 +98,12 @@ def _matches(pattern: Path) -> Iterator[Path]:
                 if num_files > MAX_FILES:
                     raise Problem(f"matches more than {MAX_FILES:,} files", "name the ones that are code")
                 yield folder / entry.name
+
+
+def _is_there(path: Path) -> bool:
+    with suppress(OSError):
+        return path.exists()
+    return False
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -56,11 +56,13 @@ def test_home_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert spec is not None and spec.document.study[0].run.files == ("/home/ann/a.py", "/home/ann/b.py")
 
 
-def test_the_expanded_spec_shows_it(tmp_path: Path) -> None:
-    spec, _ = checked(tmp_path, "files: [$(FOLDER)/a.py, $(SPECROOT)/b.py]")
+def test_the_expanded_spec_shows_it_from_the_root_because_it_lies_elsewhere(tmp_path: Path) -> None:
+    line = "files: [$(FOLDER)/a.py, $(SPECROOT)/b.py, /c.py, $(P)/d.py]"
+    spec, _ = checked(tmp_path, f"{line}\nglobal.parameters: {{P: {{values: [1]}}}}")
     assert spec is not None
     run = yaml.safe_load(spec.expanded_yaml({"SPECROOT": "/specs"}))["study"][0]["run"]
-    assert run["files"] == ["in/a.py", "/specs/b.py"]
+    assert run["files"] == ["/specs/in/a.py", "/specs/b.py", "/c.py", "$(P)/d.py"]
+    assert yaml.safe_load(spec.expanded_yaml())["study"][0]["run"]["files"][0] == "in/a.py"
     plain, _ = checked(tmp_path, "nodes: 1")
     assert plain is not None and "files" not in plain.expanded_yaml()
 

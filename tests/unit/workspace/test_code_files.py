@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+import subprocess
 import sys
 import textwrap
 
@@ -119,6 +120,13 @@ def test_wildcards_pass_over_what_is_hidden_compiled_or_part_of_a_study(spec_of,
     assert list(code(spec_of('{cmd: run, files: ["sub/**"]}'))) == ["sub/b.py"]
 
 
+def test_a_directory_may_have_wildcards_in_its_name(place):
+    odd = put(place / "run [1]*/in/a.txt")
+    put(place / "run 1/in/b.txt")
+    assert file_patterns.named_files(place / "run [1]*/*/*.txt") == [odd]
+    assert file_patterns.named_files(place / "run [1]*/**") == [odd]
+
+
 def test_circles_of_links_end(spec_of, place):
     put(place / "in/a.txt")
     (place / "in/loop").symlink_to(place / "in", target_is_directory=True)
@@ -170,6 +178,7 @@ def test_an_entry_without_a_file_is_an_error_in_its_place(spec_of, place, monkey
     with pytest.raises(SpecError) as caught:
         prepare_study(spec)
     assert len(caught.value.diagnostics) == 1
+    assert not list(place.glob("s_*"))  # nothing is begun
     listening.close()
 
 
@@ -223,6 +232,28 @@ def test_a_file_of_a_repository_that_is_not_cloned_yet_is_no_error(spec_of, plac
     put(tmp_path / "clones/REPO/README")
     spec_of("{cmd: run, files: $(REPO)/src/main.c}", git)
     assert "does not exist" in only_finding(place).message
+
+
+def test_a_file_that_a_repository_turns_out_not_to_have_is_an_error(spec_of, place, tmp_path):
+    subprocess.run(["git", "init", "--quiet", "-b", "main", str(tmp_path / "origin")], check=True)
+    put(tmp_path / "origin/main.c", "c")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["add", "."], [*identity, "commit", "--quiet", "-m", "m"]):
+        subprocess.run(["git", "-C", str(tmp_path / "origin"), *words], check=True)
+    git = f"""
+        env: {{dependencies: {{git: [{{name: REPO, path: {tmp_path / "clones"}, url: {tmp_path / "origin"}}}]}}}}
+    """
+    with pytest.raises(SpecError, match=r"gone\.c' does not exist"):
+        prepare_study(spec_of("{cmd: run, files: $(REPO)/gone.c}", git))
+    plan = prepare_study(spec_of("{cmd: run, files: $(REPO)/main.c}", git)).plan
+    assert plan.code == {"a": {str(tmp_path / "clones/REPO/main.c"): sha("c")}}
+
+
+def test_the_archived_spec_names_the_same_files(spec_of, place):
+    put(place / "deck.txt", "1")
+    workspace = prepare_study(spec_of("{cmd: run, files: '*.txt'}"))
+    archived = load_spec(workspace.info / "s.expanded.yaml")
+    assert code(archived) == {str(place / "deck.txt"): sha("1")}
 
 
 def test_files_may_be_large(spec_of, place):
