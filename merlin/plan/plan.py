@@ -161,3 +161,4 @@ class Plan:
     extension: int = 0  # n: in <study>/extensions/<n>, and adds samples to that study; 0: a study of its own
     notify: tuple[NotifyRule, ...] = ()
     revision: int = 0  # how often the study was updated with another spec before
+    code: dict[str, dict[str, str]] = field(default_factory=dict)  # step -> file -> SHA-256, see code_changes

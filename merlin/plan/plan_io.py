@@ -17,9 +17,17 @@ from merlin.plan.plan import FORMAT, VERSION, Plan, Scalar
 
 def plan_to_json(plan: Plan) -> str:
     return (
-        json.dumps({"format": FORMAT, "version": VERSION, **asdict(plan)}, indent=1, ensure_ascii=False)
+        json.dumps({"format": FORMAT, "version": VERSION, **_content(plan)}, indent=1, ensure_ascii=False)
         + "\n"
     )
+
+
+def _content(plan: Plan) -> dict[str, Any]:
+    """Everything in a plan. What earlier versions did not record is left out, so that their plans keep their digest."""
+    content = asdict(plan)
+    if not plan.code:
+        del content["code"]
+    return content
 
 
 def plan_from_json(text: str, where: str = "plan") -> Plan:
@@ -108,7 +116,7 @@ def replace_path(value: str, old: str, new: str) -> str:
 
 def plan_digest(plan: Plan) -> str:
     """sha256 over the plan's content; the same wherever the workspace lies."""
-    data = asdict(relocate(plan, "."))
+    data = _content(relocate(plan, "."))
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from merlin.base.document.scalars import Plain
@@ -30,7 +31,21 @@ def dump(
         del data["merlin"]  # with the block, $(OUTPUT_PATH) would mean something else
     ordered = {key: data[key] for key in _ORDER if key in data}
     ordered.update({key: value for key, value in data.items() if key not in ordered})
-    return yaml_text(_writable(ordered, values or {}))
+    written = _writable(ordered, values or {})
+    if values and "SPECROOT" in values:
+        _root_files(written["study"], values["SPECROOT"])
+    return yaml_text(written)
+
+
+def _root_files(steps: Any, root: str) -> None:
+    """Write the paths of `files` from the root: the copy lies elsewhere than the spec."""
+    runs = [step.get("run") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    for run in runs:
+        if isinstance(run, dict) and "files" in run:
+            files = run["files"] if isinstance(run["files"], list) else [run["files"]]
+            run["files"] = [
+                text if str(text).startswith("$(") else str(Path(root) / str(text)) for text in files
+            ]
 
 
 def _writable(value: Any, values: Mapping[str, str], key: str = "") -> Any:

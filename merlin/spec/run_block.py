@@ -94,6 +94,11 @@ def _as_priority(value: Any) -> str | float:
     return number
 
 
+def _as_files(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+FileList = Annotated[tuple[Name, ...], BeforeValidator(_as_files)]
 ANY_SCALAR = WithJsonSchema({"type": ["string", "number", "boolean"]})
 
 
@@ -107,6 +112,7 @@ class Run(Block):
     aggregate: AggregateBlock | None = optional("Collect another step's outputs into shards.")
     restart: Text | None = optional("Script that replaces cmd after exit code 100.")
     depends: TextList = optional("Steps to wait for: name (per sample) or name_* (all of it).", ())
+    files: FileList = optional("Code and inputs of the step: paths or globs, from the spec's directory.", ())
     shell: Text = optional("Interpreter of cmd; default: batch.shell.", "/bin/bash")
     task_queue: Name = optional("Queue whose workers run the step.", "merlin")
     max_retries: Count = optional("How often a task may ask to run again (exit codes 100, 104).", 30)

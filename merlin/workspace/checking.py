@@ -10,7 +10,7 @@ from pathlib import Path
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SamplesError, SpecError, UsageError
-from merlin.plan.parameters import generated
+from merlin.plan.parameters import combinations, generated
 from merlin.plan.plan import Plan
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.load import (
@@ -23,6 +23,7 @@ from merlin.spec.load import (
     read_variables,
 )
 from merlin.workspace.acquire import missing_paths
+from merlin.workspace.code_files import file_findings
 from merlin.workspace.launchers import launch_warnings
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_only
@@ -76,7 +77,10 @@ def _plan_findings(
 ) -> list[Diagnostic]:
     """What is seen once there is a plan."""
     found = launch_warnings(spec, plan)
-    found += missing_paths(spec, runtime_variables(spec, Path(plan.workspace)))
+    variables = runtime_variables(spec, Path(plan.workspace))
+    found += missing_paths(spec, variables)
+    combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+    found += file_findings(spec, variables, combos)
     if plan.samples is not None:
         found += unused_generate(spec, plan.samples.num)
         if can_read_samples:

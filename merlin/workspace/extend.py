@@ -17,6 +17,7 @@ from merlin.plan.parameters import Combination, as_block, combinations
 from merlin.plan.plan import Plan, SamplesInfo
 from merlin.plan.plan_io import write_plan
 from merlin.plan.study_variables import runtime_variables
+from merlin.workspace.code_files import require_files
 from merlin.workspace.continuation import Continuation
 from merlin.workspace.directory import (
     EXTENSIONS_DIR,
@@ -125,6 +126,7 @@ class _Extension:
             info = self.path / INFO_DIR
             parameters = as_block(self.combos) if self.options.pgen else None
             write_provenance(self.spec, info, self.variables, parameters)
+            require_files(self.spec, self.variables, self.combos)
             file = new.write(info, say)
             if file is not None:
                 table = open_samples(file, new.samples.column_labels)

@@ -24,6 +24,7 @@ from merlin.plan.plan import Plan
 from merlin.plan.plan_io import write_plan
 from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.acquire import acquire_dependencies
+from merlin.workspace.code_files import require_files, with_code
 from merlin.workspace.directory import (
     INFO_DIR,
     PLAN_NAME,
@@ -74,6 +75,7 @@ def prepare_study(
     options = options or StudyOptions()
     say = note or (lambda _: None)
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+    require_files(spec, runtime_variables(spec, _some_workspace(spec)), combos)
     are_given = _check_given_samples(spec, options)
     workspace = _new_directory(spec)
     info = workspace / INFO_DIR
@@ -81,6 +83,7 @@ def prepare_study(
         variables = runtime_variables(spec, workspace)
         write_provenance(spec, info, variables, as_block(combos) if options.pgen else None)
         acquire_dependencies(spec, variables, say)
+        require_files(spec, variables, combos)  # those of a repository are there now
         table, samples_file = _make_samples(spec, options, info, variables, say)
         num = None if table is None else table.num
         plan = plan_study(spec, workspace, combos, num, samples_file, options=options, seed=options.seed)
@@ -132,7 +135,7 @@ def plan_study(
     extending: Extends | None = None,
 ) -> Plan:
     """`make_plan` for this moment and this machine; `seed` is that of the study, if it is there already."""
-    return make_plan(
+    plan = make_plan(
         spec,
         workspace=workspace,
         num_samples=num_samples,
@@ -145,6 +148,8 @@ def plan_study(
         code_version=code_version(),
         extending=extending,
     )
+    variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
+    return with_code(spec, plan, variables, combos)
 
 
 def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
@@ -196,6 +201,11 @@ def _new_directory(spec: Spec) -> Path:
         ) from error
 
 
+def _some_workspace(spec: Spec) -> Path:
+    """A place where the workspace could be, for checks before there is one."""
+    return output_path(spec) / f"{workspace_stem(spec.document.description.name)}_00000000-000000"
+
+
 def _keep_message(info: Path, message: str) -> None:
     if info.is_dir():
         with contextlib.suppress(OSError):  # the first error is the one to report
@@ -240,8 +250,7 @@ def _check_given_samples(spec: Spec, options: StudyOptions) -> bool:
     samples = spec.document.merlin.samples
     if samples is None:
         return False
-    stem = workspace_stem(spec.document.description.name)
-    variables = runtime_variables(spec, output_path(spec) / f"{stem}_00000000-000000")
+    variables = runtime_variables(spec, _some_workspace(spec))
     path = samples_path(samples, options, variables)
     if is_made(samples, options, path):
         return False
