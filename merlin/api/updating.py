@@ -19,6 +19,7 @@ from merlin.ledger.replay import Replay, replay
 from merlin.ledger.segments import write_lineage
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.code_changes import code_changes
 from merlin.plan.expand import make_plan
 from merlin.plan.growing import extends
 from merlin.plan.launch import Launchers
@@ -30,13 +31,14 @@ from merlin.plan.rerun import HasFiles
 from merlin.plan.revise import Change, find_change
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.workspace.code_files import with_code
 from merlin.workspace.directory import PLAN_NAME, Workspace, ledger_of, members, revision_dir
 from merlin.workspace.holding import lock
 from merlin.workspace.launchers import launchers_here, possible_launchers
 from merlin.workspace.new_samples import write_rows
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import code_version
-from merlin.workspace.provenance import find_provenance, write_provenance
+from merlin.workspace.provenance import find_provenance, read_provenance, write_provenance
 from merlin.workspace.revisions import (
     RevisionNote,
     StepNote,
@@ -93,12 +95,14 @@ class Update:
     members: tuple[MemberUpdate, ...]
     samples: str  # what has changed in the samples, in words; "" if nothing has
     num_more: int  # samples that the spec has beyond those of the study: an extension gets them
-    parameters: Mapping[str, Any] | None = None  # of a generator
+    parameters: Mapping[str, Any] | None  # of a generator
+    code: Mapping[str, list[str]]  # by step: which files have changed that it uses
+    versions: tuple[str, ...]  # what else has changed: of this program, Python and packages
 
     @property
     def is_nothing(self) -> bool:
         """The study is what the spec wants, but for more samples."""
-        return not self.samples and all(member.change.is_nothing for member in self.members)
+        return not self.samples and all(_is_same(each.workspace.plan, each.plan) for each in self.members)
 
 
 def plan_update(
@@ -140,6 +144,7 @@ class _Planning:
     def __post_init__(self) -> None:
         self.number = next_number(self.study)
         self.variables = runtime_variables(self.spec, self.study.path)
+        self.code: dict[str, dict[str, str]] = {}  # of the steps as they are now
         names = {step.name for step in self.spec.document.study}
         if unknown := sorted(set(self.how.keep) - names):
             raise UsageError(f"--keep {unknown[0]}: the spec has no such step")
@@ -149,9 +154,11 @@ class _Planning:
     def update(self) -> Update:
         studies = members(self.study)
         wanted = self._wanted(studies)
+        changes: dict[str, list[str]] = {}
         updates: list[MemberUpdate] = []
         for member, num in zip(studies, self._sizes(studies, wanted), strict=True):
             updates.append(self._member(member, num, wanted, [each.plan for each in updates]))
+            changes |= code_changes(member.plan, replace(member.plan, code=self.code))
         return Update(
             study=self.study,
             spec=self.spec,
@@ -160,6 +167,8 @@ class _Planning:
             samples=_in_words(studies, wanted),
             num_more=0 if wanted is None else max(0, wanted.num - _num_samples(studies)),
             parameters=as_block(self.combos) if self.options.pgen else None,
+            code=changes,
+            versions=tuple(_other_versions(self.study)),
         )
 
     # ------------------------------------------------------------------ samples
@@ -227,8 +236,18 @@ class _Planning:
         best: tuple[Plan, Change] | None = None
         for launchers in self._launchers():
             plan = self._plan(member, samples, launchers, before)
+            if not self.code:
+                self.code = with_code(self.spec, plan, self.variables, self.combos).code
+            again = code_changes(member.plan, replace(plan, code=self.code))
+            plan = replace(plan, code=self._recorded(member.plan, again))
             change = find_change(
-                member.plan, plan, outcomes, has_files, changed_samples=moved, keep=self.how.keep
+                member.plan,
+                plan,
+                outcomes,
+                has_files,
+                changed_samples=moved,
+                changed_code=again if self.how.rerun_code else {},
+                keep=self.how.keep,
             )
             if best is None or _weight(change) < _weight(best[1]):
                 best = plan, change
@@ -236,6 +255,11 @@ class _Planning:
                 break
         assert best is not None
         return MemberUpdate(workspace=member, plan=best[0], change=best[1], state=state, rows=rows)
+
+    def _recorded(self, old: Plan, changes: Mapping[str, list[str]]) -> dict[str, dict[str, str]]:
+        """The code that the steps' results come from: that of before, where it has changed and nothing runs again."""
+        is_old = set() if self.how.rerun_code else changes.keys()
+        return {step: old.code[step] if step in is_old else files for step, files in self.code.items()}
 
     def _samples_file(self, member: Workspace) -> Path:
         return revision_dir(member.info, self.number) / "samples_used.npy"
@@ -265,6 +289,24 @@ class _Planning:
         if samples is not None and plan.samples is not None:
             plan = replace(plan, samples=replace(plan.samples, digest=samples.digest, stamp=samples.stamp))
         return replace(plan, revision=self.number)
+
+
+def _other_versions(study: Workspace) -> Iterator[str]:
+    """What the study was made with, where that is something else here."""
+    then, now = read_provenance(study.info), find_provenance(Path(study.plan.spec_path).parent)
+    pairs = {"Merlin": (study.plan.code_version, code_version()), "Python": (then.python, now.python)}
+    pairs |= {name: (then.packages.get(name, ""), version) for name, version in now.packages.items()}
+    for name, (was, is_) in pairs.items():
+        if was and is_ and was != is_:
+            yield f"{name} {was}, now {is_}"
+
+
+def _is_same(old: Plan, new: Plan) -> bool:
+    """Whether they are the same but for who made them, when, and from which file."""
+    made = {"created": "", "revision": 0, "spec_path": "", "spec_digest": "", "code_version": ""}
+    if old.code != new.code and old.code:
+        return False
+    return replace(old, **made, code={}) == replace(new, **made, code={})
 
 
 def _weight(change: Change) -> int:

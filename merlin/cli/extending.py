@@ -88,6 +88,13 @@ def restart_all(
     studies: Sequence[Workspace], config: Config | None, options: RunOptions, *, as_json: bool
 ) -> int:
     """Run or publish what is missing, study by study, and report; returns the largest exit code."""
+    return told(run_studies(studies, config, options, as_json=as_json), as_json=as_json)
+
+
+def run_studies(
+    studies: Sequence[Workspace], config: Config | None, options: RunOptions, *, as_json: bool
+) -> list[dict[str, Any]]:
+    """The reports of the studies, which are shown as they come unless they are wanted as JSON."""
     reports: list[dict[str, Any]] = []
     show = execute.show_report if config is None else publishing.show_report
     for study in studies:
@@ -103,6 +110,11 @@ def restart_all(
             show(report)
         if report["exit_code"] == execute.EXIT_INTERRUPTED:
             break
+    return reports
+
+
+def told(reports: Sequence[dict[str, Any]], *, as_json: bool) -> int:
+    """Print the reports of a study and its extensions as JSON, if that is wanted; returns the largest exit code."""
     code = max(int(report["exit_code"]) for report in reports)
     first, *others = reports
     if as_json:

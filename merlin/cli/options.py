@@ -176,15 +176,24 @@ update_options = with_options(
         help="With --update: take what these steps have made as it is, however they are defined now.",
         shell_complete=values.steps,
     ),
+    click.option(
+        "--changed-code",
+        is_flag=True,
+        help="With --update: also run steps again whose functions, scripts or `files` have changed.",
+    ),
 )
 
 
-def check_update(updated: Path | None, extended: Path | None, keep: tuple[str, ...]) -> None:
+def check_update(
+    updated: Path | None, extended: Path | None, keep: tuple[str, ...], *, changed_code: bool
+) -> None:
     """Raise UsageError for options that do not go with each other."""
     if updated is not None and extended is not None:
         raise UsageError("--update adds new samples, too; leave out --extend")
     if keep and updated is None:
         raise UsageError("--keep says what --update WORKSPACE leaves as it is; give both")
+    if changed_code and updated is None:
+        raise UsageError("--changed-code says what --update WORKSPACE runs again; give both")
 
 
 def check_new_rows(study: Path | None, only_new: bool) -> None:

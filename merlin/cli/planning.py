@@ -59,19 +59,22 @@ def show_plan(
     only_new: bool,
     updated: Path | None,
     keep: tuple[str, ...],
+    changed_code: bool,
     as_mermaid: bool,
 ) -> None:
     """Print what a spec, or the next extension of `study` by it, will run and write."""
     if as_json and as_mermaid:
         raise UsageError("--json and --mermaid exclude each other; choose one")
     check_new_rows(study, only_new)
-    check_update(updated, study, keep)
+    check_update(updated, study, keep, changed_code=changed_code)
     loaded = load_checked(spec, parse_assignments(assignments), options)
     if updated is not None:
         from merlin.api.updating import UpdateOptions
         from merlin.cli.updating import preview_update
 
-        preview_update(loaded, options, updated, UpdateOptions(keep=keep), as_json=as_json)
+        preview_update(
+            loaded, options, updated, UpdateOptions(keep=keep, rerun_code=changed_code), as_json=as_json
+        )
         return
     if study is None:
         made = plan_only(loaded, options)

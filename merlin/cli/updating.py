@@ -54,6 +54,7 @@ class Manner:
     """How a study is updated, and run afterwards."""
 
     keep: tuple[str, ...]
+    changed_code: bool
     yes: bool
     is_dry: bool
     num_workers: int | None
@@ -62,23 +63,21 @@ class Manner:
 
 def run_update(spec: Spec, options: StudyOptions, path: Path, config: Config | None, how: Manner) -> int:
     """Update the study at `path`, and run what is to run of it, here or on workers; returns the exit code."""
-    from merlin.cli.extending import restart_all
+    from merlin.cli.extending import run_studies, told
     from merlin.execution.conductor import RunOptions
 
-    choice = UpdateOptions(keep=how.keep)
+    choice = UpdateOptions(keep=how.keep, rerun_code=how.changed_code)
     if how.is_dry:
         preview_update(spec, options, path, choice, as_json=how.as_json)
         return 0
     study, num_more = update_study(spec, options, path, choice, yes=how.yes, as_json=how.as_json)
     run_options = RunOptions(workers=how.num_workers)
-    code = restart_all(
-        with_work(study, failed=False), config, run_options, as_json=how.as_json and not num_more
-    )
-    if num_more and code != execute.EXIT_INTERRUPTED:
+    reports = run_studies(with_work(study, failed=False), config, run_options, as_json=how.as_json)
+    if num_more and reports[-1]["exit_code"] != execute.EXIT_INTERRUPTED:
         made = next_extension(spec, options, study, only_new=False, note=remark)
         if made is not None:
-            code = max(code, restart_all([made], config, run_options, as_json=how.as_json))
-    return code
+            reports += run_studies([made], config, run_options, as_json=how.as_json)
+    return told(reports, as_json=how.as_json)
 
 
 def study_to_update(path: Path) -> Workspace:
@@ -194,13 +193,21 @@ def _show(update: Update, *, as_json: bool) -> None:
                 "is_nothing": update.is_nothing,
                 "samples": update.samples,
                 "new_samples": update.num_more,
+                "changed_code": update.code,
+                "versions": update.versions,
                 "steps": lines,
                 "exit_code": 0,
             }
         )
         return
+    for step, changes in update.code.items():
+        print(f"{step}: {'; '.join(changes)}")
+    if update.code:
+        print("  that alone runs nothing again; --changed-code does")
+    for line in update.versions:
+        print(f"made with {line}")
     if update.is_nothing and not update.num_more:
-        print(f"{update.study.path} is what {update.spec.path} says; nothing has changed")
+        print(f"{update.study.path} is what {update.spec.path} says; nothing runs again")
         return
     rows = [
         (each.step, _why(each), f"{each.to_run:,}", f"{each.kept:,}", _core_hours(each.kept_s))

@@ -25,8 +25,11 @@ def plan_to_json(plan: Plan) -> str:
 def _content(plan: Plan) -> dict[str, Any]:
     """Everything in a plan. What earlier versions did not record is left out, so that their plans keep their digest."""
     content = asdict(plan)
-    if not plan.code:
-        del content["code"]
+    for key in ("code", "revision"):
+        if not content[key]:
+            del content[key]
+    if plan.samples is not None and not plan.samples.room:
+        del content["samples"]["room"]
     return content
 
 

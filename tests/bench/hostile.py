@@ -1,8 +1,10 @@
 """What readers cost a run that writes: `merlin status` in a tight loop, an SQL query held open, and ten dashboards.
 
-The run has one core and the readers another: what is measured is what they do to the ledger and to its files, and not
-that two programs share a core. More pages to listen to: MERLIN_BENCH_LISTEN="http://127.0.0.1:8765/api/…/events?token=…",
-several with blanks between them.
+The run has one core and the readers another, and the run that it is compared with has the same readers beside it, of
+another study of the same size: what is measured is what they do to the ledger and to its files, and not that two
+programs share a machine (two cores of a virtual one are often threads of one, and take a third from each other).
+More pages to listen to: MERLIN_BENCH_LISTEN="http://127.0.0.1:8765/api/…/events?token=…", several with blanks between
+them.
 """
 
 from __future__ import annotations
@@ -71,8 +73,8 @@ def hostile(workspace: Path, core: int, listen_to: Sequence[str] = ()) -> Iterat
         yield
 
 
-def run_once(folder: Path, num: int, cores: Sequence[int], *, is_read: bool) -> Timing:
-    """One run of null shell tasks on the first core, and readers on the second."""
+def run_once(folder: Path, num: int, cores: Sequence[int], read: Path | None) -> Timing:
+    """One run of null shell tasks on the first core, and on the second readers of it, or of the study `read`."""
     spec = str(SPECS / "null_shell.yaml")
     command = [MERLIN, "run", "--local", "--workers", "1", spec, "--vars", f"N_SAMPLES={num}"]
     begin = time.perf_counter()
@@ -82,9 +84,8 @@ def run_once(folder: Path, num: int, cores: Sequence[int], *, is_read: bool) -> 
             if child.poll() is not None:
                 raise RuntimeError((folder / "bench.log").read_text(errors="replace")[-2000:])
             time.sleep(0.01)
-        if is_read:
-            listen_to = os.environ.get("MERLIN_BENCH_LISTEN", "").split()
-            stack.enter_context(hostile(only_workspace(folder), cores[1], listen_to))
+        listen_to = os.environ.get("MERLIN_BENCH_LISTEN", "").split()
+        stack.enter_context(hostile(read or only_workspace(folder), cores[1], listen_to))
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - begin
@@ -97,15 +98,18 @@ def hostile_readers(tmp: Path, rounds: int, num: int) -> list[Row]:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("the run and its readers need a core each; this machine has one")
+    run_once(fresh(tmp / "other"), num, cores, None)
+    other = only_workspace(tmp / "other")
     alone, read = [], []
     for _ in range(rounds):
-        alone.append(run_once(fresh(tmp / "alone"), num, cores, is_read=False))
-        read.append(run_once(fresh(tmp / "read"), num, cores, is_read=True))
+        alone.append(run_once(fresh(tmp / "alone"), num, cores, other))
+        read.append(run_once(fresh(tmp / "read"), num, cores, None))
     cost = 1 - ratio([t.seconds for t in alone], [t.seconds for t in read])
     return [
         Row(
             f"null shell, {num:,} samples, 1 worker, while `merlin status` is called in a loop, an SQL query is held "
-            f"open and {NUM_DASHBOARDS} browsers listen, on another core; against the same without readers",
+            f"open and {NUM_DASHBOARDS} browsers listen, on another core; against the same with these readers at "
+            "another study",
             f"{num / median([t.seconds for t in read]):,.0f}/s",
             f"{num / median([t.seconds for t in alone]):,.0f}/s",
             f"costs {max(0.0, cost):.1%}",

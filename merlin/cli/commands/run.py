@@ -58,6 +58,7 @@ def run(
     only_new: bool,
     updated: Path | None,
     keep: tuple[str, ...],
+    changed_code: bool,
     yes: bool,
     output: Path | None,
     num_workers: int | None,
@@ -82,7 +83,7 @@ def run(
     from merlin.workspace.checking import load_checked
 
     check_new_rows(study, only_new)
-    check_update(updated, study, keep)
+    check_update(updated, study, keep, changed_code=changed_code)
     variables = parse_assignments(assignments)
     if output is not None:
         variables["OUTPUT_PATH"] = str(output.absolute())
@@ -97,7 +98,14 @@ def run(
     if updated is not None:
         from merlin.cli.updating import Manner, run_update
 
-        how = Manner(keep=keep, yes=yes, is_dry=is_dry, num_workers=num_workers, as_json=as_json)
+        how = Manner(
+            keep=keep,
+            changed_code=changed_code,
+            yes=yes,
+            is_dry=is_dry,
+            num_workers=num_workers,
+            as_json=as_json,
+        )
         sys.exit(run_update(loaded, options, updated, config, how))
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
