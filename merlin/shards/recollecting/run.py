@@ -15,21 +15,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from merlin.ledger.replay import Replay
 from merlin.plan.plan import StepInstance
-from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import DataSet, read_manifest
 from merlin.shards.format.rows import Ranges, RowMap, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
 from merlin.shards.recollecting.directory import MARK, CollectDirectory, CollectedShard, Origins
+from merlin.shards.recollecting.ended import Ended, how_it_ended
 from merlin.shards.recollecting.pieces import Collected, CollectJob, Done, Job, PackJob
 from merlin.shards.recollecting.processes import Submit, in_processes, in_this_process
 from merlin.shards.recollecting.share import Recollection, Share
 from merlin.shards.writing.collect import Array
 from merlin.shards.writing.growing import merge, write_manifest_file
-from merlin.shards.writing.manifest import Endings, endings, holds, part_of, present_rows
+from merlin.shards.writing.manifest import holds, part_of, present_rows
 from merlin.workspace.directory import Workspace
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
@@ -45,7 +44,7 @@ class Recollected:
 
     data: DataSet
     origins: Origins  # of the rows in it, and of those that its filters reject
-    failed: Mapping[str, int]  # rows that ended ok in the study, and do not fit the new definition: by cause
+    failed: Mapping[str, int]  # rows whose outputs are not as the new definition says, by cause
     num_kept: int  # shards that were finished before
 
 
@@ -61,7 +60,7 @@ def collect_again(
         UsageError: the directory holds something else.
         ShardError: a row that ended ok can be had neither from files nor from a proven row of a shard.
     """
-    ended = [_Ended.of(share) for share in request.shares]
+    ended = [how_it_ended(share) for share in request.shares]
     mark = combine(request.definition, [share.ok for share in ended])
     with CollectDirectory(request.out, request.study.plan.study_id, request.definition) as directory:
         if directory.is_complete(mark):
@@ -105,37 +104,6 @@ def _carry_out(todo: _Todo, submit: Submit, most: int) -> None:
             todo.note(each.result())
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """What became of the tasks of one share."""
-
-    outcomes: list[RunMap]  # by source
-    failures: list[tuple[str, int, str]]
-
-    @classmethod
-    def of(cls, share: Share) -> _Ended:
-        replay = Replay(share.old_workspace.ledger_dir, share.old_workspace.plan)
-        found = endings(replay, share.new)
-        return cls(found.outcomes, list(found.failures))
-
-    @property
-    def ok(self) -> list[list[tuple[int, int]]]:
-        return [runs.ranges([Outcome.OK]) for runs in self.outcomes]
-
-    def without(self, share: Share, done: Mapping[int, CollectedShard]) -> Endings:
-        """With the rows that the new definition refuses among the failed ones."""
-        outcomes = [RunMap.from_runs(runs.size, runs.runs()) for runs in self.outcomes]
-        failures = list(self.failures)
-        for shard in share.rows.shards:
-            for cause, ranges in done[shard].failed.items():
-                for a, b in ranges:
-                    for span in share.rows.spans(a, b):
-                        source = share.definition.sources[span.source]
-                        outcomes[span.source].set(span.lo, span.hi, Outcome.FAILED)
-                        failures += [(source, task, cause) for task in range(span.lo, span.hi)]
-        return Endings(outcomes, failures)
-
-
 @dataclass
 class _Shard:
     """A shard that is not finished."""
@@ -151,7 +119,7 @@ class _Todo:
     """Which jobs are to be done, and in which order: a shard is packed as soon as all its rows are collected."""
 
     def __init__(
-        self, request: Recollection, ended: list[_Ended], directory: CollectDirectory, progress: Progress
+        self, request: Recollection, ended: list[Ended], directory: CollectDirectory, progress: Progress
     ) -> None:
         self._request, self._ended, self._directory, self._progress = request, ended, directory, progress
         self.done: dict[int, CollectedShard] = {}
@@ -228,7 +196,7 @@ class _Todo:
         self._ready.append(PackJob(state.share, shard, absent, failed, state.origins))
 
 
-def _jobs(number: int, share: Share, ended: _Ended, lo: int, hi: int, size: int) -> Iterator[CollectJob]:
+def _jobs(number: int, share: Share, ended: Ended, lo: int, hi: int, size: int) -> Iterator[CollectJob]:
     """The jobs that collect rows [lo, hi)."""
     for span in share.rows.spans(lo, hi):
         name = share.definition.sources[span.source]
@@ -257,9 +225,7 @@ def _absent(rows: RowMap, shard: int, present: Array) -> Ranges:
     return to_ranges(np.setdiff1d(np.arange(*rows.shard_range(shard)), present, assume_unique=True))
 
 
-def _is_current(
-    request: Recollection, item: CollectedShard, present: Array
-) -> bool:
+def _is_current(request: Recollection, item: CollectedShard, present: Array) -> bool:
     """The shard holds the rows that ended ok by now."""
     info = read_info(request.out / info_name(item.shard))
     failed = [np.arange(a, b) for ranges in item.failed.values() for a, b in ranges]
@@ -277,7 +243,7 @@ def _total(ranges: Ranges) -> int:
 
 
 def _write_manifest(
-    request: Recollection, ended: list[_Ended], done: Mapping[int, CollectedShard], mark: str
+    request: Recollection, ended: list[Ended], done: Mapping[int, CollectedShard], mark: str
 ) -> None:
     """Write the manifest and the virtual data set; readers find a data set from now on."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from test_growing import make_extension, publish, run
 
 import merlin
 from merlin.errors import MerlinError, ShardError, UsageError
-from merlin.plan.plan import PlannedField, StepKind
+from merlin.ledger.records import ChunkRecord, Failure
+from merlin.ledger.writer import LedgerWriter
+from merlin.plan.plan import Aggregate, PlannedField, StepKind
 from merlin.plan.plan_io import write_plan
+from merlin.plan.tasks import Outcome
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.proving.verify import verify
 from merlin.shards.recollecting import run as engine
@@ -149,7 +153,7 @@ def test_a_renamed_field_comes_from_the_shards_as_it_is_the_same_value(tmp_path)
 def test_a_field_that_is_nowhere_is_named(tmp_path):
     study = ended(cmd_study(tmp_path / "ws"))
     shutil.rmtree(study.workspace.path / "sim")
-    with pytest.raises(ShardError, match="field 'twice' of tasks .*their files are not there"):
+    with pytest.raises(ShardError, match=r"field 'twice' of tasks .*their files are not there"):
         again(study, tmp_path / "out", fields=(*JSON_FIELDS, MORE))
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -185,15 +189,42 @@ def test_failed_skipped_and_missing_tasks_stay_what_they_were(tmp_path):
         return study
 
     study = make(tmp_path / "ws")
-    require_same(
-        again(study, tmp_path / "out", samples_per_shard=8), make(tmp_path / "fresh", per_shard=8)
-    )
+    require_same(again(study, tmp_path / "out", samples_per_shard=8), make(tmp_path / "fresh", per_shard=8))
+
+
+def test_tasks_that_failed_for_their_outputs_alone_are_tried_again(tmp_path):
+    wrong = (*JSON_FIELDS, PlannedField(name="twice", file="out.json", key="enrgy"))
+    study = cmd_study(tmp_path / "ws", wrong)
+    study.collect_all()
+    assert len(study.failures) == NUM
+    (study.workspace.task_dir(study.sources[0], 5) / "out.json").unlink()
+    record_with_exit_code_0(study)
+    right = (*JSON_FIELDS, PlannedField(name="twice", file="out.json", key="energy"))
+    found = again(study, tmp_path / "out", fields=right, samples_per_shard=8)
+    assert found.data.counts.ok == NUM - 1 and sum(found.failed.values()) == 1
+    files = {task: files_of(task) for task in range(NUM)}
+    del files[5]["out.json"]
+    require_same(found, ended(make_cmd_study(tmp_path / "fresh", files, right, per_shard=8)))
+
+
+def record_with_exit_code_0(study: ShardStudy) -> None:
+    """As a run does: the program had ended well."""
+    failures = tuple(Failure(task=t, cause=c, exit_code=0) for (_, t), c in sorted(study.failures.items()))
+    with LedgerWriter(study.workspace.ledger_dir, "w0", sync=False) as ledger:
+        ledger.append(
+            ChunkRecord(
+                instance="sim", lo=0, hi=NUM, started=100.0, elapsed_s=1.0, failures=failures,
+                outcomes=np.full(NUM, Outcome.FAILED, np.uint8), seconds=np.zeros(NUM, np.float32),
+            )
+        )  # fmt: skip
 
 
 def test_several_sources(tmp_path):
     params = ({"P": 1}, {"P": 2})
     study = ended(make_study(tmp_path / "ws", params=params))
-    found = again(study, tmp_path / "out", samples_per_shard=30, compression="blosc2", valid=("P * count < 60",))
+    found = again(
+        study, tmp_path / "out", samples_per_shard=30, compression="blosc2", valid=("P * count < 60",)
+    )
     fresh = make_study(tmp_path / "fresh", params=params, per_shard=30, valid=("P * count < 60",))
     require_same(found, ended(fresh))
 
@@ -237,8 +268,6 @@ def test_a_filter_that_means_something_else_now_is_not_the_same():
 
 
 def make_definition(fields, valid):
-    from merlin.plan.plan import Aggregate
-
     return Aggregate(sources=("sim",), fields=fields, valid=valid)
 
 
@@ -368,8 +397,6 @@ def test_a_data_set_of_another_name_beside_the_first_one(tmp_path):
 
 
 def test_a_request_can_be_sent_to_a_process(tmp_path):
-    import pickle
-
     study = ended(make_study(tmp_path / "ws", kind=StepKind.FUNCTION))
     write_plan(study.workspace.plan_path, study.workspace.plan)
     request = recollection(members(study.workspace), defined(study), tmp_path / "out")
