@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.errors import SpecError, UsageError, WorkspaceError
-from merlin.plan.expand import make_plan
-from merlin.plan.parameters import combinations
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.status.live import is_live
 from merlin.workspace.directory import Workspace, members, open_workspace
@@ -55,6 +53,8 @@ def recollection_of(
 
 def _plan_for(study: Workspace, spec: Spec, options: StudyOptions | None) -> Plan:
     """What the spec would have planned for this study, with the samples that it has."""
+    from merlin.plan.expand import make_plan  # with the schema of specs, which only a new one needs
+    from merlin.plan.parameters import combinations
     from merlin.workspace.options import StudyOptions
 
     options = options or StudyOptions()

@@ -128,9 +128,10 @@ class _SourceCollector:
     def _have_directories(self, job: CollectJob, ok: Array) -> Array:
         """(n,) bool: whose files are there; a clean-up takes directories away as a whole."""
         found = np.zeros(len(ok), dtype=bool)
-        workspace = self.share.workspace
+        workspace, source = self.share.workspace, self.source
+        above = os.fspath(workspace.instance_dir(source))  # pathlib costs more than the look
         for i in np.flatnonzero(ok).tolist():
-            found[i] = os.access(workspace.task_dir(self.source, job.lo + i), os.F_OK)
+            found[i] = os.access(f"{above}/{workspace.sample_path(source, job.lo + i)}", os.F_OK)
         return found
 
     def _request(self, job: CollectJob, ok: Array) -> CollectRequest:

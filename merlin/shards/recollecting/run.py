@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 
 _MOST_TASKS, _LEAST_TASKS = 10_000, 500  # of one job that reads files
 _JOBS_EACH = 8  # at least, for each process, if there is so much to do
-_WORTH_ROWS = 4_000  # of two processes
+_WORTH_ROWS, _WORTH_BYTES = 20_000, 256 << 20  # of more than one process, which takes a second to begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,10 @@ def collect_again(
             return Recollected(read_manifest(request.out), Origins(), {}, 0)
         todo = _Todo(request, ended, directory, progress or (lambda done, total: None))
         num_kept = len(todo.done)
-        todo.plan(num_workers or os.cpu_count() or 1)
-        processes = _num_processes(todo, num_workers)
-        if processes == 1:
+        processes = num_workers or _worthwhile(request, todo.num_rows)
+        todo.plan(processes)
+        processes = min(processes, len(todo.jobs))
+        if processes <= 1:
             with in_this_process(request) as submit:
                 _carry_out(todo, submit, 1)
         else:
@@ -85,10 +86,11 @@ def collect_again(
     return Recollected(read_manifest(request.out), origins, failed, num_kept)
 
 
-def _num_processes(todo: _Todo, wanted: int | None) -> int:
-    if wanted is None:
-        return min(os.cpu_count() or 1, len(todo.jobs)) if todo.num_rows >= _WORTH_ROWS else 1
-    return max(1, min(wanted, len(todo.jobs)))
+def _worthwhile(request: Recollection, num_rows: int) -> int:
+    """The number of processes that so many rows are worth."""
+    row_bytes = sum(field.item_bytes for field in request.shares[0].definition.fields)
+    is_worth = num_rows >= _WORTH_ROWS or num_rows * row_bytes >= _WORTH_BYTES
+    return os.cpu_count() or 1 if is_worth else 1
 
 
 def _carry_out(todo: _Todo, submit: Submit, most: int) -> None:
@@ -135,15 +137,13 @@ class _Todo:
                     self.done[shard] = finished[shard]
                 else:
                     self._open[shard] = _Shard(number, _absent(share.rows, shard, present))
+                    self.num_rows += len(present)
 
-    def plan(self, num_workers: int) -> None:
+    def plan(self, num_processes: int) -> None:
         """Cut the rows of all open shards into jobs."""
-        open_rows = 0
-        for shard, state in self._open.items():
-            lo, hi = self._request.shares[state.share].rows.shard_range(shard)
-            open_rows += hi - lo - _total(state.absent)
-        self.num_rows = open_rows
-        size = min(_MOST_TASKS, max(_LEAST_TASKS, open_rows // (_JOBS_EACH * num_workers)))
+        size = min(_MOST_TASKS, max(_LEAST_TASKS, self.num_rows // (_JOBS_EACH * num_processes)))
+        if num_processes == 1:
+            size = _MOST_TASKS
         for number, share in enumerate(self._request.shares):
             for lo, hi in self._open_ranges(number):
                 for job in _jobs(number, share, self._ended[number], lo, hi, size):
