@@ -16,6 +16,7 @@ from merlin.shards.proving.previous import previous_rows
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
+from merlin.shards.writing.folders import Folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,9 +54,14 @@ class Assembly:
         shard: int,
         wanted: Array,
         previous: RowSource | None = None,
+        folders: Folders | None = None,
     ) -> None:
-        """`wanted` (n,): the rows whose tasks ended ok. `previous` replaces the shard as it was before."""
+        """`wanted` (n,): the rows whose tasks ended ok. `previous` replaces the shard as it was before.
+
+        `folders`: where the data set is written; by default where a run writes it.
+        """
         self._workspace, self._instance, self._shard = workspace, instance, shard
+        self._folders = folders or Folders.of(workspace, instance)
         self._wanted = wanted
         self._files = OpenFiles()
         self._sources: list[RowSource] = []
@@ -79,8 +85,7 @@ class Assembly:
 
     def _add_bundles(self, known: set[Path] | None = None, *, overwrite: bool = True) -> None:
         """Claim the rows of the shard's bundles; the strongest claim comes last and overwrites."""
-        directory = bundle.bundle_directory(self._workspace.path, self._instance.id, self._shard)
-        for file in bundle.list_bundles(directory):
+        for file in bundle.list_bundles(self._folders.bundles_of(self._shard)):
             if known is not None and file.path in known:
                 continue
             try:
@@ -106,7 +111,7 @@ class Assembly:
         if previous is not None:
             self._claim(previous, self._source_of < 0)
             return
-        found, problems = previous_rows(self._workspace.data_set_dir(self._instance), self._shard)
+        found, problems = previous_rows(self._folders.shards, self._shard)
         self._problems.extend(problems)
         for source in found:
             self._claim(source, (self._source_of < 0) & ~self._doubtful)
@@ -116,8 +121,7 @@ class Assembly:
         missing = self._wanted[self._source_of < 0]
         if not len(missing):
             return
-        directory = bundle.bundle_directory(self._workspace.path, self._instance.id, self._shard)
-        known = {file.path for file in bundle.list_bundles(directory)}
+        known = {file.path for file in bundle.list_bundles(self._folders.bundles_of(self._shard))}
         rows = row_map(self._workspace, self._instance)
         for lo, hi in to_ranges(missing):
             for span in rows.spans(lo, hi):
@@ -129,7 +133,13 @@ class Assembly:
     def _collect(self, source: StepInstance, lo: int, hi: int, first_row: int) -> None:
         ok = np.ones(hi - lo, dtype=bool)
         request = CollectRequest(
-            workspace=self._workspace, aggregate=self._instance, source=source, lo=lo, hi=hi, ok=ok
+            workspace=self._workspace,
+            aggregate=self._instance,
+            source=source,
+            lo=lo,
+            hi=hi,
+            ok=ok,
+            folders=self._folders,
         )
         causes = collect_chunk(request)
         self._problems.extend(f"row {first_row + task}: {cause}" for task, cause in causes.items())

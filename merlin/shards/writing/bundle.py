@@ -67,10 +67,6 @@ class Contribution:
     filtered: Mapping[str, Array]  # rows that a filter rejected, by its expression
 
 
-def bundle_directory(workspace: Path, aggregate_id: str, shard: int) -> Path:
-    return workspace / aggregate_id / DIRECTORY / str(shard)
-
-
 def free_path(directory: Path, lo: int, hi: int, origin: Origin) -> Path:
     """A name no file has yet: a worker may collect parts of one chunk several times (deferred tasks)."""
     session = int(1e6 * session_start(origin.session, 0.0))  # microseconds

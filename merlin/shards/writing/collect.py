@@ -19,13 +19,13 @@ from merlin.shards.writing.bundle import (
     GATHERED,
     Contribution,
     Origin,
-    bundle_directory,
     free_path,
     write_bundle,
 )
 from merlin.shards.writing.check import BadOutput
 from merlin.shards.writing.derive import Rules
 from merlin.shards.writing.extract import TaskFiles
+from merlin.shards.writing.folders import Folders
 from merlin.shards.writing.graph_check import refuse_bad_graphs
 from merlin.shards.writing.outputs import Outputs, output_rows, take_output
 from merlin.shards.writing.piece import ColumnBuilder, Piece, convert_rows
@@ -51,6 +51,7 @@ class CollectRequest:
     # of a function: name -> array (hi - lo, …); rows that are not ok are ignored
     outputs: Outputs | None = None
     origin: Origin = GATHERED
+    folders: Folders | None = None  # None: those of a run
 
 
 def collect_chunk(request: CollectRequest) -> dict[int, str]:
@@ -68,21 +69,24 @@ def collect_chunk(request: CollectRequest) -> dict[int, str]:
         while at < end:
             piece = _read_piece(request, at, end, causes)
             if piece.keep.any():
-                _bundle(request, rules, piece, shard, first)
+                store_piece(request, rules, piece, shard, first)
             at = piece.hi
     return causes
 
 
-def _bundle(request: CollectRequest, rules: Rules, piece: Piece, shard: int, first: int) -> None:
-    """Check what takes more than one field, and store what is left."""
+def store_piece(request: CollectRequest, rules: Rules, piece: Piece, shard: int, first: int) -> None:
+    """Check what takes more than one field, and write what is left into a bundle.
+
+    The piece has all fields that are not derived, and tasks of one shard; task 0 of the source is row `first`.
+    """
     refuse_bad_graphs(piece, rules.fields)
     filtered = rules.apply(piece)
     rejected = {expression: first + piece.lo + np.flatnonzero(mask) for expression, mask in filtered.items()}
     if not piece.keep.any() and not rejected:
         return
-    directory = bundle_directory(request.workspace.path, request.aggregate.id, shard)
+    folders = request.folders or Folders.of(request.workspace, request.aggregate)
     lo, hi = first + piece.lo, first + piece.hi
-    path = free_path(directory, lo, hi, request.origin)
+    path = free_path(folders.bundles_of(shard), lo, hi, request.origin)
     attributes: dict[str, str | int] = {
         "aggregate": request.aggregate.id,
         "source": request.source.id,
@@ -105,7 +109,7 @@ def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str
     keep = np.array(request.ok[lo - request.lo : hi - request.lo], dtype=bool)
     piece = Piece(lo, hi, keep, causes)
     if from_files and keep.any():
-        _read_files(request, piece, tuple(from_files))
+        read_files(request, piece, tuple(from_files))
     for column in direct:
         take_output(piece, column, outputs or {}, request.lo, request.hi - request.lo)
     return piece
@@ -116,7 +120,7 @@ def _row_bytes(columns: list[PlannedField]) -> int:
     return sum(column.item_bytes for column in columns if not (column.ragged or column.is_text))
 
 
-def _read_files(request: CollectRequest, piece: Piece, columns: tuple[PlannedField, ...]) -> None:
+def read_files(request: CollectRequest, piece: Piece, columns: tuple[PlannedField, ...]) -> None:
     """Read fields from the tasks' directories; the piece ends early if they take too much memory."""
     files = TaskFiles(columns)
     builders = {column.name: ColumnBuilder(column, piece.num) for column in columns}

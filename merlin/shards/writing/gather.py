@@ -37,6 +37,7 @@ from merlin.shards.format.shard_info import (
 from merlin.shards.format.statistics import Accumulator
 from merlin.shards.writing.assembly import Assembly, RowSource
 from merlin.shards.writing.columns import ColumnSpec, FileHead, skeleton_digest, write_columns
+from merlin.shards.writing.folders import Folders
 from merlin.workspace.directory import Workspace
 
 _MAX_ATTRIBUTE = 32 << 10  # bytes of JSON; HDF5 has room for 64 KiB
@@ -69,12 +70,14 @@ def write_shard(
     shard: int,
     absent_rows: Iterable[tuple[int, int]],
     previous: RowSource | None = None,
+    folders: Folders | None = None,
 ) -> ShardInfo:
     """Write ``shard_<k>.h5`` and its sidecar from the rows of the shard that are not in `absent_rows`, less those that
     the filters reject.
 
     Of several bundles with the same row the highest attempt counts, then the newest; rows in no bundle come
-    from the shard as it was written before (or from `previous`), then from the files of `cmd` tasks.
+    from the shard as it was written before (or from `previous`), then from the files of `cmd` tasks. `folders` says
+    where the data set is written, if that is not where a run writes it.
 
     Raises:
         ShardError: rows that nothing holds; the message names them.
@@ -85,12 +88,14 @@ def write_shard(
     for a, b in absent_rows:
         present[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
     wanted = lo + np.flatnonzero(present)
-    with closing(Assembly(workspace, aggregate_instance, shard, wanted, previous)) as assembly:
-        return _write(workspace, aggregate_instance, rows, shard, assembly)
+    folders = folders or Folders.of(workspace, aggregate_instance)
+    place = Place(folders.shards, shard, lo, hi)
+    with closing(Assembly(workspace, aggregate_instance, shard, wanted, previous, folders)) as assembly:
+        return _write(workspace, aggregate_instance, rows, place, assembly)
 
 
 def _write(
-    workspace: Workspace, instance: StepInstance, rows: RowMap, shard: int, assembly: Assembly
+    workspace: Workspace, instance: StepInstance, rows: RowMap, place: Place, assembly: Assembly
 ) -> ShardInfo:
     columns = [
         *(
@@ -105,7 +110,6 @@ def _write(
         memory_column(ATTEMPT, assembly.attempts),
     ]
     filtered = {expression: to_ranges(found) for expression, found in assembly.filtered.items()}
-    place = Place(workspace.data_set_dir(instance), shard, *rows.shard_range(shard))
     head = FileHead(
         attributes=file_attributes(place, instance.id, _study_attributes(workspace, rows, place)),
         groups=group_attributes(rows.aggregate.fields),

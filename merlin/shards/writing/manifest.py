@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -83,13 +84,33 @@ def make_part(
     `describe` gives the description of a shard; by default shards that are not as they should be are written again.
     """
     aggregate = workspace.instance(manifest_instance.finishes)
-    rows = row_map(workspace, aggregate)
     replay = Replay(workspace.ledger_dir, workspace.plan)
-    outcomes = [replay.outcomes[source] for source in rows.aggregate.sources]
+    return part_of(workspace, aggregate, endings(replay, aggregate), describe or _current)
+
+
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """What became of the tasks that a data set collects from."""
+
+    outcomes: list[RunMap]  # by source
+    failures: Iterable[tuple[str, int, str]]  # source, task, cause
+
+
+def endings(replay: Replay, aggregate: StepInstance) -> Endings:
+    """What the ledger says."""
+    assert aggregate.aggregate is not None
+    sources = aggregate.aggregate.sources
+    failures = ((each.instance, each.failure.task, each.failure.cause) for each in replay.failures(sources))
+    return Endings([replay.outcomes[source] for source in sources], failures)
+
+
+def part_of(workspace: Workspace, aggregate: StepInstance, ended: Endings, describe: Describe) -> DataSet:
+    """What a study's rows put into the manifest of a data set whose shards `describe` knows."""
+    rows = row_map(workspace, aggregate)
     summary = ShardSummary(rows)
     for shard in rows.shards:
-        present = present_rows(rows, outcomes, shard)
-        summary.add((describe or _current)(workspace, aggregate, rows, shard, present), present)
+        present = present_rows(rows, ended.outcomes, shard)
+        summary.add(describe(workspace, aggregate, rows, shard, present), present)
     plan = workspace.plan
     return summary.data_set(
         workspace.data_set_dir(aggregate),
@@ -101,8 +122,8 @@ def make_part(
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         },
         per_sample=rows.per_sample,
-        sources=_sources(workspace, rows, outcomes, summary.filtered_rows()),
-        failures=_failures(workspace, rows, replay),
+        sources=_sources(workspace, rows, ended.outcomes, summary.filtered_rows()),
+        failures=_failures(workspace, ended.failures),
     )
 
 
@@ -134,7 +155,7 @@ def _current(
     path = directory / shard_name(shard)
     try:
         info = read_info(directory / info_name(shard))
-        if path.stat().st_size == info.size_bytes and _holds(info, present):
+        if path.stat().st_size == info.size_bytes and holds(info, present):
             return info
     except (ShardError, FileNotFoundError):
         pass
@@ -143,7 +164,7 @@ def _current(
     return write_shard(workspace, aggregate, shard, to_ranges(absent))
 
 
-def _holds(info: ShardInfo, present: Array) -> bool:
+def holds(info: ShardInfo, present: Array) -> bool:
     """Return whether the shard's rows and the filtered ones are together exactly these, by the digest of its rows."""
     filtered = _filtered_rows(info)
     if not np.isin(filtered, present).all():
@@ -295,14 +316,14 @@ def _total(ranges: Sequence[tuple[int, int]]) -> int:
     return sum(b - a for a, b in ranges)
 
 
-def _failures(workspace: Workspace, rows: RowMap, replay: Replay) -> list[FailedTasks]:
+def _failures(workspace: Workspace, failures: Iterable[tuple[str, int, str]]) -> list[FailedTasks]:
     """Failed tasks by source and cause, most frequent first."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for failed in replay.failures(rows.aggregate.sources):
-        key = (failed.instance, failed.failure.cause)
+    for source, task, cause in failures:
+        key = (source, cause)
         if key not in groups and len(groups) >= MAX_CAUSES:
-            key = (failed.instance, "other causes (see merlin failures)")
-        groups.setdefault(key, []).append(failed.failure.task)
+            key = (source, "other causes (see merlin failures)")
+        groups.setdefault(key, []).append(task)
     found = []
     for (source, cause), tasks in sorted(groups.items(), key=lambda item: -len(item[1])):
         ranges = to_ranges(np.unique(np.array(tasks, dtype=np.int64)))

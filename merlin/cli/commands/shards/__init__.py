@@ -11,6 +11,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "describe": ("describe", "describe", "Show what a data set holds and which samples are missing."),
     "verify": ("verify", "verify", "Prove that a data set is intact."),
     "query": ("query", "query", "List the samples for which an expression is true, or answer SQL."),
+    "collect": ("collect", "collect", "Make a data set again, from what lies on the disk."),
     "export": ("export", "export", "Write a data set for LBANN, WebDataset, MDS, Zarr, Parquet or npz."),
     "import": ("import_", "import_", "Make a data set of HDF5, npz, npy, CSV or Parquet files."),
     "plot": ("plot", "plot", "Draw a data set: a picture, or a page to mail."),
@@ -24,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def shards() -> None:
-    """Describe, verify, plot, export and import data sets.
+    """Describe, verify, plot, collect, export and import data sets.
 
     PATH is a data set (a directory with manifest.json), or a workspace with one or more of them.
     """

@@ -1,0 +1,109 @@
+"""Data sets of a study made again: by which definition, and whether that can begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.errors import SpecError, UsageError, WorkspaceError
+from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.status.live import is_live
+from merlin.workspace.directory import Workspace, members, open_workspace
+
+if TYPE_CHECKING:
+    from merlin.shards.recollecting.share import Recollection
+    from merlin.spec.load import Spec
+    from merlin.workspace.options import StudyOptions
+
+_SAME = ("kind", "num_tasks", "per_sample", "params")  # of a source
+
+
+def recollection_of(
+    path: Path, out: Path, *, name: str = "", spec: Spec | None = None, options: StudyOptions | None = None
+) -> Recollection:
+    """What it takes to make a data set of the study at `path` again in the directory `out`.
+
+    Args:
+        path: The workspace of a study, not of an extension.
+        out: The directory of the new data set.
+        name: Of the aggregate step, or the id of its instance; "" if there is one.
+        spec: A checked spec whose aggregate step is the new definition; None: as the study did it.
+        options: Of the command line, beside the variables.
+
+    Raises:
+        UsageError: there is no such step, the study does not have what it collects, or `out` is no place for it.
+        SpecError: the spec cannot be planned for this study.
+        WorkspaceError: the study runs.
+    """
+    from merlin.shards.recollecting.share import recollection
+
+    study = open_workspace(path)
+    if study.plan.extension:
+        raise UsageError(f"{path} is an extension; give the study, with which it is collected: {study.root}")
+    studies = members(study)
+    for member in studies:
+        if is_live(member):
+            raise WorkspaceError(f"{member.path} runs; wait for its end, or stop it, and then collect")
+    plan = study.plan if spec is None else _plan_for(study, spec, options)
+    aggregate = _chosen(plan, name, study.path if spec is None else spec.path)
+    if spec is not None:
+        _require_same_sources(study, plan, aggregate, spec)
+    return recollection(studies, aggregate, out, plan.spec_digest)
+
+
+def _plan_for(study: Workspace, spec: Spec, options: StudyOptions | None) -> Plan:
+    """What the spec would have planned for this study, with the samples that it has."""
+    from merlin.plan.expand import make_plan  # with the schema of specs, which only a new one needs
+    from merlin.plan.parameters import combinations
+    from merlin.workspace.options import StudyOptions
+
+    options = options or StudyOptions()
+    old, block = study.plan.samples, spec.document.merlin.samples
+    if (old.labels if old else ()) != (tuple(block.column_labels) if block else ()):
+        message = (
+            f"the columns are not those of the study's samples: {', '.join(old.labels) if old else 'none'}"
+        )
+        place = ("merlin", "samples", "column_labels") if block else ("merlin",)
+        raise SpecError([spec.finding(place, message, "collect-differs")])
+    return make_plan(
+        spec,
+        workspace=study.path,
+        num_samples=old.num if old else None,
+        samples_file=old.file if old else None,
+        combos=combinations(spec.document, options.pgen, options.pargs, spec.variables),
+        created=study.plan.created,
+        study_id=study.plan.study_id,
+        seed=study.plan.seed,
+        code_version=study.plan.code_version,
+    )
+
+
+def _chosen(plan: Plan, name: str, place: Path) -> StepInstance:
+    """The aggregate instance that a name means."""
+    known = [i for i in plan.instances if i.kind is StepKind.AGGREGATE]
+    found = [i for i in known if name in ("", i.id, i.step)]
+    if len(found) == 1:
+        return found[0]
+    if not known:
+        raise UsageError(f"{place} has no aggregate step")
+    names = ", ".join(i.id for i in (found or known))
+    if name and not found:
+        raise UsageError(f"{place} has no aggregate step {name!r}; it has: {names}")
+    raise UsageError(f"{place} has several data sets; name one with --aggregate: {names}")
+
+
+def _require_same_sources(study: Workspace, plan: Plan, aggregate: StepInstance, spec: Spec) -> None:
+    """Raise UsageError for a source that the study does not have, or has with other parameters or tasks."""
+    assert aggregate.aggregate is not None
+    ours, theirs = ({i.id: i for i in each.instances} for each in (study.plan, plan))
+    for id in aggregate.aggregate.sources:
+        new, old = theirs[id], ours.get(id)
+        if old is None:
+            raise UsageError(
+                f"{spec.path}: '{aggregate.id}' collects from '{id}', which the study did not run"
+            )
+        if any(getattr(new, part) != getattr(old, part) for part in _SAME):
+            raise UsageError(
+                f"{spec.path}: '{id}' is not the step that the study in {study.path} ran: its kind, its samples or "
+                "its parameters differ; only the aggregate step may be another one"
+            )

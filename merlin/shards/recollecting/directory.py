@@ -1,0 +1,111 @@
+"""The directory that is written: what is finished there, and where bundles lie meanwhile.
+
+``.collect/request.json`` says by which definition, ``.collect/shards.jsonl`` has a line for each finished shard, and
+``.collect/bundles`` goes away with them when the manifest is written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from merlin.base.files import TEMPORARY_SUFFIX
+from merlin.errors import ShardError, UsageError
+from merlin.shards.format.manifest_file import NAME, read_manifest
+from merlin.shards.format.rows import Ranges
+from merlin.shards.format.shard_info import info_name, read_info, shard_name
+from merlin.shards.unfinished import UnfinishedDirectory
+from merlin.shards.writing.bundle import DIRECTORY
+from merlin.shards.writing.folders import Folders
+
+_WHAT = "collect"
+MARK = "collected_again"  # of the study's facts in a manifest: the digest of what was collected, and by what
+
+
+def folders_in(out: Path) -> Folders:
+    """Where a data set that is collected again is written."""
+    return Folders(out, out / f".{_WHAT}" / DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Of how many rows the values came from where."""
+
+    files: int = 0
+    shards: int = 0
+
+    def __add__(self, other: Origins) -> Origins:
+        return Origins(self.files + other.files, self.shards + other.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedShard:
+    """A finished shard, and rows that ended ok and that the new definition refuses, by cause."""
+
+    shard: int
+    info_digest: str
+    size_bytes: int
+    num_rows: int
+    failed: dict[str, Ranges]
+    origins: Origins
+
+
+class CollectDirectory(UnfinishedDirectory[CollectedShard]):
+    """The directory of a data set that is collected again."""
+
+    def __init__(self, directory: Path, study_id: str, definition: str) -> None:
+        super().__init__(directory, _WHAT, "shards.jsonl", CollectedShard)
+        self._request = {"study_id": study_id, "definition": definition}
+
+    def is_complete(self, mark: str) -> bool:
+        """True if the data set is there already. Raises UsageError if another one is."""
+        if not (self.directory / NAME).is_file():
+            return False
+        if read_manifest(self.directory).study.get(MARK) == mark:
+            self.remove_record()
+            return True
+        raise UsageError(
+            f"{self.directory} holds a data set; give another directory with --out, or remove this one"
+        )
+
+    def begin(self) -> dict[int, CollectedShard]:
+        """The shards that are finished already; those of another definition are removed.
+
+        Raises UsageError if the directory holds anything that no collect of this study has begun.
+        """
+        request = self.request()
+        if request is None and any(path != self.folder for path in self.directory.iterdir()):
+            raise UsageError(f"{self.directory} is not empty; give a new directory with --out")
+        if request is not None and request.get("study_id") != self._request["study_id"]:
+            raise UsageError(
+                f"{self.directory} holds an unfinished data set of another study; give another --out"
+            )
+        if request is not None and request != self._request:
+            self._remove_shards()
+        done = {item.shard: item for item in self.finished() if self._is_there(item)}
+        shutil.rmtree(
+            folders_in(self.directory).bundles, ignore_errors=True
+        )  # of shards that are not finished
+        self.start(dict(self._request), list(done.values()))
+        return done
+
+    def _is_there(self, item: CollectedShard) -> bool:
+        try:
+            info = read_info(self.directory / info_name(item.shard))
+            size = (self.directory / shard_name(item.shard)).stat().st_size
+        except (ShardError, OSError):
+            return False
+        return info.info_digest == item.info_digest and size == info.size_bytes
+
+    def _remove_shards(self) -> None:
+        for pattern in (
+            "ensemble*.h5",
+            "shard_*.h5",
+            "shard_*.json",
+            "shard_*.json.next",
+            f"*{TEMPORARY_SUFFIX}",
+        ):
+            for path in self.directory.glob(pattern):
+                path.unlink()
+        self.remove_record()

@@ -1,0 +1,77 @@
+"""What became of the tasks whose outputs are collected again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from merlin.ledger.replay import FailedTask, Replay
+from merlin.plan.plan import StepKind
+from merlin.plan.runs import RunMap
+from merlin.plan.tasks import Outcome
+from merlin.shards.format.rows import to_ranges
+from merlin.shards.recollecting.directory import CollectedShard
+from merlin.shards.recollecting.share import Share
+from merlin.shards.writing.manifest import Endings
+
+# how the cause of a task begins that ended well, and whose outputs were not as the data set wanted them
+_OF_OUTPUTS = ("field '", "graph '", "valid '")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of the tasks of one share; those whose outputs can be tried again count as ok."""
+
+    outcomes: list[RunMap]  # by source
+    failures: list[tuple[str, int, str]]  # source, task, cause
+
+    @property
+    def ok(self) -> list[list[tuple[int, int]]]:
+        """The tasks to collect, by source."""
+        return [runs.ranges([Outcome.OK]) for runs in self.outcomes]
+
+    def without(self, share: Share, done: Mapping[int, CollectedShard]) -> Endings:
+        """With the rows that the new definition refuses among the failed ones."""
+        outcomes, failures = [_copy(runs) for runs in self.outcomes], list(self.failures)
+        for shard in share.rows.shards:
+            for cause, ranges in done[shard].failed.items():
+                for span in (span for a, b in ranges for span in share.rows.spans(a, b)):
+                    source = share.definition.sources[span.source]
+                    outcomes[span.source].set(span.lo, span.hi, Outcome.FAILED)
+                    failures += [(source, task, cause) for task in range(span.lo, span.hi)]
+        return Endings(outcomes, failures)
+
+
+def how_it_ended(share: Share) -> Ended:
+    """What the ledger says. A task that failed for its outputs alone is tried again if its files are there: it is the
+    definition that may have been wrong."""
+    sources = share.definition.sources
+    replay = Replay(share.old_workspace.ledger_dir, share.old_workspace.plan)
+    outcomes = {source: _copy(replay.outcomes[source]) for source in sources}
+    failures, again = [], dict[str, list[int]]()
+    for each in replay.failures(sources):
+        if _is_worth_a_try(share, each):
+            again.setdefault(each.instance, []).append(each.failure.task)
+        else:
+            failures.append((each.instance, each.failure.task, each.failure.cause))
+    for source, tasks in again.items():
+        for lo, hi in to_ranges(np.unique(tasks)):
+            outcomes[source].set(lo, hi, Outcome.OK)
+    return Ended([outcomes[source] for source in sources], failures)
+
+
+def _is_worth_a_try(share: Share, failed: FailedTask) -> bool:
+    source = share.workspace.instance(failed.instance)
+    return (
+        source.kind is StepKind.CMD
+        and failed.failure.exit_code == 0
+        and failed.failure.cause.startswith(_OF_OUTPUTS)
+        and os.access(share.workspace.task_dir(source, failed.failure.task), os.F_OK)
+    )
+
+
+def _copy(runs: RunMap) -> RunMap:
+    return RunMap.from_runs(runs.size, runs.runs())

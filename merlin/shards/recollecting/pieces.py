@@ -1,0 +1,250 @@
+"""The two kinds of work: collect some tasks into bundles, and pack the bundles of a shard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from merlin.errors import ShardError, command_line
+from merlin.plan.plan import PlannedField, StepInstance
+from merlin.shards.format.rows import Ranges, format_ranges, to_ranges
+from merlin.shards.recollecting.directory import CollectedShard, Origins, folders_in
+from merlin.shards.recollecting.old_shards import OldShards, StoredRows
+from merlin.shards.recollecting.share import Recollection, Share, describe_fields, where_stored
+from merlin.shards.writing.bundle import GATHERED, Contribution, free_path, write_bundle
+from merlin.shards.writing.collect import Array, CollectRequest, collect_chunk, read_files, store_piece
+from merlin.shards.writing.derive import Rules
+from merlin.shards.writing.folders import Folders
+from merlin.shards.writing.gather import write_shard
+from merlin.shards.writing.piece import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class CollectJob:
+    """Tasks [lo, hi) of one source, of which those in `ok` ended ok."""
+
+    share: int
+    source: str
+    lo: int
+    hi: int
+    ok: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class PackJob:
+    """One shard, whose rows are in bundles but for those in `absent`."""
+
+    share: int
+    shard: int
+    absent: Ranges
+    failed: dict[str, Ranges]  # rows by cause, which are in `absent`
+    origins: Origins
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What has become of a `CollectJob`."""
+
+    job: CollectJob
+    causes: dict[int, str]  # by task: outputs that are not as the new definition says
+    from_files: Ranges  # tasks
+    from_shards: Ranges
+
+
+Job = CollectJob | PackJob
+Done = Collected | CollectedShard
+
+
+class Maker:
+    """Does jobs in one process."""
+
+    def __init__(self, request: Recollection) -> None:
+        self._request = request
+        self._sources: dict[tuple[int, str], _SourceCollector] = {}
+
+    def __call__(self, job: Job) -> Done:
+        if isinstance(job, PackJob):
+            return self._pack(job)
+        key = job.share, job.source
+        if key not in self._sources:
+            self.close()  # one at a time has a shard open
+            share = self._request.shares[job.share]
+            self._sources[key] = _SourceCollector(share, job.source, folders_in(self._request.out))
+        return self._sources[key].collect(job)
+
+    def _pack(self, job: PackJob) -> CollectedShard:
+        share, folders = self._request.shares[job.share], folders_in(self._request.out)
+        info = write_shard(share.workspace, share.new, job.shard, job.absent, folders=folders)
+        shutil.rmtree(folders.bundles_of(job.shard), ignore_errors=True)
+        return CollectedShard(
+            job.shard, info.info_digest, info.size_bytes, info.num_rows, job.failed, job.origins
+        )
+
+    def close(self) -> None:
+        for source in self._sources.values():
+            source.close()
+        self._sources.clear()
+
+
+@dataclass
+class _SourceCollector:
+    """Collects the tasks of one source."""
+
+    share: Share
+    source_id: str
+    folders: Folders
+    source: StepInstance = field(init=False)
+
+    def __post_init__(self) -> None:
+        share = self.share
+        self.source = share.workspace.instance(self.source_id)
+        self.first = share.rows.first_row(self.source_id)
+        self.in_files, self.only_stored = share.ways(self.source)
+        self.old = OldShards(share)
+        self.rules = Rules(share.workspace, share.new, self.source)
+
+    def collect(self, job: CollectJob) -> Collected:
+        ok = np.zeros(job.hi - job.lo, dtype=bool)
+        for lo, hi in job.ok:
+            ok[lo - job.lo : hi - job.lo] = True
+        has_files = ok & self._have_directories(job, ok) if self.in_files else ok & (not self.only_stored)
+        causes: dict[int, str] = {}
+        if has_files.any() and self.only_stored:
+            self._from_shards(job, has_files, self.in_files, self.only_stored, causes)
+        elif has_files.any():
+            causes |= collect_chunk(self._request(job, has_files))
+        without = ok & ~has_files
+        if without.any():
+            self._from_shards(job, without, (), (*self.in_files, *self.only_stored), causes)
+        stored = ok if self.only_stored else without
+        good = ok.copy()
+        good[[task - job.lo for task in causes]] = False
+        ranges = (to_ranges(job.lo + np.flatnonzero(mask & good)) for mask in (~stored, stored))
+        return Collected(job, causes, *ranges)
+
+    def _have_directories(self, job: CollectJob, ok: Array) -> Array:
+        """(n,) bool: whose files are there; a clean-up takes directories away as a whole."""
+        found = np.zeros(len(ok), dtype=bool)
+        workspace, source = self.share.workspace, self.source
+        above = os.fspath(workspace.instance_dir(source))  # pathlib costs more than the look
+        for i in np.flatnonzero(ok).tolist():
+            found[i] = os.access(f"{above}/{workspace.sample_path(source, job.lo + i)}", os.F_OK)
+        return found
+
+    def _request(self, job: CollectJob, ok: Array) -> CollectRequest:
+        return CollectRequest(
+            workspace=self.share.workspace,
+            aggregate=self.share.new,
+            source=self.source,
+            lo=job.lo,
+            hi=job.hi,
+            ok=ok,
+            folders=self.folders,
+        )
+
+    # ----------------------------------------------------------------- from shards
+
+    def _from_shards(
+        self,
+        job: CollectJob,
+        wanted: Array,
+        in_files: tuple[PlannedField, ...],
+        in_shards: tuple[PlannedField, ...],
+        causes: dict[int, str],
+    ) -> None:
+        """Collect the wanted tasks, whose fields `in_shards` are in the study's shards."""
+        self._require_stored(job, wanted, in_shards)
+        request, left = self._request(job, wanted), wanted.copy()
+        for shard, lo, hi in self.old.pieces(self.source_id, job.lo, job.hi):
+            if not left[lo - job.lo : hi - job.lo].any():
+                continue
+            for stored in self.old.rows(shard, self.source_id, lo, hi, in_shards):
+                span = slice(stored.lo - job.lo, stored.hi - job.lo)
+                taken = left[span] & stored.is_there
+                if taken.any():
+                    self._take(request, stored, taken, in_files, in_shards, causes)
+                    left[span] &= ~taken
+            if left[lo - job.lo : hi - job.lo].any():
+                self._take_filtered(job, shard, lo, hi, left)
+        if left.any():
+            raise self._not_there(job.lo + np.flatnonzero(left))
+
+    def _take(
+        self,
+        request: CollectRequest,
+        stored: StoredRows,
+        taken: Array,
+        in_files: tuple[PlannedField, ...],
+        in_shards: tuple[PlannedField, ...],
+        causes: dict[int, str],
+    ) -> None:
+        """Write bundles of the tasks in `taken`; a bundle has rows of one shard."""
+        columns = {f.name: stored.values(self.share.stored[f.name], f) for f in in_shards}
+        for shard, lo, hi in self.share.rows.pieces(self.first + stored.lo, self.first + stored.hi):
+            at, end = lo - self.first, hi - self.first
+            while at < end:
+                span = slice(at - stored.lo, end - stored.lo)
+                piece = Piece(at, end, taken[span].copy(), causes)
+                if in_files and piece.keep.any():
+                    read_files(request, piece, in_files)  # the piece may end earlier now
+                cut = slice(span.start, span.start + piece.num)
+                for column in in_shards:
+                    piece.add(column, columns[column.name][cut])
+                if piece.keep.any():
+                    store_piece(request, self.rules, piece, shard, self.first)
+                at = piece.hi
+
+    def _take_filtered(self, job: CollectJob, old_shard: int, lo: int, hi: int, left: Array) -> None:
+        """What an old filter rejected and a new one rejects, too. Raises ShardError for what has to be in the data set
+        now."""
+        for expression, tasks in self.old.filtered(old_shard, self.source_id).items():
+            mine = tasks[(tasks >= lo) & (tasks < hi)]
+            mine = mine[left[mine - job.lo]]
+            if not len(mine):
+                continue
+            if expression not in self.share.kept_filters:
+                raise ShardError(
+                    f"tasks {format_ranges(to_ranges(mine))} of '{self.source_id}': the study's data set does not have "
+                    f"what its filter '{expression}' rejected, and their files are not there; keep this filter in "
+                    f"valid, or run the spec again"
+                )
+            left[mine - job.lo] = False
+            self._note_filtered(expression, mine)
+
+    def _note_filtered(self, expression: str, tasks: Array) -> None:
+        for shard, lo, hi in self.share.rows.pieces(
+            self.first + int(tasks[0]), self.first + int(tasks[-1]) + 1
+        ):
+            rows = self.first + tasks
+            rows = rows[(rows >= lo) & (rows < hi)]
+            if len(rows):
+                nothing = np.zeros(0, np.int64)
+                content = Contribution(nothing, nothing.astype(bool), {}, {expression: rows})
+                write_bundle(free_path(self.folders.bundles_of(shard), lo, hi, GATHERED), content, {})
+
+    def _require_stored(self, job: CollectJob, wanted: Array, fields: tuple[PlannedField, ...]) -> None:
+        lacking = [each for each in fields if each.name not in self.share.stored]
+        if lacking:
+            tasks = format_ranges(to_ranges(job.lo + np.flatnonzero(wanted)))
+            raise ShardError(
+                f"{describe_fields(lacking)} of tasks {tasks} of '{self.source_id}': their files are not there any "
+                f"more, and {where_stored(self.share)}; leave it out, or run these samples again with a new study"
+            )
+
+    def _not_there(self, tasks: Array) -> ShardError:
+        share = self.share
+        what = f"tasks {format_ranges(to_ranges(tasks))} of '{self.source_id}' ended ok"
+        if share.old_directory is None or not share.old_directory.is_dir():
+            return ShardError(f"{what}, and neither their files nor a data set '{share.new.id}' are there")
+        why = "".join(f"\n  {problem}" for problem in self.old.problems[:5])
+        repair = command_line("shards", "verify", share.old_directory, "--repair")
+        return ShardError(
+            f"{what}, and their files are not there; the shards in {share.old_directory} do not have them, or are "
+            f"damaged there; to get them back: {repair}{why}"
+        )
+
+    def close(self) -> None:
+        self.old.close()

@@ -1,0 +1,213 @@
+"""What is to be collected again: of a study and each of its extensions the share in the data set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from merlin.base.files import absolute_path
+from merlin.base.records import to_plain
+from merlin.errors import ShardError, UsageError
+from merlin.plan.plan import Aggregate, Plan, PlannedField, StepInstance, StepKind
+from merlin.shards.format.digest import combine
+from merlin.shards.format.rows import RowMap, row_map
+from merlin.shards.recollecting.definition import given_fields, kept_filters, stored_fields
+from merlin.workspace.directory import Workspace
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows that one study gives to a data set, by a new definition."""
+
+    workspace: Workspace  # its plan has the new definition
+    new: StepInstance
+    old: StepInstance | None  # what the study has collected by, if it has a data set of this name
+    old_workspace: Workspace
+
+    @cached_property
+    def definition(self) -> Aggregate:
+        assert self.new.aggregate is not None
+        return self.new.aggregate
+
+    @cached_property
+    def rows(self) -> RowMap:
+        return row_map(self.workspace, self.new)
+
+    @cached_property
+    def old_rows(self) -> RowMap:
+        """Of the data set that the study has made."""
+        assert self.old is not None
+        return row_map(self.old_workspace, self.old)
+
+    @cached_property
+    def stored(self) -> dict[str, PlannedField]:
+        """By the name of a new field: the old field that has its values."""
+        return stored_fields(self.old.aggregate if self.old else None, self.definition)
+
+    @cached_property
+    def kept_filters(self) -> frozenset[str]:
+        return kept_filters(self.old.aggregate if self.old else None, self.definition)
+
+    @property
+    def old_directory(self) -> Path | None:
+        """The data set that the study has made."""
+        return None if self.old is None else self.old_workspace.data_set_dir(self.old)
+
+    def ways(self, source: StepInstance) -> tuple[tuple[PlannedField, ...], tuple[PlannedField, ...]]:
+        """The fields that are read from a task's files while they are there, and those that only shards have."""
+        given = given_fields(self.definition)
+        if source.kind is StepKind.CMD:
+            return given, ()
+        from_files = tuple(field for field in given if field.file and not field.output)
+        return from_files, tuple(field for field in given if field not in from_files)
+
+    def bare(self) -> Share:
+        """Without what was computed: to be sent to another process."""
+        return replace(
+            self,
+            workspace=Workspace(self.workspace.path, self.workspace.plan),
+            old_workspace=Workspace(self.old_workspace.path, self.old_workspace.plan),
+        )
+
+
+@dataclass(frozen=True)
+class Recollection:
+    """A data set to make again in the directory `out`."""
+
+    shares: tuple[Share, ...]  # in the order of their rows
+    out: Path
+
+    @cached_property
+    def definition(self) -> str:
+        """Digest of everything that decides what is in its shards, but for what became of the tasks."""
+        parts = []
+        for share in self.shares:
+            plain = to_plain(share.definition)
+            del plain["cleanup"]
+            parts.append([share.workspace.plan.study_id, share.workspace.member, plain])
+        return combine(self.shares[0].new.id, parts)
+
+    @property
+    def study(self) -> Workspace:
+        return self.shares[0].old_workspace
+
+    def bare(self) -> Recollection:
+        return Recollection(tuple(share.bare() for share in self.shares), self.out)
+
+
+def recollection(
+    studies: Sequence[Workspace], aggregate: StepInstance, out: str | os.PathLike[str], spec_digest: str = ""
+) -> Recollection:
+    """What it takes to collect the outputs of a study and its extensions by the definition of `aggregate`.
+
+    Args:
+        studies: The study and its extensions, as `workspace.directory.members` gives them.
+        aggregate: An aggregate instance as a plan for the study has it.
+        out: The directory of the new data set.
+        spec_digest: Of the spec with the definition, if that is not the study's.
+
+    Raises:
+        UsageError: the study does not have what the definition collects, or `out` is a place of the study's own.
+    """
+    assert aggregate.aggregate is not None
+    shares: list[Share] = []
+    num_rows, num_shards = 0, 0
+    for study in studies:
+        if shares and not _has_sources(study, aggregate):
+            continue  # an extension does not run again what new samples do not change
+        share = _share(study, aggregate, num_rows, num_shards, spec_digest)
+        num_rows, num_shards = num_rows + share.rows.num_rows, num_shards + share.rows.num_shards
+        shares.append(share)
+    _require_no_gap(shares)
+    for share in shares:
+        _require_stored(share)
+    directory = absolute_path(out)
+    _require_apart(studies[0], directory)
+    return Recollection(tuple(shares), directory)
+
+
+def _has_sources(study: Workspace, aggregate: StepInstance) -> bool:
+    assert aggregate.aggregate is not None
+    return {i.id for i in study.plan.instances}.issuperset(aggregate.aggregate.sources)
+
+
+def _share(study: Workspace, given: StepInstance, row: int, shard: int, spec_digest: str) -> Share:
+    assert given.aggregate is not None
+    known = {instance.id: instance for instance in study.plan.instances}
+    sources = [known.get(source) for source in given.aggregate.sources]
+    for name, source in zip(given.aggregate.sources, sources, strict=True):
+        if source is None or source.kind not in (StepKind.CMD, StepKind.FUNCTION):
+            raise UsageError(
+                f"'{given.id}' collects from '{name}', which is no step of the study in {study.path}"
+            )
+    num_rows = sum(source.num_tasks for source in sources if source is not None)
+    size = given.aggregate.samples_per_shard
+    new = replace(
+        given,
+        num_tasks=max(1, -(-num_rows // size)),
+        aggregate=replace(given.aggregate, first_row=row, first_shard=shard, cleanup=False),
+    )
+    old = known.get(given.id)
+    if old is not None and old.kind is not StepKind.AGGREGATE:
+        raise UsageError(f"'{given.id}' is no aggregate step of the study in {study.path}")
+    return Share(Workspace(study.path, _with_definition(study.plan, new, spec_digest)), new, old, study)
+
+
+def _with_definition(plan: Plan, new: StepInstance, spec_digest: str) -> Plan:
+    others = tuple(i for i in plan.instances if i.id != new.id)
+    return replace(plan, instances=(*others, new), spec_digest=spec_digest or plan.spec_digest)
+
+
+def _require_stored(share: Share) -> None:
+    """Raise UsageError for an output of a function that no shard has: it lies nowhere else."""
+    for id in share.definition.sources:
+        _, only_stored = share.ways(share.workspace.instance(id))
+        lacking = [field for field in only_stored if field.name not in share.stored]
+        if lacking:
+            raise UsageError(
+                f"{describe_fields(lacking)} of function step '{id}' cannot be collected again: the outputs of "
+                f"functions are kept in shards alone, and {where_stored(share)}; leave it out, or run the spec again"
+            )
+
+
+def describe_fields(fields: Sequence[PlannedField]) -> str:
+    """The names of fields, in a sentence."""
+    names = ", ".join(f"'{field.name}'" for field in fields)
+    return f"field {names}" if len(fields) == 1 else f"fields {names}"
+
+
+def where_stored(share: Share) -> str:
+    """Why shards do not have a field."""
+    if share.old_directory is None:
+        return f"the study has no data set '{share.new.id}'"
+    return f"those in {share.old_directory} do not have it as it is defined now"
+
+
+def _require_apart(study: Workspace, out: Path) -> None:
+    """Raise UsageError for a place that is the study's own."""
+    own = [study.path, study.info, *(study.path / i.id for i in study.plan.instances)]
+    place = out.resolve()
+    for path in own:
+        inner = path.resolve()
+        if place == inner or (path != study.path and inner in place.parents):
+            raise UsageError(f"{out} belongs to the study in {study.path}; name another directory with --out")
+    for instance in study.plan.instances:
+        if place in (study.path / instance.id).resolve().parents:
+            raise UsageError(f"{out} holds a step of the study; name another directory with --out")
+
+
+def _require_no_gap(shares: Sequence[Share]) -> None:
+    """Raise ShardError if an extension between others is gone: its samples would be missing without a word."""
+    num = 0
+    for share in shares:
+        samples = share.workspace.plan.samples
+        if samples is not None and share.rows.per_sample:
+            if samples.first != num:
+                raise ShardError(
+                    f"{share.workspace.path} begins with sample {samples.first}, and there are {num} before it; "
+                    "put the extension back that is missing there"
+                )
+            num += samples.num

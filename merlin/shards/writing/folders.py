@@ -1,0 +1,29 @@
+"""Where a data set is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from merlin.plan.plan import StepInstance
+from merlin.shards.writing.bundle import DIRECTORY
+
+if TYPE_CHECKING:
+    from merlin.workspace.directory import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where the shards of a data set are written, and the bundles that they are made of."""
+
+    shards: Path
+    bundles: Path
+
+    @staticmethod
+    def of(workspace: Workspace, aggregate: StepInstance) -> Folders:
+        """Those that a run uses."""
+        return Folders(workspace.data_set_dir(aggregate), workspace.path / aggregate.id / DIRECTORY)
+
+    def bundles_of(self, shard: int) -> Path:
+        return self.bundles / str(shard)
