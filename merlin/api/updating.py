@@ -1,24 +1,17 @@
-"""An edited spec for a study that has run: the plans that it makes, what they change, and the revision on the disk."""
+"""An edited spec for a study that has run: the plans that it makes, and what they change."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.api.revision_moves import moves_of
-from merlin.base.files import write_text
 from merlin.base.text import count
-from merlin.errors import MerlinError, UsageError, WorkspaceError
-from merlin.ledger.records import RESET, EventRecord, RangeRecord
+from merlin.errors import MerlinError, UsageError
 from merlin.ledger.replay import Replay, replay
-from merlin.ledger.segments import write_lineage
-from merlin.ledger.session import next_session
-from merlin.ledger.writer import LedgerWriter
 from merlin.plan.code_changes import code_changes
 from merlin.plan.expand import make_plan
 from merlin.plan.growing import extends
@@ -26,39 +19,26 @@ from merlin.plan.launch import Launchers
 from merlin.plan.parameters import as_block, combinations
 from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan, SamplesInfo
-from merlin.plan.plan_io import plan_to_json
 from merlin.plan.rerun import HasFiles
 from merlin.plan.revise import Change, find_change
 from merlin.plan.study_variables import runtime_variables
-from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.workspace.code_files import with_code
-from merlin.workspace.directory import PLAN_NAME, Workspace, ledger_of, members, revision_dir
-from merlin.workspace.holding import lock
+from merlin.workspace.directory import Workspace, members, revision_dir
 from merlin.workspace.launchers import launchers_here, possible_launchers
-from merlin.workspace.new_samples import write_rows
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import code_version
-from merlin.workspace.provenance import find_provenance, read_provenance, write_provenance
+from merlin.workspace.provenance import find_provenance, read_provenance
 from merlin.workspace.revisions import (
-    RevisionNote,
-    StepNote,
-    clear_prepared,
-    keep_first,
     next_number,
-    switch,
-    undo,
-    write_note,
 )
-from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, rows_of
-from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
+from merlin.workspace.spec_samples import stored_path
 from merlin.workspace.used_samples import samples_of_plan
 from merlin.workspace.wanted_samples import KnownSamples, WantedSamples, wanted_samples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
 
-UPDATER = "updater"  # its name as a writer of the ledger
 MakeHasFiles = Callable[[Workspace, Replay], HasFiles]
 
 
@@ -303,10 +283,13 @@ def _other_versions(study: Workspace) -> Iterator[str]:
 
 def _is_same(old: Plan, new: Plan) -> bool:
     """Whether they are the same but for who made them, when, and from which file."""
-    made = {"created": "", "revision": 0, "spec_path": "", "spec_digest": "", "code_version": ""}
     if old.code != new.code and old.code:
         return False
-    return replace(old, **made, code={}) == replace(new, **made, code={})
+    return _made_by_nobody(old) == _made_by_nobody(new)
+
+
+def _made_by_nobody(plan: Plan) -> Plan:
+    return replace(plan, created="", revision=0, spec_path="", spec_digest="", code_version="", code={})
 
 
 def _weight(change: Change) -> int:
@@ -335,115 +318,3 @@ def _in_words(studies: list[Workspace], wanted: WantedSamples | None) -> str:
     if wanted.num < num:
         words.append(f"{count(num - wanted.num, 'sample')} fewer")
     return ", ".join(words)
-
-
-@contextmanager
-def held(study: Workspace) -> Iterator[None]:
-    """Hold a study and its extensions, to update it; what an update that was cut off had prepared is removed.
-
-    Raises WorkspaceError if somebody runs it.
-    """
-    with ExitStack() as stack:
-        for member in members(study):
-            stack.enter_context(lock(member))
-        clear_prepared(study)
-        yield
-
-
-def undo_update(study: Workspace) -> RevisionNote:
-    """Go back to the revision before. Raises WorkspaceError if somebody runs it, or if there is none."""
-    with held(study):
-        return undo(study)
-
-
-# ----------------------------------------------------------------------- on the disk
-
-
-def apply_update(update: Update) -> RevisionNote:
-    """Make the revision, and let the study have it. The caller holds the study and all of its extensions.
-
-    A kill at any moment leaves the study as it was, or as the update wants it.
-
-    Raises:
-        WorkspaceError, LedgerError: something cannot be written; the study is as it was.
-    """
-    study = update.study
-    moves = list(
-        moves_of([(each.workspace, each.plan, each.change) for each in update.members], update.number)
-    )
-    note = _note(update, moves)
-    try:
-        for member in update.members:
-            keep_first(member.workspace)
-            _prepare(update, member)
-        write_note(study, note)
-    except OSError as error:
-        raise WorkspaceError(f"cannot update {study.path}: {error}; nothing has changed") from error
-    switch(study, update.members[0].plan, moves, note.members)
-    return note
-
-
-def _prepare(update: Update, member: MemberUpdate) -> None:
-    """Everything that belongs to the revision, of one workspace."""
-    workspace, plan = member.workspace, member.plan
-    folder = revision_dir(workspace.info, update.number)
-    folder.mkdir(parents=True, exist_ok=True)
-    variables = runtime_variables(update.spec, workspace.path, workspace.root)
-    write_provenance(update.spec, folder, variables, update.parameters)
-    if member.rows is not None and plan.samples is not None:
-        write_rows(workspace.path / plan.samples.file, member.rows, 0)
-        table = open_samples(workspace.path / plan.samples.file, plan.samples.labels)
-        refuse_unsafe_text(update.spec, StudyOptions(), plan, table)
-    ledger = ledger_of(workspace.info, update.number)
-    ledger.mkdir(exist_ok=True)
-    write_lineage(ledger, workspace.ledger_dir)
-    session = next_session(workspace.ledger_dir, time.time())
-    with LedgerWriter(ledger, UPDATER, session=session, study_id=plan.study_id) as writer:
-        about = {"revision": update.number, "base": workspace.plan.revision}
-        writer.append(EventRecord(kind="updated", data=about), *_records(member))
-    write_text(folder / PLAN_NAME, plan_to_json(plan))
-
-
-def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
-    """What of the outcomes of before does not count any more, and what does though its record does not."""
-    sizes = {instance.id: instance.num_tasks for instance in member.workspace.plan.instances}
-    for instance in member.plan.instances:
-        end = instance.num_tasks
-        if sizes.get(instance.id, 0) <= end:
-            continue
-        # records that reach beyond the last task are of no use to the new revision
-        cut = [e.header.lo for e in member.state.entries(instance.id) if e.header.lo < end < e.header.hi]
-        for lo, hi, outcome in member.state.outcomes_of(instance.id).runs(min(cut, default=end), end):
-            if outcome not in (NO_OUTCOME, Outcome.INTERRUPTED):
-                yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=outcome, cause="as before")
-    for id, ranges in member.change.resets.items():
-        for lo, hi in ranges:
-            yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="the spec was edited")
-
-
-def _note(update: Update, moves: list[Any]) -> RevisionNote:
-    began = find_provenance(Path(update.spec.path).parent)
-    return RevisionNote(
-        number=update.number,
-        base=update.study.plan.revision,
-        created=update.members[0].plan.created,
-        user=began.user,
-        host=began.host,
-        command=began.command,
-        spec=str(update.spec.path),
-        spec_digest=update.spec.digest,
-        samples=update.samples,
-        steps=tuple(_steps(update)),
-        moves=tuple(moves),
-        members=tuple(each.workspace.member for each in update.members),
-    )
-
-
-def _steps(update: Update) -> Iterator[StepNote]:
-    for member in update.members:
-        for each in member.change.instances:
-            what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
-            place = f"{member.workspace.member}/{each.id}" if member.workspace.member else each.id
-            yield StepNote(
-                id=place, step=each.step, why=each.why, what=what, again=each.num_again, kept=each.num_kept
-            )

@@ -14,7 +14,8 @@ import click
 from merlin.api.cancelling import cancel_study
 from merlin.api.extending import next_extension
 from merlin.api.left_to_run import with_work
-from merlin.api.updating import MemberUpdate, Update, UpdateOptions, apply_update, held, plan_update
+from merlin.api.revising import apply_update, held
+from merlin.api.updating import MemberUpdate, Update, UpdateOptions, plan_update
 from merlin.base.text import count, duration
 from merlin.cli import execute
 from merlin.cli.output import print_json, print_table, remark

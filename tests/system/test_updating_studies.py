@@ -302,7 +302,8 @@ def count(event, args):
         left[0] -= 1
         if left[0] == 0:
             os._exit(9)
-from merlin.api.updating import UpdateOptions, apply_update, held, plan_update
+from merlin.api.revising import apply_update, held
+from merlin.api.updating import UpdateOptions, plan_update
 from merlin.cli.updating import _has_files
 from merlin.workspace.checking import load_checked
 from merlin.workspace.directory import open_workspace

@@ -26,7 +26,7 @@ def history(workspace: Path, undo: bool, as_json: bool) -> None:
     With --undo, the study becomes what it was before the last update: its plan, its outcomes and its files are those of
     before, and what the update has made is put aside.
     """
-    from merlin.api.updating import undo_update
+    from merlin.api.revising import undo_update
     from merlin.cli.find import find_workspace
     from merlin.workspace.directory import open_workspace
     from merlin.workspace.revisions import history as history_of

@@ -71,6 +71,7 @@ class ShardEntry:
     file_digest: str
     content_digest: str
     info_digest: str
+    revision: int = 0  # of the study, that wrote it
 
     @staticmethod
     def of(info: ShardInfo) -> ShardEntry:
@@ -206,6 +207,9 @@ def manifest_text(data: DataSet) -> str:
     """The manifest as it is stored."""
     plain = to_plain(data)
     del plain["directory"]
+    for shard in plain["shards"]:
+        if not shard["revision"]:
+            del shard["revision"]
     of_parts = (entry for part in plain["parts"] for entry in (*part["fields"], *part["columns"]))
     for entry in (*plain["fields"], *of_parts):
         if entry["lengths"] is None:

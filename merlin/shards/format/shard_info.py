@@ -71,6 +71,7 @@ class ShardInfo:
     filtered: dict[str, Ranges] = field(default_factory=dict)  # rows that a filter rejected, by expression
     rows: Ranges = ()  # that it holds, in the order in which it holds them
     checks: str = ""  # check values of these rows (row_check.encode); "" if they are not known
+    revision: int = 0  # of the study, that wrote it
     datasets: tuple[DatasetInfo, ...]
 
     @property
@@ -88,6 +89,8 @@ class ShardInfo:
     def to_json(self) -> str:
         """The sidecar's text."""
         plain = to_plain(self)
+        if not self.revision:  # a study that was never updated says nothing of it
+            del plain["revision"]
         for dataset, entry in zip(self.datasets, plain["datasets"], strict=True):
             entry["digest"] = dataset.digest
             entry["extents"] = [extent if extent[-1] else extent[:-1] for extent in entry["extents"]]

@@ -61,6 +61,7 @@ def reread_info(data: DataSet, entry: ShardEntry, filtered: dict[str, Ranges]) -
         filtered=filtered,
         rows=tuple(to_ranges(rows)),
         checks=encode(values),
+        revision=entry.revision,
     )
 
 

@@ -89,7 +89,7 @@ def write_shard(
         present[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
     wanted = lo + np.flatnonzero(present)
     folders = folders or Folders.of(workspace, aggregate_instance)
-    place = Place(folders.shards, shard, lo, hi)
+    place = Place(folders.shards, shard, lo, hi, workspace.plan.revision)
     with closing(Assembly(workspace, aggregate_instance, shard, wanted, previous, folders)) as assembly:
         return _write(workspace, aggregate_instance, rows, place, assembly)
 
@@ -126,6 +126,7 @@ class Place:
     shard: int
     lo: int
     hi: int
+    revision: int = 0  # of the study
 
 
 def store_shard(
@@ -157,6 +158,7 @@ def store_shard(
             filtered=dict(filtered),
             rows=to_ranges(rows),
             checks=encode(checks.values),
+            revision=place.revision,
         )
         # the proof of the new shard is there before it is, and no sidecar ever describes another file than its own
         write_text(following, info.to_json())

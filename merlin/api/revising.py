@@ -1,0 +1,148 @@
+"""Lets a study have another revision: everything of it is written first, and then it takes effect at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from merlin.api.revision_moves import moves_of
+from merlin.api.updating import MemberUpdate, Update
+from merlin.base.files import write_text
+from merlin.errors import WorkspaceError
+from merlin.ledger.records import RESET, EventRecord, RangeRecord
+from merlin.ledger.segments import write_lineage
+from merlin.ledger.session import next_session
+from merlin.ledger.writer import LedgerWriter
+from merlin.plan.plan_io import plan_to_json
+from merlin.plan.study_variables import runtime_variables
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.workspace.directory import PLAN_NAME, Workspace, ledger_of, members, revision_dir
+from merlin.workspace.holding import lock
+from merlin.workspace.new_samples import write_rows
+from merlin.workspace.options import StudyOptions
+from merlin.workspace.provenance import find_provenance, write_provenance
+from merlin.workspace.revisions import (
+    RevisionNote,
+    StepNote,
+    clear_prepared,
+    keep_first,
+    switch,
+    undo,
+    write_note,
+)
+from merlin.workspace.samples import open_samples
+from merlin.workspace.spec_samples import refuse_unsafe_text
+
+UPDATER = "updater"  # its name as a writer of the ledger
+
+
+@contextmanager
+def held(study: Workspace) -> Iterator[None]:
+    """Hold a study and its extensions, to update it; what an update that was cut off had prepared is removed.
+
+    Raises WorkspaceError if somebody runs it.
+    """
+    with ExitStack() as stack:
+        for member in members(study):
+            stack.enter_context(lock(member))
+        clear_prepared(study)
+        yield
+
+
+def undo_update(study: Workspace) -> RevisionNote:
+    """Go back to the revision before. Raises WorkspaceError if somebody runs it, or if there is none."""
+    with held(study):
+        return undo(study)
+
+
+def apply_update(update: Update) -> RevisionNote:
+    """Make the revision, and let the study have it. The caller holds the study and all of its extensions.
+
+    A kill at any moment leaves the study as it was, or as the update wants it.
+
+    Raises:
+        WorkspaceError, LedgerError: something cannot be written; the study is as it was.
+    """
+    study = update.study
+    moves = list(
+        moves_of([(each.workspace, each.plan, each.change) for each in update.members], update.number)
+    )
+    note = _note(update, moves)
+    try:
+        for member in update.members:
+            keep_first(member.workspace)
+            _prepare(update, member)
+        write_note(study, note)
+    except OSError as error:
+        raise WorkspaceError(f"cannot update {study.path}: {error}; nothing has changed") from error
+    switch(study, update.members[0].plan, moves, note.members)
+    return note
+
+
+def _prepare(update: Update, member: MemberUpdate) -> None:
+    """Everything that belongs to the revision, of one workspace."""
+    workspace, plan = member.workspace, member.plan
+    folder = revision_dir(workspace.info, update.number)
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = runtime_variables(update.spec, workspace.path, workspace.root)
+    write_provenance(update.spec, folder, variables, update.parameters)
+    if member.rows is not None and plan.samples is not None:
+        write_rows(workspace.path / plan.samples.file, member.rows, 0)
+        table = open_samples(workspace.path / plan.samples.file, plan.samples.labels)
+        refuse_unsafe_text(update.spec, StudyOptions(), plan, table)
+    ledger = ledger_of(workspace.info, update.number)
+    ledger.mkdir(exist_ok=True)
+    write_lineage(ledger, workspace.ledger_dir)
+    session = next_session(workspace.ledger_dir, time.time())
+    with LedgerWriter(ledger, UPDATER, session=session, study_id=plan.study_id) as writer:
+        about = {"revision": update.number, "base": workspace.plan.revision}
+        writer.append(EventRecord(kind="updated", data=about), *_records(member))
+    write_text(folder / PLAN_NAME, plan_to_json(plan))
+
+
+def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
+    """What of the outcomes of before does not count any more, and what does though its record does not."""
+    sizes = {instance.id: instance.num_tasks for instance in member.workspace.plan.instances}
+    for instance in member.plan.instances:
+        end = instance.num_tasks
+        if sizes.get(instance.id, 0) <= end:
+            continue
+        # records that reach beyond the last task are of no use to the new revision
+        cut = [e.header.lo for e in member.state.entries(instance.id) if e.header.lo < end < e.header.hi]
+        for lo, hi, outcome in member.state.outcomes_of(instance.id).runs(min(cut, default=end), end):
+            if outcome not in (NO_OUTCOME, Outcome.INTERRUPTED):
+                yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=outcome, cause="as before")
+    for id, ranges in member.change.resets.items():
+        for lo, hi in ranges:
+            yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="the spec was edited")
+
+
+def _note(update: Update, moves: list[Any]) -> RevisionNote:
+    began = find_provenance(Path(update.spec.path).parent)
+    return RevisionNote(
+        number=update.number,
+        base=update.study.plan.revision,
+        created=update.members[0].plan.created,
+        user=began.user,
+        host=began.host,
+        command=began.command,
+        spec=str(update.spec.path),
+        spec_digest=update.spec.digest,
+        samples=update.samples,
+        steps=tuple(_steps(update)),
+        moves=tuple(moves),
+        members=tuple(each.workspace.member for each in update.members),
+    )
+
+
+def _steps(update: Update) -> Iterator[StepNote]:
+    for member in update.members:
+        for each in member.change.instances:
+            what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
+            place = f"{member.workspace.member}/{each.id}" if member.workspace.member else each.id
+            yield StepNote(
+                id=place, step=each.step, why=each.why, what=what, again=each.num_again, kept=each.num_kept
+            )
