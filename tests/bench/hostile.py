@@ -1,10 +1,9 @@
 """What readers cost a run that writes: `merlin status` in a tight loop, an SQL query held open, and ten dashboards.
 
-The run has one core and the readers another, and the run that it is compared with has the same readers beside it, of
-another study of the same size: what is measured is what they do to the ledger and to its files, and not that two
-programs share a machine (two cores of a virtual one are often threads of one, and take a third from each other).
-More pages to listen to: MERLIN_BENCH_LISTEN="http://127.0.0.1:8765/api/…/events?token=…", several with blanks between
-them.
+The run has one core and the readers another. It is compared with a run without readers, and with one that has the same
+readers beside it, of another study of the same size: the difference to that one is what they do to the ledger and its
+files, and not what two programs take from each other that share a machine. More pages to listen to:
+MERLIN_BENCH_LISTEN="http://127.0.0.1:8765/api/…/events?token=…", several with blanks between them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -73,8 +72,13 @@ def hostile(workspace: Path, core: int, listen_to: Sequence[str] = ()) -> Iterat
         yield
 
 
-def run_once(folder: Path, num: int, cores: Sequence[int], read: Path | None) -> Timing:
-    """One run of null shell tasks on the first core, and on the second readers of it, or of the study `read`."""
+def run_once(
+    folder: Path, num: int, cores: Sequence[int], readers_of: Callable[[Path], Path | None]
+) -> Timing:
+    """One run of null shell tasks on the first core, and on the second the readers of a workspace, if there are any.
+
+    `readers_of` is given the workspace of the run.
+    """
     spec = str(SPECS / "null_shell.yaml")
     command = [MERLIN, "run", "--local", "--workers", "1", spec, "--vars", f"N_SAMPLES={num}"]
     begin = time.perf_counter()
@@ -84,8 +88,9 @@ def run_once(folder: Path, num: int, cores: Sequence[int], read: Path | None) ->
             if child.poll() is not None:
                 raise RuntimeError((folder / "bench.log").read_text(errors="replace")[-2000:])
             time.sleep(0.01)
-        listen_to = os.environ.get("MERLIN_BENCH_LISTEN", "").split()
-        stack.enter_context(hostile(read or only_workspace(folder), cores[1], listen_to))
+        if (read := readers_of(only_workspace(folder))) is not None:
+            listen_to = os.environ.get("MERLIN_BENCH_LISTEN", "").split()
+            stack.enter_context(hostile(read, cores[1], listen_to))
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - begin
@@ -98,22 +103,30 @@ def hostile_readers(tmp: Path, rounds: int, num: int) -> list[Row]:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("the run and its readers need a core each; this machine has one")
-    run_once(fresh(tmp / "other"), num, cores, None)
-    other = only_workspace(tmp / "other")
-    alone, read = [], []
+    alone, beside, read = [], [], []
     for _ in range(rounds):
-        alone.append(run_once(fresh(tmp / "alone"), num, cores, other))
-        read.append(run_once(fresh(tmp / "read"), num, cores, None))
-    cost = 1 - ratio([t.seconds for t in alone], [t.seconds for t in read])
+        folder = fresh(tmp / "alone")
+        alone.append(run_once(folder, num, cores, lambda _: None))
+        other = only_workspace(folder)
+        beside.append(run_once(fresh(tmp / "beside"), num, cores, lambda _, other=other: other))
+        read.append(run_once(fresh(tmp / "read"), num, cores, lambda own: own))
+    what = (
+        f"null shell, {num:,} samples, 1 worker, while `merlin status` is called in a loop, an SQL query is held "
+        f"open and {NUM_DASHBOARDS} browsers listen, on another core; against the same"
+    )
     return [
-        Row(
-            f"null shell, {num:,} samples, 1 worker, while `merlin status` is called in a loop, an SQL query is held "
-            f"open and {NUM_DASHBOARDS} browsers listen, on another core; against the same with these readers at "
-            "another study",
-            f"{num / median([t.seconds for t in read]):,.0f}/s",
-            f"{num / median([t.seconds for t in alone]):,.0f}/s",
-            f"costs {max(0.0, cost):.1%}",
-            "< 3 %",
-            mb(read),
-        )
+        _row(f"{what} without readers", num, alone, read, "< 3 %"),
+        _row(f"{what} with these readers at another study", num, beside, read, ""),
     ]
+
+
+def _row(what: str, num: int, without: list[Timing], read: list[Timing], floor: str) -> Row:
+    cost = 1 - ratio([t.seconds for t in without], [t.seconds for t in read])
+    return Row(
+        what,
+        f"{num / median([t.seconds for t in read]):,.0f}/s",
+        f"{num / median([t.seconds for t in without]):,.0f}/s",
+        f"costs {max(0.0, cost):.1%}",
+        floor,
+        mb(read),
+    )

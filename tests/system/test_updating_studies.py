@@ -356,3 +356,43 @@ def test_an_update_that_is_killed_leaves_the_old_study_or_the_new_one(
     home.ask("shards", "verify", study)
     home.ask("history", study, "--undo")
     assert contents(study) == before
+
+
+# ------------------------------------------------------------------ any sequence of edits
+
+
+CHOICES: tuple[tuple[Callable[[str], str], ...], ...] = (
+    (lambda text: text, put("SCALE: 2", "SCALE: 3"), put("SCALE: 2", "SCALE: 4")),
+    (lambda text: text, put("          f: {", "          z: {file: out.json, key: z}\n          f: {")),
+    (lambda text: text, of_collect("valid: y > 0.3"), of_collect("valid: y < 0.8")),
+    (lambda text: text, put("model:draw", "model:other")),
+    (lambda text: text, put("values: [1, 2]", "values: [2]"), put("values: [1, 2]", "values: [1, 2, 3]")),
+    (lambda text: text, put("Y: [2, 3]", "Y: [2, 4]")),
+    (lambda text: text, put(POST, ""), put(POST, EXTRA)),
+)
+
+
+@pytest.mark.parametrize("seed", range(repeats(1, 12)))
+def test_any_sequence_of_edits_kills_and_updates_ends_as_a_fresh_run_of_the_last_spec(
+    home: Home, tmp_path: Path, seed: int
+) -> None:
+    draw, study, text = random.Random(seed), study_of(home), SPEC
+    for _ in range(4):
+        text = SPEC
+        for choices in CHOICES:
+            text = draw.choice(choices)(text)
+        home.write(text)
+        if draw.random() < 0.5:
+            words = [str(home.folder / "change.yaml"), str(study), str(draw.randrange(1, 80))]
+            subprocess.run(
+                [sys.executable, "-c", KILLED, *words], cwd=home.folder, check=False, capture_output=True
+            )
+        if draw.random() < 0.7:
+            home.run("--update", study, "--yes")
+        elif draw.random() < 0.5 and open_workspace(study).plan.revision:
+            home.ask("history", study, "--undo")
+    home.run("--update", study, "--yes")
+    home.ask("shards", "verify", study)
+    anew = Home(tmp_path / "anew")
+    anew.write(text)
+    assert contents(study) == contents(anew.run())
