@@ -219,6 +219,14 @@ def record_with_exit_code_0(study: ShardStudy) -> None:
         )  # fmt: skip
 
 
+def test_a_study_in_which_nothing_ended_well(tmp_path):
+    study = cmd_study(tmp_path / "ws")
+    study.failures |= {(0, t): "exit code 1" for t in range(NUM)}
+    study.finish()
+    found = again(study, tmp_path / "out", samples_per_shard=30)
+    assert found.data.counts.failed == NUM and found.data.num_rows == 0 and verify(tmp_path / "out").ok
+
+
 def test_several_sources(tmp_path):
     params = ({"P": 1}, {"P": 2})
     study = ended(make_study(tmp_path / "ws", params=params))
@@ -370,6 +378,7 @@ def test_a_place_that_is_not_free_is_refused(tmp_path):
     places = [
         *(tmp_path / "full", study.directory, study.directory / "inner", study.workspace.path),
         *(study.workspace.info / "x", study.workspace.path / "sim", study.workspace.path / "sim" / "deep"),
+        study.workspace.path / "extensions" / "new",
     ]
     before = tree(tmp_path)
     for place in places:
