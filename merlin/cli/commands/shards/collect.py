@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from merlin.base.text import count, duration, size
+from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     EXISTING_FILE,
     FOLDER,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_CAUSES = 8  # that are shown
 
 
-@click.command()
+@click.command(cls=ManyCommand)
 @workspace_argument
 @click.option(
     "--spec",
