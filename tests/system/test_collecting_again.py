@@ -175,7 +175,7 @@ def test_a_killed_collect_leaves_no_process_and_the_next_one_goes_on(home: Home)
     home.write("small", {**many, "random": {**many["random"], "samples_per_shard": 10}})
     (home.folder / "many.yaml").write_text(_without_simulation(home.folder / "many.yaml"))
     (home.folder / "small.yaml").write_text(_without_simulation(home.folder / "small.yaml"))
-    study = home.run("many", "--vars", "N=4000")
+    study = home.run("many", "--vars", "N=1500")
     words = ["shards", "collect", str(study), "--spec", "small.yaml", "--out", "new", "--workers", "2"]
     log = home.folder / "new" / ".collect" / "shards.jsonl"
     process = subprocess.Popen(
@@ -188,9 +188,9 @@ def test_a_killed_collect_leaves_no_process_and_the_next_one_goes_on(home: Home)
     wait_until(lambda: not processes_inside(home.folder), lambda: processes_inside(home.folder))
     assert not (home.folder / "new" / "manifest.json").exists()
     told = home.ask(*words)
-    assert told["shards_kept"] > 3 and told["num_shards"] == 400 and told["num_rows"] == 4000
+    assert told["shards_kept"] > 3 and told["num_shards"] == 150 and told["num_rows"] == 1500
     home.merlin("shards", "verify", "new")
-    fresh = home.run("small", "--vars", "N=4000")
+    fresh = home.run("small", "--vars", "N=1500")
     assert (
         home.manifest(home.folder / "new")["content_digest"]
         == home.manifest(fresh / "random")["content_digest"]

@@ -25,7 +25,7 @@ MARK = "collected_again"  # of the study's facts in a manifest: the digest of wh
 
 def folders_in(out: Path) -> Folders:
     """Where a data set that is collected again is written."""
-    return Folders(out, out / f".{_WHAT}" / DIRECTORY)
+    return Folders(out, out / f".{_WHAT}" / DIRECTORY, is_durable=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,8 @@ class _SourceCollector:
             if len(rows):
                 nothing = np.zeros(0, np.int64)
                 content = Contribution(nothing, nothing.astype(bool), {}, {expression: rows})
-                write_bundle(free_path(self.folders.bundles_of(shard), lo, hi, GATHERED), content, {})
+                path = free_path(self.folders.bundles_of(shard), lo, hi, GATHERED)
+                write_bundle(path, content, {}, is_durable=self.folders.is_durable)
 
     def _require_stored(self, job: CollectJob, wanted: Array, fields: tuple[PlannedField, ...]) -> None:
         lacking = [each for each in fields if each.name not in self.share.stored]

@@ -15,7 +15,7 @@ from merlin.plan.plan import Aggregate, Plan, PlannedField, StepInstance, StepKi
 from merlin.shards.format.digest import combine
 from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.recollecting.definition import given_fields, kept_filters, stored_fields
-from merlin.workspace.directory import Workspace
+from merlin.workspace.directory import EXTENSIONS_DIR, INFO_DIR, Workspace
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,8 @@ def where_stored(share: Share) -> str:
 
 def _require_apart(study: Workspace, out: Path) -> None:
     """Raise UsageError for a place that is the study's own."""
-    own = [study.path, study.info, *(study.path / i.id for i in study.plan.instances)]
+    inside = (INFO_DIR, EXTENSIONS_DIR, *(i.id for i in study.plan.instances))
+    own = [study.path, *(study.path / name for name in inside)]
     place = out.resolve()
     for path in own:
         inner = path.resolve()

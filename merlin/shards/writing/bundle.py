@@ -9,7 +9,8 @@ then the newest file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from merlin.base.files import replacing
+from merlin.base.files import replacing, temporary_name
 from merlin.ledger.session import session_start
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.segments import Ragged, Values
@@ -80,9 +81,15 @@ def free_path(directory: Path, lo: int, hi: int, origin: Origin) -> Path:
     return path
 
 
-def write_bundle(path: Path, content: Contribution, attributes: Mapping[str, str | int]) -> None:
-    """Write the rows to be stored; columns are copied only if some rows are left out."""
-    with replacing(path, durable_name=False) as temporary, NewFile(temporary, libver="latest") as new:
+def write_bundle(
+    path: Path, content: Contribution, attributes: Mapping[str, str | int], *, is_durable: bool = True
+) -> None:
+    """Write the rows to be stored; columns are copied only if some rows are left out.
+
+    One that is not durable need not survive a crash of the machine.
+    """
+    begun = replacing(path, durable_name=False) if is_durable else _renaming(path)
+    with begun as temporary, NewFile(temporary, libver="latest") as new:
         file = new.file
         file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
         file.create_dataset("row", data=content.rows[content.keep].astype("<i8"))
@@ -98,6 +105,19 @@ def write_bundle(path: Path, content: Contribution, attributes: Mapping[str, str
         for number, (expression, rows) in enumerate(content.filtered.items()):
             dataset = file.create_dataset(f"filtered/{number}", data=rows.astype("<i8"))
             dataset.attrs["expression"] = expression
+
+
+@contextmanager
+def _renaming(path: Path) -> Iterator[Path]:
+    """As `replacing`, but nothing is flushed to the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(path)
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _write_dense(file: Any, name: str, values: Array, keep: Array) -> None:

@@ -94,7 +94,7 @@ def store_piece(request: CollectRequest, rules: Rules, piece: Piece, shard: int,
     }
     columns = {column.path: piece.columns[column.name] for column in rules.fields}
     content = Contribution(np.arange(lo, hi, dtype="<i8"), piece.keep, columns, rejected)
-    write_bundle(path, content, attributes)
+    write_bundle(path, content, attributes, is_durable=folders.is_durable)
 
 
 def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str]) -> Piece:

@@ -19,6 +19,7 @@ class Folders:
 
     shards: Path
     bundles: Path
+    is_durable: bool = True  # bundles outlive a crash of the machine, as the outcomes in the ledger do
 
     @staticmethod
     def of(workspace: Workspace, aggregate: StepInstance) -> Folders:

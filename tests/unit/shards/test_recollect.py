@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from dataclasses import replace
@@ -21,6 +22,7 @@ from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.proving.verify import verify
+from merlin.shards.recollecting import old_shards
 from merlin.shards.recollecting import run as engine
 from merlin.shards.recollecting.definition import kept_filters, stored_fields
 from merlin.shards.recollecting.run import collect_again
@@ -219,6 +221,14 @@ def record_with_exit_code_0(study: ShardStudy) -> None:
         )  # fmt: skip
 
 
+def test_a_study_in_which_nothing_ended_well(tmp_path):
+    study = cmd_study(tmp_path / "ws")
+    study.failures |= {(0, t): "exit code 1" for t in range(NUM)}
+    study.finish()
+    found = again(study, tmp_path / "out", samples_per_shard=30)
+    assert found.data.counts.failed == NUM and found.data.num_rows == 0 and verify(tmp_path / "out").ok
+
+
 def test_several_sources(tmp_path):
     params = ({"P": 1}, {"P": 2})
     study = ended(make_study(tmp_path / "ws", params=params))
@@ -253,6 +263,45 @@ def test_a_filter_of_a_function_stays_or_is_named(tmp_path):
     more = (*valid, "energy < 1000020")
     found = again(study, tmp_path / "other", valid=more, samples_per_shard=13)
     require_same(found, ended(make_study(tmp_path / "fresh", valid=more, per_shard=13)))
+
+
+@pytest.mark.parametrize("slice_bytes", [64, 1000, 1 << 20])
+def test_rows_with_gaps_between_them_in_slices_of_any_size(tmp_path, monkeypatch, slice_bytes):
+    monkeypatch.setattr(old_shards, "SLICE_BYTES", slice_bytes)
+    study = ended(cmd_study(tmp_path / "ws", valid=("count % 4 != 1",)))
+    shutil.rmtree(study.workspace.path / "sim")
+    changes = {"valid": ("count % 4 != 1", "count % 5 != 2"), "samples_per_shard": 17}
+    found = again(study, tmp_path / "out", **changes)
+    require_same(found, ended(cmd_study(tmp_path / "fresh", **renamed(changes))))
+    with merlin.open_shards(tmp_path / "out") as data:
+        for i, task in enumerate(data["count"][:].tolist()):
+            assert (
+                data["hits"][i].tolist() == [float(task)] * (task % 4) and data["note"][i] == f"täsk {task}"
+            )
+
+
+@pytest.mark.parametrize("has_files", [True, False], ids=["files", "shards"])
+def test_a_function_that_left_files_too(tmp_path, has_files):
+    tag = PlannedField(name="tag", dtype="int64", file="out.json", key="count")
+    more = (PlannedField(name="note", kind="text", file="note.txt"),) if has_files else ()
+
+    def make(path, fields, **given):
+        study = make_study(path, fields=fields, **given)
+        for task in range(NUM):
+            folder = study.workspace.task_dir(study.sources[0], task)
+            folder.mkdir(parents=True)
+            for name, content in files_of(task).items():
+                (folder / name).write_bytes(
+                    content if isinstance(content, bytes) else json.dumps(content).encode()
+                )
+        return ended(study)
+
+    study = make(tmp_path / "ws", (*FIELDS[:3], tag))
+    fields = (*FIELDS[:2], tag, *more)
+    if not has_files:
+        shutil.rmtree(study.workspace.path / "sim")
+    found = again(study, tmp_path / "out", fields=fields, samples_per_shard=8)
+    require_same(found, make(tmp_path / "fresh", fields, per_shard=8))
 
 
 def test_a_filter_that_means_something_else_now_is_not_the_same():
@@ -370,6 +419,7 @@ def test_a_place_that_is_not_free_is_refused(tmp_path):
     places = [
         *(tmp_path / "full", study.directory, study.directory / "inner", study.workspace.path),
         *(study.workspace.info / "x", study.workspace.path / "sim", study.workspace.path / "sim" / "deep"),
+        study.workspace.path / "extensions" / "new",
     ]
     before = tree(tmp_path)
     for place in places:

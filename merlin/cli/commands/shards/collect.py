@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from merlin.base.text import count, duration, size
+from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     EXISTING_FILE,
     FOLDER,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_CAUSES = 8  # that are shown
 
 
-@click.command()
+@click.command(cls=ManyCommand)
 @workspace_argument
 @click.option(
     "--spec",
@@ -71,14 +72,15 @@ def collect(
     from merlin.api.collecting import recollection_of
     from merlin.cli.display import progress_bar
     from merlin.shards.recollecting.run import collect_again
+    from merlin.workspace.options import StudyOptions
 
     if out is None:
         raise UsageError(
             "--out DIR is missing: where the new data set goes; the one in the workspace stays as it is"
         )
     loaded = None if spec is None else _load(spec, assignments, options)
-    if loaded is None and assignments:
-        raise UsageError("--vars gives variables of a spec; name it with --spec FILE")
+    if loaded is None and (assignments or options != StudyOptions()):
+        raise UsageError("--vars, --samplesfile and --pgen say how to read a spec; name it with --spec FILE")
     begin = time.monotonic()
     request = recollection_of(workspace, out, name=aggregate, spec=loaded, options=options)
     with progress_bar(f"collect {request.shares[0].new.id}", "tasks", quiet=as_json) as report:
