@@ -32,6 +32,8 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "restart": ("scale:restart", 1_000_000),
     "failures": ("failing:failures", 1_000_000),
     "timeline": ("failing:timeline", 1_000_000),
+    "update_plan": ("updating:update_plan", 1_000_000),
+    "update_snakemake": ("updating:update_snakemake", 10_000),
     "following": ("following:following", 1_000_000),
     "celery_drain": ("distributed:drain", 10_000),
     "celery_drain_large": ("distributed:drain_large", 30_000),
