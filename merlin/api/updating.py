@@ -197,33 +197,20 @@ class _Planning:
     def _member(
         self, member: Workspace, num: int, wanted: WantedSamples | None, before: list[Plan]
     ) -> MemberUpdate:
-        old, first = member.plan.samples, member.first_sample
-        rows, samples = None, old
-        if wanted is not None and old is not None:
-            changed = _within(wanted.changed, first, first + num)
-            has_new_labels = wanted.table is not None and tuple(wanted.table.labels) != old.labels
-            if changed or has_new_labels or num != old.num:
-                rows = rows_of(
-                    wanted.table or samples_of_plan(member),
-                    *((first, first + num) if wanted.table else (0, num)),
-                )
-                file = stored_path(self._samples_file(member), member.path)
-                samples = replace(old, file=file, num=num, digest="", stamp="", room=max(old.num, old.room))
-        state = replay(member.ledger_dir, member.plan)
-        outcomes = state.outcomes
-        has_files = self.has_files(member, state)
+        samples, rows = self._samples(member, num, wanted)
+        first = member.first_sample
         moved = [] if wanted is None else _within(wanted.changed, first, first + num)
+        state = replay(member.ledger_dir, member.plan)
+        has_files = self.has_files(member, state)
         best: tuple[Plan, Change] | None = None
         for launchers in self._launchers():
             plan = self._plan(member, samples, launchers, before)
-            if not self.code:
-                self.code = with_code(self.spec, plan, self.variables, self.combos).code
-            again = code_changes(member.plan, replace(plan, code=self.code))
+            again = code_changes(member.plan, plan)
             plan = replace(plan, code=self._recorded(member.plan, again))
             change = find_change(
                 member.plan,
                 plan,
-                outcomes,
+                state.outcomes,
                 has_files,
                 changed_samples=moved,
                 changed_code=again if self.how.rerun_code else {},
@@ -236,13 +223,27 @@ class _Planning:
         assert best is not None
         return MemberUpdate(workspace=member, plan=best[0], change=best[1], state=state, rows=rows)
 
+    def _samples(
+        self, member: Workspace, num: int, wanted: WantedSamples | None
+    ) -> tuple[SamplesInfo | None, SamplesTable | None]:
+        """What its plan will say of its samples; and its samples, if they are others than before."""
+        old, first = member.plan.samples, member.first_sample
+        if wanted is None or old is None:
+            return old, None
+        has_new_labels = wanted.table is not None and tuple(wanted.table.labels) != old.labels
+        if not (_within(wanted.changed, first, first + num) or has_new_labels or num != old.num):
+            return old, None
+        if wanted.table is None:
+            rows = rows_of(samples_of_plan(member), 0, num)
+        else:
+            rows = rows_of(wanted.table, first, first + num)
+        file = stored_path(revision_dir(member.info, self.number) / "samples_used.npy", member.path)
+        return replace(old, file=file, num=num, digest="", stamp="", room=max(old.num, old.room)), rows
+
     def _recorded(self, old: Plan, changes: Mapping[str, list[str]]) -> dict[str, dict[str, str]]:
         """The code that the steps' results come from: that of before, where it has changed and nothing runs again."""
         is_old = set() if self.how.rerun_code else changes.keys()
         return {step: old.code[step] if step in is_old else files for step, files in self.code.items()}
-
-    def _samples_file(self, member: Workspace) -> Path:
-        return revision_dir(member.info, self.number) / "samples_used.npy"
 
     def _launchers(self) -> Iterator[Launchers]:
         yield launchers_here(self.spec, is_dry=self.options.is_dry)
@@ -268,7 +269,9 @@ class _Planning:
         )
         if samples is not None and plan.samples is not None:
             plan = replace(plan, samples=replace(plan.samples, digest=samples.digest, stamp=samples.stamp))
-        return replace(plan, revision=self.number)
+        if not self.code:
+            self.code = with_code(self.spec, plan, self.variables, self.combos).code
+        return replace(plan, revision=self.number, code=self.code)
 
 
 def _other_versions(study: Workspace) -> Iterator[str]:

@@ -13,11 +13,13 @@ from merlin.cli.output import remark
 from merlin.cli.progress import choose_display
 from merlin.errors import ShardError, WorkspaceError, command_line
 from merlin.execution.repair import Repair, RepairResult
-from merlin.shards.format.manifest_file import read_manifest
+from merlin.plan.plan import StepInstance
+from merlin.shards.format.manifest_file import DataSet, read_manifest
 from merlin.shards.format.rows import format_ranges, to_ranges
 from merlin.shards.proving.origin import find_aggregate
 from merlin.shards.proving.repair import lend, plan_repair, take_over
 from merlin.shards.proving.verify import VerifyReport
+from merlin.shards.recollecting.directory import MARK
 from merlin.workspace.directory import Workspace, members, open_workspace
 
 Verify = Callable[[Path], VerifyReport]
@@ -55,7 +57,25 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
             f"{directory} is step '{data.aggregate}' of study {data.study.get('study_id')}, and "
             f"{study.path} is the workspace of study {study.plan.study_id}"
         )
+    _require_same_definition(data, known[data.aggregate], study)
     return Home(study.data_set_dir(known[data.aggregate]), study, data.aggregate)
+
+
+def _require_same_definition(data: DataSet, aggregate: StepInstance, study: Workspace) -> None:
+    """Raise WorkspaceError for a data set that the study has made, and that is not a copy of what it has now."""
+    again = "make it again: merlin shards collect"
+    if MARK in data.study:
+        raise WorkspaceError(
+            f"{data.directory} was collected again from {study.path}, and is no copy; {again}"
+        )
+    planned = aggregate.aggregate
+    assert planned is not None
+    names = [field.name for field in data.fields], data.samples_per_shard
+    if names != ([field.name for field in planned.fields], planned.samples_per_shard):
+        raise WorkspaceError(
+            f"{data.directory} is not as step '{aggregate.id}' of {study.path} collects it now; it may come from an "
+            f"earlier revision (merlin history {study.path})"
+        )
 
 
 def how_to_repair(report: VerifyReport) -> str:
@@ -68,6 +88,8 @@ def how_to_repair(report: VerifyReport) -> str:
         if plan_repair(data, report.problems).needs_workspace:
             if str(data.study.get("study_id")).startswith("import-"):
                 return "to repair it: import it again, as there is no study that could run its samples"
+            if MARK in data.study:
+                return "to have it intact: collect it again (merlin shards collect) into another directory"
             return f"to repair it: {command_line(*words)} --workspace WORKSPACE, which is that of its study"
     return f"to repair it: {command_line(*words)}"
 

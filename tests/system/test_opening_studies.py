@@ -32,7 +32,8 @@ from merlin.plan.plan_io import plan_digest, write_plan
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.views.published import PublishedStudy
-from merlin.workspace.directory import Workspace, lock, open_workspace
+from merlin.workspace.directory import Workspace, open_workspace
+from merlin.workspace.holding import lock
 
 FAILED = int(Outcome.FAILED)
 

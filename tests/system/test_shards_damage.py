@@ -449,7 +449,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next_one(workspace: Path, se
 
 
 def test_a_study_that_runs_is_not_repaired(workspace: Path) -> None:
-    from merlin.workspace.directory import lock
+    from merlin.workspace.holding import lock
 
     flip_image(workspace / "collect")
     with lock(open_workspace(workspace)):

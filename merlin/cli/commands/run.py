@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -57,12 +57,10 @@ def run(
     study: Path | None,
     only_new: bool,
     updated: Path | None,
-    keep: tuple[str, ...],
-    changed_code: bool,
-    yes: bool,
     output: Path | None,
     num_workers: int | None,
     as_json: bool,
+    **update: Any,
 ) -> None:
     """Run the study that SPEC describes.
 
@@ -83,10 +81,10 @@ def run(
     from merlin.workspace.checking import load_checked
 
     check_new_rows(study, only_new)
-    check_update(updated, study, keep, changed_code=changed_code)
-    variables = parse_assignments(assignments)
-    if output is not None:
-        variables["OUTPUT_PATH"] = str(output.absolute())
+    check_update(updated, study, update["keep"], changed_code=update["changed_code"])
+    variables = parse_assignments(assignments) | (
+        {} if output is None else {"OUTPUT_PATH": str(output.absolute())}
+    )
     loaded = load_checked(spec, variables, options)
     warn(loaded.warnings)
     is_dry = dry or loaded.document.batch.dry_run
@@ -98,14 +96,7 @@ def run(
     if updated is not None:
         from merlin.cli.updating import Manner, run_update
 
-        how = Manner(
-            keep=keep,
-            changed_code=changed_code,
-            yes=yes,
-            is_dry=is_dry,
-            num_workers=num_workers,
-            as_json=as_json,
-        )
+        how = Manner(**update, is_dry=is_dry, num_workers=num_workers, as_json=as_json)
         sys.exit(run_update(loaded, options, updated, config, how))
     if study is not None:
         workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)

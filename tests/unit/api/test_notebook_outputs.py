@@ -20,7 +20,8 @@ from merlin.execution.events import Progress
 from merlin.plan.task_states import TaskCounts
 from merlin.spec.load import load_spec
 from merlin.views.study_page import StudyPage
-from merlin.workspace.directory import Workspace, lock
+from merlin.workspace.directory import Workspace
+from merlin.workspace.holding import lock
 from merlin.workspace.prepare import prepare_study
 
 SPEC = """\

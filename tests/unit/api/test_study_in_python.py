@@ -14,7 +14,8 @@ from merlin.ledger.records import ChunkRecord, Failure
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import Outcome
 from merlin.spec.load import load_spec
-from merlin.workspace.directory import Workspace, lock
+from merlin.workspace.directory import Workspace
+from merlin.workspace.holding import lock
 from merlin.workspace.prepare import prepare_study
 
 SPEC = """\

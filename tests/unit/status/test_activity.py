@@ -101,7 +101,7 @@ def held(tmp_path: Path) -> tuple[Workspace, int]:
     workspace = make_workspace(tmp_path / "w")
     add(workspace, EventRecord(kind="run_started", data={"workers": 2}, time=999.0), worker="controller")
     script = (
-        "import sys; from merlin.workspace.directory import lock, open_workspace\n"
+        "import sys; from merlin.workspace.directory import open_workspace; from merlin.workspace.holding import lock\n"
         "with lock(open_workspace(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

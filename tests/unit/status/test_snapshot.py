@@ -8,7 +8,7 @@ from status_study import OK, add, chunk, fill, make_workspace
 from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.status.live import is_live
 from merlin.status.snapshot import take_snapshot
-from merlin.workspace.directory import lock
+from merlin.workspace.holding import lock
 
 
 def test_planned_is_the_sum_of_ok_failed_skipped_and_missing(tmp_path):

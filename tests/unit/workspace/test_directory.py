@@ -9,7 +9,8 @@ import pytest
 
 from merlin.errors import UsageError, WorkspaceError
 from merlin.spec.load import load_spec
-from merlin.workspace.directory import lock, open_workspace, workspace_stem
+from merlin.workspace.directory import open_workspace, workspace_stem
+from merlin.workspace.holding import lock
 from merlin.workspace.prepare import prepare_study
 
 SPEC = """
@@ -93,7 +94,7 @@ def test_a_second_run_of_a_workspace_is_refused_by_name(workspace):
 
 def test_the_lock_of_a_killed_run_is_free(workspace):
     code = (
-        "import sys; from merlin.workspace.directory import lock, open_workspace\n"
+        "import sys; from merlin.workspace.directory import open_workspace; from merlin.workspace.holding import lock\n"
         "with lock(open_workspace(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     run = subprocess.Popen(

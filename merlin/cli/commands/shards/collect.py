@@ -22,7 +22,7 @@ from merlin.cli.options import (
     workspace_argument,
 )
 from merlin.cli.output import flush, print_json, warn
-from merlin.errors import UsageError
+from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.shards.recollecting.run import Recollected
@@ -76,7 +76,8 @@ def collect(
 
     if out is None:
         raise UsageError(
-            "--out DIR is missing: where the new data set goes; the one in the workspace stays as it is"
+            "--out DIR is missing: where the new data set goes; the one in the workspace stays as it is. "
+            f"To make that one again: {command_line('run', spec or 'SPEC', '--update', workspace)}"
         )
     loaded = None if spec is None else _load(spec, assignments, options)
     if loaded is None and (assignments or options != StudyOptions()):
