@@ -28,7 +28,7 @@ from merlin.workspace.revisions import (
     RevisionNote,
     StepNote,
     clear_prepared,
-    keep_first,
+    keep_present,
     switch,
     undo,
     write_note,
@@ -67,13 +67,12 @@ def apply_update(update: Update) -> RevisionNote:
         WorkspaceError, LedgerError: something cannot be written; the study is as it was.
     """
     study = update.study
-    moves = list(
-        moves_of([(each.workspace, each.plan, each.change) for each in update.members], update.number)
-    )
+    changes = [(each.workspace, each.plan, each.change) for each in update.members]
+    moves = list(moves_of(changes, update.number, grows=bool(update.num_more)))
     note = _note(update, moves)
     try:
         for member in update.members:
-            keep_first(member.workspace)
+            keep_present(member.workspace, study.plan.revision)
             _prepare(update, member)
         write_note(study, note)
     except OSError as error:

@@ -15,12 +15,12 @@ from merlin.ledger.replay import Replay, replay
 from merlin.plan.code_changes import code_changes
 from merlin.plan.expand import make_plan
 from merlin.plan.growing import extends
-from merlin.plan.launch import Launchers
+from merlin.plan.launch import Launchers, has_launcher
 from merlin.plan.parameters import as_block, combinations
 from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan, SamplesInfo
 from merlin.plan.rerun import HasFiles
-from merlin.plan.revise import Change, find_change
+from merlin.plan.revise import Change, find_change, num_changed
 from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.code_files import with_code
 from merlin.workspace.directory import Workspace, members, revision_dir
@@ -80,9 +80,16 @@ class Update:
     versions: tuple[str, ...]  # what else has changed: of this program, Python and packages
 
     @property
+    def has_only_more(self) -> bool:
+        """The samples are those of the study, and more."""
+        return bool(self.num_more) and all(each.rows is None for each in self.members)
+
+    @property
     def is_nothing(self) -> bool:
         """The study is what the spec wants, but for more samples."""
-        return not self.samples and all(_is_same(each.workspace.plan, each.plan) for each in self.members)
+        return (not self.samples or self.has_only_more) and all(
+            _is_same(each.workspace.plan, each.plan) for each in self.members
+        )
 
 
 def plan_update(
@@ -202,26 +209,37 @@ class _Planning:
         moved = [] if wanted is None else _within(wanted.changed, first, first + num)
         state = replay(member.ledger_dir, member.plan)
         has_files = self.has_files(member, state)
-        best: tuple[Plan, Change] | None = None
-        for launchers in self._launchers():
-            plan = self._plan(member, samples, launchers, before)
-            again = code_changes(member.plan, plan)
-            plan = replace(plan, code=self._recorded(member.plan, again))
-            change = find_change(
-                member.plan,
-                plan,
-                state.outcomes,
-                has_files,
-                changed_samples=moved,
-                changed_code=again if self.how.rerun_code else {},
-                keep=self.how.keep,
-            )
-            if best is None or _weight(change) < _weight(best[1]):
-                best = plan, change
-            if not any(each.why for each in change.instances):
+        plan = self._best_plan(member, samples, before)
+        again = code_changes(member.plan, plan)
+        plan = replace(plan, code=self._recorded(member.plan, again))
+        change = find_change(
+            member.plan,
+            plan,
+            state.outcomes,
+            has_files,
+            changed_samples=moved,
+            changed_code=again if self.how.rerun_code else {},
+            keep=self.how.keep,
+        )
+        return MemberUpdate(workspace=member, plan=plan, change=change, state=state, rows=rows)
+
+    def _best_plan(self, member: Workspace, samples: SamplesInfo | None, before: list[Plan]) -> Plan:
+        """The plan with the launchers of before, where these can be told."""
+        plans = (self._plan(member, samples, each, before) for each in self._launchers())
+        best, fewest = None, 0
+        for plan in plans:
+            num = num_changed(member.plan, plan)
+            if best is None or num < fewest:
+                best, fewest = plan, num
+            if not num or not any(map(has_launcher, self._scripts())):
                 break
         assert best is not None
-        return MemberUpdate(workspace=member, plan=best[0], change=best[1], state=state, rows=rows)
+        return best
+
+    def _scripts(self) -> Iterator[str]:
+        for step in self.spec.document.study:
+            yield step.run.cmd or ""
+            yield step.run.restart or ""
 
     def _samples(
         self, member: Workspace, num: int, wanted: WantedSamples | None
@@ -295,10 +313,6 @@ def _made_by_nobody(plan: Plan) -> Plan:
     return replace(plan, created="", revision=0, spec_path="", spec_digest="", code_version="", code={})
 
 
-def _weight(change: Change) -> int:
-    return sum(bool(each.why) for each in change.instances)
-
-
 def _within(ranges: Iterable[Range], lo: int, hi: int) -> list[Range]:
     """The parts of the ranges in [lo, hi), counted from lo."""
     return [(max(a, lo) - lo, min(b, hi) - lo) for a, b in ranges if max(a, lo) < min(b, hi)]
@@ -320,4 +334,6 @@ def _in_words(studies: list[Workspace], wanted: WantedSamples | None) -> str:
     words = [f"{count(changed, 'sample')} with other values"] if changed else []
     if wanted.num < num:
         words.append(f"{count(num - wanted.num, 'sample')} fewer")
+    if wanted.num > num:
+        words.append(count(wanted.num - num, "new sample"))
     return ", ".join(words)

@@ -185,21 +185,25 @@ update_options = with_options(
 
 
 def check_update(
-    updated: Path | None, extended: Path | None, keep: tuple[str, ...], *, changed_code: bool
+    updated: Path | None,
+    extended: Path | None,
+    *,
+    only_new: bool,
+    keep: tuple[str, ...],
+    changed_code: bool,
+    yes: bool = False,
 ) -> None:
-    """Raise UsageError for options that do not go with each other."""
+    """Raise UsageError for options of --update and --extend that do not go with each other."""
+    if only_new and extended is None:
+        raise UsageError("--new-rows says what the samples file of --extend WORKSPACE has; give both")
     if updated is not None and extended is not None:
         raise UsageError("--update adds new samples, too; leave out --extend")
     if keep and updated is None:
         raise UsageError("--keep says what --update WORKSPACE leaves as it is; give both")
     if changed_code and updated is None:
         raise UsageError("--changed-code says what --update WORKSPACE runs again; give both")
-
-
-def check_new_rows(study: Path | None, only_new: bool) -> None:
-    """Raise UsageError for --new-rows without --extend."""
-    if only_new and study is None:
-        raise UsageError("--new-rows says what the samples file of --extend WORKSPACE has; give both")
+    if yes and updated is None:
+        raise UsageError("--yes answers what --update WORKSPACE asks; give both")
 
 
 # of commands that show a study

@@ -7,7 +7,7 @@ from typing import Any
 
 from merlin.base.text import count
 from merlin.cli.extending import preview
-from merlin.cli.options import check_new_rows, check_update, parse_assignments
+from merlin.cli.options import check_update, parse_assignments
 from merlin.cli.output import print_json, print_table, warn
 from merlin.errors import UsageError
 from merlin.execution.try_import import import_findings
@@ -65,8 +65,7 @@ def show_plan(
     """Print what a spec, or the next extension of `study` by it, will run and write."""
     if as_json and as_mermaid:
         raise UsageError("--json and --mermaid exclude each other; choose one")
-    check_new_rows(study, only_new)
-    check_update(updated, study, keep, changed_code=changed_code)
+    check_update(updated, study, only_new=only_new, keep=keep, changed_code=changed_code)
     loaded = load_checked(spec, parse_assignments(assignments), options)
     if updated is not None:
         from merlin.api.updating import UpdateOptions

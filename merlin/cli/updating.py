@@ -217,8 +217,6 @@ def _show(update: Update, *, as_json: bool) -> None:
     print_table(("step", "why", "to run", "kept", "saved"), rows, right=("to run", "kept", "saved"))
     if update.samples:
         print(f"samples: {update.samples}")
-    if update.num_more:
-        print(f"{count(update.num_more, 'new sample')}, for an extension")
 
 
 def _why(line: StepLine) -> str:

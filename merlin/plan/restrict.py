@@ -38,13 +38,22 @@ def with_upstream(
             continue
         for edge in instance.edges:
             source = instances[edge.source]
-            if edge.kind != "same" or source.kind is not StepKind.CMD:
+            if edge.kind != "same" or source.kind is not StepKind.CMD or not may_lack(source, has_files):
                 continue
             for lo, hi in wanted[instance.id].ranges((1,)):
                 for task in range(lo, hi):
                     if not has_files(source, task):
                         wanted.setdefault(source.id, RunMap(source.num_tasks, 0)).set(task, task + 1, 1)
     return {id: marks.ranges((1,)) for id, marks in wanted.items()}
+
+
+def may_lack(instance: StepInstance, has_files: Callable[[StepInstance, int], bool]) -> bool:
+    """False if all tasks of the instance are known to have left their files, so that none need be asked about.
+
+    `has_files` may know that, and say so by its method `may_lack`.
+    """
+    known = getattr(has_files, "may_lack", None)
+    return True if known is None else bool(known(instance))
 
 
 def _marked(instance: StepInstance, ranges: Iterable[Range]) -> RunMap:

@@ -15,6 +15,7 @@ from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.plan_io import relocate
 from merlin.plan.rerun import HasFiles, tasks_to_rerun
+from merlin.plan.restrict import may_lack
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 
@@ -213,6 +214,8 @@ def _without_results(
             continue
         for source in (instances[id] for id in target.aggregate.sources):
             ended = outcomes[source.id].ranges([Outcome.OK])
+            if source.kind is StepKind.CMD and not may_lack(source, has_files):
+                continue
             if source.kind is StepKind.CMD:
                 ended = [(t, t + 1) for lo, hi in ended for t in range(lo, hi) if not has_files(source, t)]
             found[source.id] = merged([*found.get(source.id, ()), *ended])
@@ -220,6 +223,11 @@ def _without_results(
 
 
 # ----------------------------------------------------------------------- definitions
+
+
+def num_changed(old: Plan, new: Plan) -> int:
+    """How many step instances are not defined as before."""
+    return sum(bool(why) for _, why in _reasons(old, new, {}))
 
 
 def _reasons(
@@ -240,7 +248,8 @@ def _reasons(
 
 def _definitions(plan: Plan) -> dict[str, dict[str, Any]]:
     """What shapes the results of each step instance, wherever the spec and the workspace lie."""
-    placed = relocate(plan, _WORKSPACE)
+    place = f"{_WORKSPACE}/extensions/{plan.extension}" if plan.extension else _WORKSPACE
+    placed = relocate(plan, place)
     return {one.id: anywhere(_parts(one), plan.spec_root) for one in placed.instances}
 
 

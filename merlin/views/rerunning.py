@@ -153,6 +153,9 @@ class HasFiles:
             for source in instance.aggregate.sources
         }
 
+    def may_lack(self, instance: StepInstance) -> bool:
+        return instance.id in self._cleaned
+
     def __call__(self, instance: StepInstance, task: int) -> bool:
         if instance.id not in self._cleaned or self._outcomes[instance.id][task] != Outcome.OK:
             return True

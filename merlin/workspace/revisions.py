@@ -21,7 +21,7 @@ from pathlib import Path
 from merlin.base.files import link_or_copy, sync_path, write_text
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import WorkspaceError
-from merlin.plan.plan import Plan
+from merlin.plan.plan import Plan, StepKind
 from merlin.plan.plan_io import plan_to_json, read_plan
 from merlin.workspace.directory import (
     INFO_DIR,
@@ -101,9 +101,12 @@ def next_number(study: Workspace) -> int:
     return max([*used, study.plan.revision], default=0) + 1
 
 
-def keep_first(member: Workspace) -> None:
-    """Let the revision that a workspace has be found again: its plan and the copies of its spec."""
-    folder = revision_dir(member.info, member.plan.revision)
+def keep_present(member: Workspace, revision: int) -> None:
+    """Let the present revision of the study be found again: the plan of a member, and the copies of its spec.
+
+    An extension may have been added since, and have the plan that it began with.
+    """
+    folder = revision_dir(member.info, revision)
     if (folder / PLAN_NAME).is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -272,15 +275,30 @@ def undo(study: Workspace) -> RevisionNote:
             + (f", and {len(lost) - 1:,} more" if lost[1:] else "")
         )
     plan = read_plan(revision_dir(study.info, note.base) / PLAN_NAME)
-    switch(study, plan, _moves_back(note, study), note.members)
+    added = [member.member for member in members(study) if member.member not in note.members]
+    _require_data_sets(note, study, added)
+    switch(study, plan, _moves_back(note, added), note.members)
     return note
 
 
-def _moves_back(note: RevisionNote, study: Workspace) -> Iterator[Move]:
+def _require_data_sets(note: RevisionNote, study: Workspace, added: list[str]) -> None:
+    """Raise WorkspaceError if extensions have added rows to a data set that was not put aside before."""
+    aside = {move.source for move in note.moves}
+    kept = [
+        each.id for each in study.plan.instances if each.kind is StepKind.AGGREGATE and each.id not in aside
+    ]
+    if added and kept:
+        raise WorkspaceError(
+            f"{study.path / added[0]} was added to revision {note.number}, and its rows are in {kept[0]}; "
+            f"revision {note.base} cannot be restored without losing them"
+        )
+
+
+def _moves_back(note: RevisionNote, added: list[str]) -> Iterator[Move]:
     aside = f"{INFO_DIR}/{REVISIONS_DIR}/{note.number:03d}/{AFTER}"
     new = [step.id for step in note.steps if step.what == "new"]
     back = [move for move in note.moves if not move.is_link]
-    for path in (*new, *(move.source for move in back)):
+    for path in (*added, *new, *(move.source for move in back)):
         yield Move(path, f"{aside}/{path}")
     for move in back:
         yield Move(move.target, move.source)

@@ -39,7 +39,8 @@ import sys, time
 import numpy as np
 from merlin.ledger.records import ChunkRecord, Failure
 from merlin.ledger.writer import LedgerWriter
-from merlin.workspace.directory import lock, open_workspace
+from merlin.workspace.directory import open_workspace
+from merlin.workspace.holding import lock
 study, at = open_workspace(sys.argv[1]), int(sys.argv[2])
 with lock(study), LedgerWriter(study.ledger_dir, "w1", session="run", study_id=study.plan.study_id) as writer:
     while True:

@@ -92,7 +92,8 @@ import sys, time
 import numpy as np
 from merlin.ledger.records import ChunkRecord, EventRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.workspace.directory import lock, open_workspace
+from merlin.workspace.directory import open_workspace
+from merlin.workspace.holding import lock
 study, lo, hi = open_workspace(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 with lock(study), LedgerWriter(study.ledger_dir, "w", session="run", study_id=study.plan.study_id) as writer:
     writer.append(EventRecord(kind="run_started", data={"workers": 1}))

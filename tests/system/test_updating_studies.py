@@ -222,7 +222,7 @@ def test_only_samples_with_other_values_run_again_and_new_ones_extend_the_study(
     )
     home.write(OF_FILE)
     planned = home.ask("plan", "change.yaml", "--update", study)
-    assert (planned["samples"], planned["new_samples"]) == ("2 samples with other values", 2)
+    assert (planned["samples"], planned["new_samples"]) == ("2 samples with other values, 2 new samples", 2)
     home.run("--update", study, "--yes")
     assert home.ran() == {"simulate": 4, "post": 8, "report": 2}
     home.ask("shards", "verify", study)
@@ -396,3 +396,20 @@ def test_any_sequence_of_edits_kills_and_updates_ends_as_a_fresh_run_of_the_last
     anew = Home(tmp_path / "anew")
     anew.write(text)
     assert contents(study) == contents(anew.run())
+
+
+def test_a_study_with_extensions_is_edited_shrinks_grows_and_goes_back(home: Home) -> None:
+    study, found = study_of(home), []
+    edits = [("N: 15", "key: y}"), ("N: 15", "key: z}"), ("N: 13", "key: z}"), ("N: 20", "key: z}")]
+    for num, key in edits:
+        home.write(SPEC.replace("N: 10", num).replace("key: y}", key))
+        home.run("--update", study, "--yes")
+        home.ask("shards", "verify", study)
+        found.append(contents(study))
+        with merlin.open_shards(study / "collect") as ens:
+            assert len(ens) == int(num.removeprefix("N: "))
+            assert np.asarray(ens["id"][:]).tolist() == list(range(len(ens)))
+    for before in reversed(found[:-1]):
+        home.ask("history", study, "--undo")
+        assert contents(study) == before
+        home.ask("shards", "verify", study)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     FOLDER,
-    check_new_rows,
     check_update,
     extend_options,
     json_option,
@@ -75,40 +75,58 @@ def run(
     repeated; merlin history WORKSPACE --undo goes back.
     """
     from merlin.api.beginning import check_machine, study_warnings
-    from merlin.cli.extending import extend
     from merlin.cli.publishing import broker_for
     from merlin.plan.job_policy import FLUX
     from merlin.workspace.checking import load_checked
 
-    check_new_rows(study, only_new)
-    check_update(updated, study, update["keep"], changed_code=update["changed_code"])
-    variables = parse_assignments(assignments) | (
-        {} if output is None else {"OUTPUT_PATH": str(output.absolute())}
-    )
+    check_update(updated, study, only_new=only_new, **update)
+    variables = _variables(assignments, output)
     loaded = load_checked(spec, variables, options)
     warn(loaded.warnings)
-    is_dry = dry or loaded.document.batch.dry_run
-    options = replace(options, is_dry=is_dry)
+    options = replace(options, is_dry=(is_dry := dry or loaded.document.batch.dry_run))
     local = local or loaded.document.merlin.resources.task_server == FLUX  # which needs no broker
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
     if not is_dry:
         warn(check_machine(loaded, is_elsewhere=config is not None))
     if updated is not None:
-        from merlin.cli.updating import Manner, run_update
-
-        how = Manner(**update, is_dry=is_dry, num_workers=num_workers, as_json=as_json)
-        sys.exit(run_update(loaded, options, updated, config, how))
-    if study is not None:
-        workspace = extend(loaded, options, study, only_new=only_new, as_json=as_json)
-    else:
-        workspace = _new_study(loaded, options, is_moved="OUTPUT_PATH" in variables)
+        update |= {"is_dry": is_dry, "num_workers": num_workers, "as_json": as_json}
+        sys.exit(_update(loaded, options, updated, config, update))
+    workspace = (
+        _new_study(loaded, options, is_moved="OUTPUT_PATH" in variables)
+        if study is None
+        else _extension(loaded, options, study, only_new=only_new, as_json=as_json)
+    )
     warn(study_warnings(loaded, workspace, is_dry=is_dry))
     if is_dry:
-        from merlin.cli.dry import write_scripts
-
-        sys.exit(write_scripts(workspace, as_json=as_json))
+        sys.exit(_write_scripts(workspace, as_json=as_json))
     ways = _ways_to_start(spec, assignments, workspace, loaded)
     sys.exit(_carry_out(workspace, config, num_workers, ways, as_json))
+
+
+def _variables(assignments: tuple[str, ...], output: Path | None) -> dict[str, str]:
+    """Those that the command line gives."""
+    place = {} if output is None else {"OUTPUT_PATH": str(output.absolute())}
+    return {**parse_assignments(assignments), **place}
+
+
+def _update(
+    spec: Spec, options: StudyOptions, study: Path, config: Config | None, how: Mapping[str, Any]
+) -> int:
+    from merlin.cli.updating import Manner, run_update
+
+    return run_update(spec, options, study, config, Manner(**how))
+
+
+def _extension(spec: Spec, options: StudyOptions, study: Path, *, only_new: bool, as_json: bool) -> Workspace:
+    from merlin.cli.extending import extend
+
+    return extend(spec, options, study, only_new=only_new, as_json=as_json)
+
+
+def _write_scripts(workspace: Workspace, *, as_json: bool) -> int:
+    from merlin.cli.dry import write_scripts
+
+    return write_scripts(workspace, as_json=as_json)
 
 
 def _ways_to_start(
