@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -68,7 +69,11 @@ def apply_update(update: Update) -> RevisionNote:
     """
     study = update.study
     changes = [(each.workspace, each.plan, each.change) for each in update.members]
-    moves = list(moves_of(changes, update.number, grows=bool(update.num_more)))
+    moves = [
+        move
+        for move in moves_of(changes, update.number, grows=bool(update.num_more))
+        if move.is_link or os.path.lexists(study.path / move.source)
+    ]
     note = _note(update, moves)
     try:
         for member in update.members:

@@ -33,7 +33,12 @@ def moves_of(members: Sequence[Member], number: int, *, grows: bool) -> Iterator
         new = {instance.id: instance for instance in plan.instances}
         for each in change.instances:
             instance = old.get(each.id)
-            if instance is None or not _is_touched(each):
+            if instance is None:
+                continue
+            if instance.kind is StepKind.CMD and instance.per_sample and not (each.is_gone or each.why):
+                for task in range(new[each.id].num_tasks, instance.num_tasks):  # samples that are gone
+                    yield _move(workspace, f"{each.id}/{workspace.sample_path(instance, task)}", aside)
+            if not _is_touched(each):
                 continue
             if instance.kind is StepKind.MANIFEST:
                 data_sets.setdefault(instance.finishes, False)

@@ -74,6 +74,9 @@ class Update:
     number: int  # of the revision
     members: tuple[MemberUpdate, ...]
     samples: str  # what has changed in the samples, in words; "" if nothing has
+    has_other_values: bool  # some samples of the study have
+    keep: tuple[str, ...]  # steps whose results are taken as they are
+    reruns_code: bool  # steps run again whose functions or files have changed
     num_more: int  # samples that the spec has beyond those of the study: an extension gets them
     parameters: Mapping[str, Any] | None  # of a generator
     code: Mapping[str, list[str]]  # by step: which files have changed that it uses
@@ -152,6 +155,9 @@ class _Planning:
             number=self.number,
             members=tuple(updates),
             samples=_in_words(studies, wanted),
+            has_other_values=wanted is not None and bool(wanted.changed),
+            keep=self.how.keep,
+            reruns_code=self.how.rerun_code,
             num_more=0 if wanted is None else max(0, wanted.num - _num_samples(studies)),
             parameters=as_block(self.combos) if self.options.pgen else None,
             code=changes,

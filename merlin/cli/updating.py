@@ -19,7 +19,7 @@ from merlin.api.updating import MemberUpdate, Update, UpdateOptions, plan_update
 from merlin.base.text import count, duration
 from merlin.cli import execute
 from merlin.cli.output import print_json, print_table, remark
-from merlin.errors import UsageError, WorkspaceError
+from merlin.errors import UsageError, WorkspaceError, command_line
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.tasks import Outcome
 from merlin.status.live import holder_of
@@ -46,6 +46,8 @@ class StepLine:
     to_run: int
     again: int  # of these, tasks that had ended
     kept: int
+    has_other_samples: bool  # it runs per sample, and some have other values
+    is_kept: bool  # what it has made is taken as it is, by --keep
     kept_s: float  # seconds of workers that need not be spent again
     again_s: float
 
@@ -149,7 +151,11 @@ def _ask(update: Update) -> None:
     if not (sys.stdin and sys.stdin.isatty()):
         raise UsageError("the update asks before it repeats work, and nobody can answer here; add --yes")
     took = f", which took {duration(again_s)} of a worker" if again_s >= 1 else ""
-    click.confirm(f"Run {count(num_again, 'task')} again{took}?", abort=True, err=True)
+    gone = ", ".join(each.step for each in lines if each.what == "gone")
+    words = [f"put aside what {gone} has made"] if gone else []
+    words += [f"run {count(num_again, 'task')} again{took}"] if num_again else []
+    question = " and ".join(words)
+    click.confirm(f"{question[0].upper()}{question[1:]}?", abort=True, err=True)
 
 
 def step_lines(update: Update) -> Iterator[StepLine]:
@@ -160,6 +166,7 @@ def step_lines(update: Update) -> Iterator[StepLine]:
         for each in member.change.instances:
             what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
             found.setdefault(each.step, []).append((what, each, seconds.get(each.id, 0.0)))
+    per_sample = {each.step for each in update.members[0].plan.instances if each.per_sample}
     for step, several in found.items():
         kinds = {what for what, _, _ in several}
         yield StepLine(
@@ -169,6 +176,8 @@ def step_lines(update: Update) -> Iterator[StepLine]:
             to_run=sum(each.num_to_run for _, each, _ in several if not each.is_gone),
             again=sum(each.num_again for _, each, _ in several),
             kept=sum(each.num_kept for _, each, _ in several),
+            has_other_samples=step in per_sample and update.has_other_values,
+            is_kept=step in update.keep,
             kept_s=sum(each.num_kept * seconds for _, each, seconds in several),
             again_s=sum(each.num_again * seconds for _, each, seconds in several),
         )
@@ -203,12 +212,16 @@ def _show(update: Update, *, as_json: bool) -> None:
         return
     for step, changes in update.code.items():
         print(f"{step}: {'; '.join(changes)}")
-    if update.code:
+    if update.code and not update.reruns_code:
         print("  that alone runs nothing again; --changed-code does")
     for line in update.versions:
         print(f"made with {line}")
     if update.is_nothing and not update.num_more:
         print(f"{update.study.path} is what {update.spec.path} says; nothing runs again")
+        if num := sum(member.num_to_run for member in update.members):
+            print(
+                f"{count(num, 'task')} that have no outcome yet: {command_line('restart', update.study.path)}"
+            )
         return
     rows = [
         (each.step, _why(each), f"{each.to_run:,}", f"{each.kept:,}", _core_hours(each.kept_s))
@@ -220,8 +233,10 @@ def _show(update: Update, *, as_json: bool) -> None:
 
 
 def _why(line: StepLine) -> str:
+    if line.what == "same" and line.again:
+        return "other samples" if line.has_other_samples else "because of others"
     if line.what != "changed":
-        return "because of others" if line.what == "same" and line.again else line.what
+        return "kept by --keep" if line.is_kept else line.what
     more = len(line.why) - MAX_REASONS
     words = "; ".join(line.why[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
     return words or "changed"

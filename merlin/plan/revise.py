@@ -62,12 +62,6 @@ class Change:
     instances: tuple[InstanceChange, ...]
 
     @property
-    def is_nothing(self) -> bool:
-        return not any(
-            each.why or each.is_new or each.is_gone or each.again or each.fresh for each in self.instances
-        )
-
-    @property
     def resets(self) -> dict[str, list[Range]]:
         """The tasks whose recorded outcomes must not count any more, by step instance.
 
@@ -128,7 +122,9 @@ def find_change(
             ranges = list(changed_samples) if instance.per_sample else []
             chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, new)])
     chosen = {id: ranges for id, ranges in chosen.items() if ranges}
-    again = tasks_to_rerun(new, now, chosen, has_files, _without_results(new, now, reasons, has_files))
+    again = tasks_to_rerun(
+        new, now, chosen, has_files, _without_results(before, new, now, reasons, has_files)
+    )
     return Change(
         instances=(
             *(
@@ -204,13 +200,18 @@ def _other_inputs(old: StepInstance, new: StepInstance, before: _Before, plan: P
 
 
 def _without_results(
-    plan: Plan, outcomes: Mapping[str, RunMap], reasons: Mapping[str, tuple[str, ...]], has_files: HasFiles
+    before: _Before,
+    plan: Plan,
+    outcomes: Mapping[str, RunMap],
+    reasons: Mapping[str, tuple[str, ...]],
+    has_files: HasFiles,
 ) -> dict[str, list[Range]]:
     """Tasks whose results a data set collects anew, and that have left no files to collect them from."""
     instances = {instance.id: instance for instance in plan.instances}
     found: dict[str, list[Range]] = {}
     for target in plan.instances:
-        if target.kind is not StepKind.AGGREGATE or target.aggregate is None or not reasons.get(target.id):
+        is_other = target.id not in before.instances or bool(reasons.get(target.id))
+        if target.kind is not StepKind.AGGREGATE or target.aggregate is None or not is_other:
             continue
         for source in (instances[id] for id in target.aggregate.sources):
             ended = outcomes[source.id].ranges([Outcome.OK])

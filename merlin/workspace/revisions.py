@@ -33,6 +33,7 @@ from merlin.workspace.directory import (
     open_workspace,
     revision_dir,
 )
+from merlin.workspace.provenance import read_provenance
 
 SWITCH_NAME = "switch.json"
 CHANGE_NAME = "change.json"
@@ -222,9 +223,18 @@ def history(study: Workspace) -> list[RevisionNote]:
     Raises WorkspaceError if a note is damaged.
     """
     first = study.plan if study.plan.revision == 0 else read_plan(revision_dir(study.info, 0) / PLAN_NAME)
+    folder = study.info if study.plan.revision == 0 else revision_dir(study.info, 0)
+    began = read_provenance(folder)
     found = [
         RevisionNote(
-            number=0, base=0, created=first.created, spec=first.spec_path, spec_digest=first.spec_digest
+            number=0,
+            base=0,
+            created=first.created,
+            user=began.user,
+            host=began.host,
+            command=began.command,
+            spec=first.spec_path,
+            spec_digest=first.spec_digest,
         )
     ]
     folder = study.info / REVISIONS_DIR

@@ -29,6 +29,7 @@ NAME = re.compile(r"# file: (\S+)\n")
         "docs/reading.md",
         "docs/seeing.md",
         "docs/training.md",
+        "docs/updating.md",
     ],
 )
 def test_every_snippet_of_the_page_works(document: str, tmp_path: Path) -> None:

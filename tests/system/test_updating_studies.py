@@ -108,6 +108,7 @@ EDITS: dict[str, tuple[Callable[[str], str], dict[str, int]]] = {
     "the last step": (put("echo report >>", "echo the report >>"), {"report": 1}),
     "a function": (put("model:draw", "model:other"), {"draw": 20, "random": 6}),
     "the data set of a function": (put("5, fields: {v", "5, compression: gzip, fields: {v"), {"draw": 20, "random": 6}),
+    "another name of that data set": (put("name: random", "name: other"), {"draw": 20, "other": 6}),
     "a new step": (put("  - name: collect\n", f"{EXTRA}  - name: collect\n"), {"extra": 10}),
     "a step less": (put(POST, ""), {}),
     "another parameter": (put("values: [1, 2]", "values: [1, 2, 3]"), {"post": 10, "draw": 10, "random": 3}),
@@ -165,7 +166,7 @@ def study_of(home: Home) -> Path:
 def contents(study: Path) -> dict[str, tuple[str, Any]]:
     """What is in the data sets: by their names, the digest of their content, and how many samples each split has."""
     found = {}
-    for name in ("collect", "random"):
+    for name in ("collect", "random", "other"):
         for path in sorted((study / name).rglob("manifest.json")):
             manifest = json.loads(path.read_text())
             found[str(path.parent.relative_to(study))] = manifest["content_digest"], manifest["splits"]

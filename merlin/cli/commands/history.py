@@ -12,6 +12,9 @@ from merlin.base.text import count
 from merlin.cli.options import json_option, workspace_argument
 from merlin.cli.output import print_json, print_table, remark
 
+MOST_WORDS = 60  # characters of a reason
+MANIFEST_SUFFIX = ".manifest"
+
 if TYPE_CHECKING:
     from merlin.workspace.revisions import RevisionNote
 
@@ -60,9 +63,11 @@ def _changes(note: RevisionNote) -> str:
         return "the study began"
     words = [note.samples] if note.samples else []
     for step in note.steps:
-        if step.what != "same":
-            words.append(f"{step.id}: {step.what if step.what != 'changed' else step.why[0].splitlines()[0]}")
+        if step.what != "same" and not step.id.endswith(MANIFEST_SUFFIX):  # a data set's reasons stand once
+            why = " ".join(step.why[0].split()) if step.what == "changed" else step.what
+            words.append(f"{step.id}: {why if len(why) <= MOST_WORDS else why[:MOST_WORDS] + '…'}")
     again = sum(step.again for step in note.steps)
+    words = words or ["numbers or descriptions"]
     return "; ".join(words) + f" ({count(again, 'task')} again)"
 
 
