@@ -20,13 +20,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
-_UMASK = threading.Lock()  # reading it changes it for a moment, of all threads
 _HERE = Path(__file__).parent
 
 COMMANDS = (
@@ -69,10 +68,17 @@ def run_python(
     return _run_text("code", [text], cwd, env, timeout, loaded)
 
 
-def run_module(argv: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[bytes]:
-    """Run `python -m …`, of a module that is loaded and has a function `main`."""
-    code, out, err = _run(_request("module", argv, None, None), warm_process(), timeout)
-    return subprocess.CompletedProcess(argv, code, out, err)
+def warm_probes(address: str | None = None) -> SimpleNamespace:
+    """What `merlin.shards.proving.probe` uses of `subprocess`, for processes that have loaded h5py."""
+
+    def run(
+        command: Sequence[str], *, timeout: float, capture_output: bool, stdin: int
+    ) -> subprocess.CompletedProcess[bytes]:
+        assert command[1] == "-m" and capture_output and stdin == subprocess.DEVNULL
+        code, out, err = _run(_request("module", command[2:], None, None), address or warm_process(), timeout)
+        return subprocess.CompletedProcess(command, code, out, err)
+
+    return SimpleNamespace(**{**vars(subprocess), "run": run})
 
 
 def write_merlin(path: Path, loaded: Sequence[str] = COMMANDS) -> None:
@@ -140,10 +146,9 @@ def _wait(replies: socket.socket, argv: object, timeout: float) -> int:
 
 
 def _umask() -> int:
-    with _UMASK:
-        mask = os.umask(0o077)
-        os.umask(mask)
-    return mask
+    """Of all threads; os.umask would change it for a moment."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def warm_process(loaded: Sequence[str] = COMMANDS) -> str:

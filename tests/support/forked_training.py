@@ -9,7 +9,6 @@ inherit, is what is tested, use `subprocess`.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile

@@ -9,7 +9,13 @@ import sys
 
 def main() -> int:
     mask = os.umask(0o077)
-    request = {"kind": "merlin", "argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "umask": mask}
+    request = {
+        "kind": "merlin",
+        "argv": sys.argv[1:],
+        "cwd": os.getcwd(),
+        "env": dict(os.environ),
+        "umask": mask,
+    }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replies:
         replies.connect(SOCKET)  # noqa: F821
         socket.send_fds(replies, [json.dumps(request).encode()], [0, 1, 2])

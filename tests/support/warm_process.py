@@ -8,7 +8,6 @@ process id and at its end the exit code, and kills the command when it goes away
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import json
@@ -17,14 +16,21 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from forked_module import fork_trainers, take_environment
+from commands import warm_probes
+from forked_module import (
+    end,
+    exit_code_of,
+    exit_code_of_module,
+    fork_trainers,
+    fork_workers,
+    take_environment,
+)
 
 REQUEST_BYTES = 1 << 20
 
@@ -106,31 +112,10 @@ def run(request: dict, fds: Sequence[int]) -> NoReturn:
     os.umask(request["umask"])
     take_environment(request["env"])
     os.chdir(request["cwd"])
-    _end(_exit_code(KINDS[request["kind"]], request["argv"]))
-
-
-def _exit_code(become: Callable[[list[str]], None], argv: list[str]) -> int:
-    """What the interpreter would end with; an error is printed as it would."""
-    try:
-        become(argv)
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    except Exception:  # noqa: BLE001  whatever it is
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-        return 1
-    return 0
-
-
-def _end(code: int) -> NoReturn:
-    """The end of an interpreter, but for the objects that are left: to free all of them takes half a second."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    sys.path[0:1] = [
+        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path
+    ]
+    end(exit_code_of(partial(KINDS[request["kind"]], request["argv"])))
 
 
 def _become_merlin(argv: list[str]) -> None:
@@ -146,16 +131,15 @@ def _become_merlin(argv: list[str]) -> None:
 def _become_code(argv: list[str]) -> None:
     """`python -c ARGV`."""
     sys.argv = ["-c", *argv[1:]]
-    sys.path[0] = ""
+    sys.path.insert(0, "")
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     _fork_what_merlin_starts()
     exec(compile(argv[0], "<string>", "exec"), main.__dict__)
 
 
 def _become_module(argv: list[str]) -> None:
-    """`python -m ARGV`, of a module with a function `main`."""
-    sys.argv = list(argv)
-    sys.exit(importlib.import_module(argv[0]).main())
+    """`python -m ARGV`."""
+    sys.exit(exit_code_of_module(argv))
 
 
 KINDS: dict[str, Callable[[list[str]], None]] = {
@@ -166,10 +150,10 @@ KINDS: dict[str, Callable[[list[str]], None]] = {
 
 
 def _fork_what_merlin_starts() -> None:
-    """Its workers are copies of the command, as where it began without the modules that are loaded here."""
-    from merlin.execution import forked
+    from merlin.shards.proving import probe
 
-    forked._NOT_TO_BE_COPIED = ("mpi4py",)
+    fork_workers()
+    probe.subprocess = warm_probes(ADDRESS)  # type: ignore[assignment]
     if "torch" in sys.modules:
         import torch
 
@@ -181,4 +165,6 @@ if __name__ == "__main__":
     for name in sys.argv[3:]:
         importlib.import_module(name)
     gc.freeze()  # nothing of it is looked at, and so copied, in a child
-    Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    ADDRESS = listening.getsockname()
+    Server(listening, int(sys.argv[2])).serve()

@@ -53,7 +53,12 @@ def test_every_snippet_of_the_page_works(
         elif language in ("bash", "python"):
             start = ["bash", "-euo", "pipefail"] if language == "bash" else [sys.executable]
             done = subprocess.run(
-                [*start, "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+                [*start, "-c", text],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=240,
             )
         else:
             continue
