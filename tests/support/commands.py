@@ -41,7 +41,7 @@ COMMANDS = (
 # takes seconds and half a gigabyte, and is loaded where it is asked for
 SCIENCE = (
     *COMMANDS, "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pandas", "pyarrow.parquet", "torch",
-    "torch._inductor", "torch.utils.tensorboard", "merlin.train.process",
+    "torch._inductor", "torch.utils.tensorboard", "merlin.train.distributed_parts", "merlin.train.process",
 )  # fmt: skip
 
 
