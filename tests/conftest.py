@@ -6,15 +6,26 @@ do not stop them. `own_redis`, `own_rabbit` and `own_slurm` are the test's own, 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from servers import Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
 from slurm import SlurmCluster, slurm_cluster
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules that are imported leave no garbage, and looking for it takes a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

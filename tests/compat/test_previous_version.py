@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import run_merlin
+from commands import COMMANDS, SCIENCE, run_merlin
 
 import merlin
 
@@ -26,8 +27,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(place: Path, *words: str) -> str:
-    done = run_merlin(*words, cwd=place)
+def run(place: Path, *words: str, loaded: Sequence[str] = COMMANDS) -> str:
+    done = run_merlin(*words, cwd=place, loaded=loaded)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -88,7 +89,7 @@ def test_a_study_that_was_killed_goes_on(place: Path) -> None:
 
 def test_a_training_run_goes_on_and_its_model_predicts(place: Path) -> None:
     pytest.importorskip("torch")
-    run(place, "train", "trained", "training.steps=30", f"data={place / 'kept'}")
+    run(place, "train", "trained", "training.steps=30", f"data={place / 'kept'}", loaded=SCIENCE)
     best = json.loads((place / "trained" / "best" / "best.json").read_text())
     lines = (place / "trained" / "trainers" / "0" / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from commands import run_merlin, write_merlin
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Example:
     def copy_of(cls, source: Path, target: Path) -> Example:
         shutil.copytree(source, target)
         (target / "home").mkdir()
+        write_merlin(target / "home" / "merlin")  # for the steps that call it
         return cls(target)
 
     def run(self, spec: str, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -42,14 +44,13 @@ class Example:
 
     def merlin(self, *words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-        env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-        env["HOME"] = str(self.folder / "home")  # no configuration of the developer's
-        command = ["merlin", *words]
-        done = subprocess.run(
-            command, cwd=self.folder, env=env | more, capture_output=True, text=True, check=False, timeout=280
+        env["PATH"] = os.pathsep.join(
+            [str(self.folder / "home"), str(Path(sys.executable).parent), env["PATH"]]
         )
+        env["HOME"] = str(self.folder / "home")  # no configuration of the developer's
+        done = run_merlin(*words, cwd=self.folder, env=env | more, timeout=280)
         if check and done.returncode:
-            pytest.fail(f"{' '.join(command)} exited {done.returncode}\n{done.stdout}\n{done.stderr}")
+            pytest.fail(f"merlin {' '.join(words)} exited {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
     def workspaces(self, under: str = ".") -> list[Path]:

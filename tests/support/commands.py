@@ -1,9 +1,11 @@
 """Commands of merlin for tests: each is a process of its own, forked from one that has loaded the modules before.
 
     done = run_merlin("status", workspace, "--json", cwd=folder)  # as subprocess.run(["merlin", …]) would
+    done = run_python(text, cwd=folder)  # as subprocess.run([sys.executable, "-c", text]) would
+    write_merlin(folder / "merlin")  # a program that does so, for shell scripts
 
 Half of a short command's time is imports, and the tests run a thousand of them. Where starting a command, its
-modules or its signals are what is tested, use `subprocess`.
+modules or its signals are what is tested, use `subprocess`. See warm_process.py for the other side.
 """
 
 from __future__ import annotations
@@ -18,50 +20,116 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
-_UMASK = threading.Lock()  # reading it changes it for a moment, of all threads
+_HERE = Path(__file__).parent
 
-PRELOADED = (
+COMMANDS = (
     "asyncio", "celery", "duckdb", "h5py", "hdf5plugin", "kombu", "numpy", "redis", "rich.console", "rich.table",
     "merlin.cli.commands.restart", "merlin.cli.commands.run", "merlin.cli.commands.shards",
     "merlin.cli.commands.status", "merlin.cli.execute", "merlin.cli.extending", "merlin.cli.main",
     "merlin.cli.progress", "merlin.cli.publishing", "merlin.execution.distributed.control",
     "merlin.execution.distributed.open_study", "merlin.execution.embedded", "merlin.server.lifecycle",
-    "merlin.shards.describe", "merlin.shards.proving.verify", "merlin.spec.load", "merlin.base.document.validation",
-    "merlin.status.snapshot", "merlin.status.sql", "merlin.workspace.checking", "merlin.workspace.prepare",
+    "merlin.shards.describe", "merlin.shards.proving.probe", "merlin.shards.proving.verify", "merlin.spec.load",
+    "merlin.base.document.validation", "merlin.status.snapshot", "merlin.status.sql", "merlin.workspace.checking",
+    "merlin.workspace.prepare",
+)  # fmt: skip
+# takes seconds and half a gigabyte, and is loaded where it is asked for
+SCIENCE = (
+    *COMMANDS, "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pandas", "pyarrow.parquet", "torch",
+    "torch._inductor", "torch.utils.tensorboard", "merlin.train.distributed_parts", "merlin.train.process",
 )  # fmt: skip
 
 
 def run_merlin(
-    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 200
+    *words: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 200,
+    loaded: Sequence[str] = COMMANDS,
 ) -> subprocess.CompletedProcess[str]:
     """Run `merlin …` to its end. Raises subprocess.TimeoutExpired, after it was killed."""
-    argv = [str(word) for word in words]
-    request = {
-        "argv": argv,
+    return _run_text("merlin", [str(word) for word in words], cwd, env, timeout, loaded)
+
+
+def run_python(
+    text: str,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 200,
+    loaded: Sequence[str] = COMMANDS,
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -c TEXT` to its end. Raises subprocess.TimeoutExpired, after it was killed."""
+    return _run_text("code", [text], cwd, env, timeout, loaded)
+
+
+def warm_probes(address: str | None = None) -> SimpleNamespace:
+    """What `merlin.shards.proving.probe` uses of `subprocess`, for processes that have loaded h5py."""
+
+    def run(
+        command: Sequence[str], *, timeout: float, capture_output: bool, stdin: int
+    ) -> subprocess.CompletedProcess[bytes]:
+        assert command[1] == "-m" and capture_output and stdin == subprocess.DEVNULL
+        code, out, err = _run(_request("module", command[2:], None, None), address or warm_process(), timeout)
+        return subprocess.CompletedProcess(command, code, out, err)
+
+    return SimpleNamespace(**{**vars(subprocess), "run": run})
+
+
+def write_merlin(path: Path, loaded: Sequence[str] = COMMANDS) -> None:
+    """A program `merlin` that takes as long to start as a shell does."""
+    text = (_HERE / "merlin_program.py").read_text()
+    path.write_text(f"#!{sys.executable} -ISE\nSOCKET = {warm_process(loaded)!r}\n{text}")
+    path.chmod(0o755)
+
+
+def _run_text(
+    kind: str,
+    argv: list[str],
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    timeout: float,
+    loaded: Sequence[str],
+) -> subprocess.CompletedProcess[str]:
+    code, out, err = _run(_request(kind, argv, cwd, env), warm_process(loaded), timeout)
+    return subprocess.CompletedProcess([kind, *argv], code, out.decode(), err.decode(errors="replace"))
+
+
+def _request(
+    kind: str, argv: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None
+) -> dict[str, object]:
+    return {
+        "kind": kind,
+        "argv": list(argv),
         "cwd": str(cwd or Path.cwd()),
         "env": dict(os.environ if env is None else env),
         "umask": _umask(),
     }
-    ours, theirs = socket.socketpair()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, ours:
-        with theirs:
-            fds = [out.fileno(), err.fileno(), theirs.fileno()]
-            socket.send_fds(_nursery(os.getpid()), [json.dumps(request).encode()], fds)
-        code = _wait(ours, argv, timeout)
+
+
+def _run(request: Mapping[str, object], address: str, timeout: float) -> tuple[int, bytes, bytes]:
+    """The exit code and what it printed."""
+    with (
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+        Path(os.devnull).open("rb") as nothing,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replies,
+    ):
+        replies.connect(address)
+        fds = [nothing.fileno(), out.fileno(), err.fileno()]
+        socket.send_fds(replies, [json.dumps(request).encode()], fds)
+        code = _wait(replies, request["argv"], timeout)
         for file in (out, err):
             file.seek(0)
-        return subprocess.CompletedProcess(
-            ["merlin", *argv], code, out.read().decode(), err.read().decode(errors="replace")
-        )
+        return code, out.read(), err.read()
 
 
-def _wait(replies: socket.socket, argv: Sequence[str], timeout: float) -> int:
+def _wait(replies: socket.socket, argv: object, timeout: float) -> int:
     """The exit code of the command, which first tells its process id."""
     deadline = time.monotonic() + timeout
     said = b""
@@ -70,7 +138,7 @@ def _wait(replies: socket.socket, argv: Sequence[str], timeout: float) -> int:
             with suppress(ProcessLookupError):
                 if said:  # else it has not begun
                     os.kill(int(said), signal.SIGKILL)
-            raise subprocess.TimeoutExpired(["merlin", *argv], timeout)
+            raise subprocess.TimeoutExpired(argv, timeout)  # type: ignore[arg-type]
         more = replies.recv(100)
         assert more, "the process that starts the commands has died"
         said += more
@@ -78,80 +146,40 @@ def _wait(replies: socket.socket, argv: Sequence[str], timeout: float) -> int:
 
 
 def _umask() -> int:
-    with _UMASK:
-        mask = os.umask(0o077)
-        os.umask(mask)
-    return mask
+    """Of all threads; os.umask would change it for a moment."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:")[2].split()[0], 8)
+
+
+def warm_process(loaded: Sequence[str] = COMMANDS) -> str:
+    """Where the process listens that has loaded these modules; it ends when this one does."""
+    return _warm_process(os.getpid(), tuple(loaded))
 
 
 @functools.cache
-def _nursery(owner: int) -> socket.socket:
-    """The socket to the process that forks commands; it ends when this one does."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+def _warm_process(owner: int, loaded: tuple[str, ...]) -> str:
+    folder = tempfile.TemporaryDirectory(prefix="merlin-warm-")
+    address = str(Path(folder.name) / "socket")
+    alive, ours = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        fds = [listening.fileno(), alive]
         # stays where it is when a test removes its folder, and has no configuration of anybody's
         subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, _HERE / "warm_process.py", *map(str, fds), *loaded],
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # none but the main thread, which forks
             cwd="/",
             start_new_session=True,
         )
-    atexit.register(ours.close)
-    return ours
+    os.close(alive)
+    atexit.register(_end, owner, folder, ours)
+    return address
 
 
-# ------------------------------------------------------------------ in the other process
-
-
-def _serve(requests: socket.socket) -> None:
-    import importlib
-
-    for name in PRELOADED:
-        importlib.import_module(name)
-    while True:
-        data, fds, _, _ = socket.recv_fds(requests, 1 << 20, 3)
-        if not data:
-            return
-        middle = os.fork()
-        if not middle:
-            requests.close()
-            _supervise(json.loads(data), fds)
-            os._exit(0)
-        for fd in fds:
-            os.close(fd)
-        os.waitpid(middle, 0)
-
-
-def _supervise(request: dict, fds: list[int]) -> None:
-    """Leave the process that forks at once; run the command in a child, and tell its end."""
-    if os.fork():
-        return
-    out, err, replies = fds
-    pid = os.fork()
-    if not pid:
-        os.close(replies)
-        _become_merlin(request, out, err)
-    os.write(replies, f"{pid}\n".encode())
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.write(replies, f"{code}\n".encode())
-
-
-def _become_merlin(request: dict, out: int, err: int) -> None:
-    for fd, target in ((out, 1), (err, 2)):
-        os.dup2(fd, target)
-        os.close(fd)
-    os.umask(request["umask"])
-    os.environ.clear()
-    os.environ.update(request["env"])
-    os.chdir(request["cwd"])
-    sys.argv = ["merlin", *request["argv"]]
-
-    from merlin.cli.main import command
-
-    command()
-
-
-if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+def _end(owner: int, folder: tempfile.TemporaryDirectory[str], ours: int) -> None:
+    if os.getpid() == owner:
+        folder.cleanup()
+    os.close(ours)

@@ -8,18 +8,15 @@ inherit, is what is tested, use `subprocess`.
 
 from __future__ import annotations
 
+import gc
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+from forked_module import fork_trainers, take_environment
 from tournament_crew import CONTEXT
 
 
@@ -68,67 +65,19 @@ class ForkedTraining:
 
 
 def _command(words: Sequence[str], env: dict[str, str], cwd: str, paths: Sequence[str]) -> None:
+    gc.freeze()  # what the server has loaded is not looked at, and so copied, again and again
     for path, target in zip(paths, (1, 2), strict=True):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(fd, target)
         os.close(fd)
     os.chdir(cwd)
-    _take_environment(env)
+    take_environment(env)
     sys.argv = ["merlin", "train", *words]
 
     import torch
 
     from merlin.cli.main import command
-    from merlin.train import launch
 
     torch.set_num_threads(1)  # threads of torch do not survive a fork
-    launch.subprocess = SimpleNamespace(Popen=_ForkedTrainer)  # type: ignore[assignment]
+    fork_trainers()
     command()
-
-
-class _ForkedTrainer(subprocess.Popen):  # type: ignore[type-arg]
-    """The trainer of `[python, "-m", module, …]`, as it would be after exec, but with all modules loaded."""
-
-    def __init__(
-        self, argv: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], **more: Any
-    ) -> None:
-        def become() -> None:
-            _close_all_but({0, 1, 2, *pass_fds})
-            _reset_signals()
-            _take_environment(env)
-            sys.argv = list(argv[2:])
-            os._exit(_exit_code_of(argv[2]))
-
-        super().__init__(argv, pass_fds=pass_fds, env=env, preexec_fn=become, **more)
-
-
-def _take_environment(env: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(env)
-
-
-def _close_all_but(kept: set[int]) -> None:
-    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
-        try:
-            os.close(fd)
-        except OSError:
-            continue  # the list itself
-
-
-def _reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
-
-
-def _exit_code_of(module: str) -> int:
-    """Call the function `main` of a module, as `python -m` would."""
-    try:
-        code = int(import_module(module).main())
-    except BaseException:  # noqa: BLE001  nothing may run on in the copy of the command
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,11 +16,15 @@ from merlin.train.tournament.presence import announce, presence_directory
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch._inductor", "torch.utils.tensorboard", "merlin.train.process", "merlin.shards.ensemble"]
+    [
+        *("h5py", "numpy.ma", "torch._inductor", "torch.utils.tensorboard", "merlin.shards.ensemble"),
+        *("merlin.train.distributed_parts", "merlin.train.process"),
+    ]
 )
 
 
 def _rank(directory: str, trainer: int | None, variables: dict[str, str]) -> None:
+    gc.freeze()  # what the server has loaded is not looked at, and so copied, again and again
     reading, _open = os.pipe()  # standard input ends when the process does
     os.dup2(reading, 0)
     os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **variables})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run_merlin
+from commands import SCIENCE, run_merlin, write_merlin
 
 import merlin
 from merlin.batch.registry import SCHEDULERS
@@ -82,7 +82,10 @@ def test_icf_gives_the_same_data_however_it_is_cut_into_chunks(tmp_path: Path) -
 def test_icf_train_ends_in_a_surrogate_and_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    write_merlin(programs / "merlin", SCIENCE)
+    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     few = ["N_SAMPLES=200", "AUTOENCODER_EPOCHS=1", "EPOCHS=4", "INTERVAL=4"]
     workspace = run("icf/icf_train.yaml", tmp_path, *few)
     best = json.loads((workspace / "tournament/run/best/best.json").read_text())

@@ -9,6 +9,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from commands import warm_probes
 from damage_tools import changed_rows, edit_manifest, extents_of, flip, lost, numbers, values_by_row
 from reading_data import PRESENT, make_reading_study
 from shard_study import FIELDS, make_study
@@ -21,7 +22,13 @@ from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.format.statistics import Statistics
+from merlin.shards.proving import probe
 from merlin.shards.proving.verify import verify
+
+
+@pytest.fixture(autouse=True)
+def _files_are_probed_by_processes_that_have_loaded_h5py(monkeypatch):
+    monkeypatch.setattr(probe, "subprocess", warm_probes())
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,170 @@
+"""The process that forks commands and programs of tests, which have all modules then; see commands.py.
+
+    python warm_process.py SOCKET ALIVE MODULE…   loads the modules, and ends when ALIVE is closed at the other end
+
+Each connection to the listening SOCKET is one command: it sends a request with stdin, stdout and stderr, is told the
+process id and at its end the exit code, and kills the command when it goes away.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import types
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from commands import warm_probes
+from forked_module import (
+    end,
+    exit_code_of,
+    exit_code_of_module,
+    fork_trainers,
+    fork_workers,
+    take_environment,
+)
+
+REQUEST_BYTES = 1 << 20
+
+
+class Server:
+    """Forks a child for each connection, and tells its end."""
+
+    def __init__(self, listening: socket.socket, alive: int) -> None:
+        self._listening = listening
+        self._events = selectors.DefaultSelector()
+        self._listen_to(listening, self._accept)
+        self._listen_to(alive, self._finish)
+
+    def serve(self) -> NoReturn:
+        while True:
+            for key, _ in self._events.select():
+                if key.fd in self._events.get_map():  # an event before this one may have ended it
+                    key.data()
+
+    def _listen_to(self, source: socket.socket | int, react: Callable[[], None]) -> None:
+        self._events.register(source, selectors.EVENT_READ, react)
+
+    def _accept(self) -> None:
+        client, _ = self._listening.accept()
+        self._listen_to(client, partial(self._start, client))
+
+    def _start(self, client: socket.socket) -> None:
+        self._events.unregister(client)
+        data, fds, _, _ = socket.recv_fds(client, REQUEST_BYTES, 3)
+        if not data:
+            client.close()
+            return
+        pid = os.fork()
+        if not pid:
+            client.close()
+            self._close_all()
+            run(json.loads(data), fds)
+        for fd in fds:
+            os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        with suppress(ConnectionError):
+            client.send(f"{pid}\n".encode())
+        self._listen_to(pidfd, partial(self._tell_end, client, pid, pidfd))
+        self._listen_to(client, partial(self._kill, client, pidfd))
+
+    def _tell_end(self, client: socket.socket, pid: int, pidfd: int) -> None:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for source in (client, pidfd):
+            with suppress(KeyError):
+                self._events.unregister(source)
+        os.close(pidfd)
+        with client, suppress(ConnectionError):
+            client.send(f"{code}\n".encode())
+
+    def _kill(self, client: socket.socket, pidfd: int) -> None:
+        """Whoever waits for it has died."""
+        self._events.unregister(client)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    def _finish(self) -> None:
+        os._exit(0)
+
+    def _close_all(self) -> None:
+        for key in list(self._events.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            else:
+                os.close(key.fd)
+        self._events.close()
+
+
+# ------------------------------------------------------------------ in the command
+
+
+def run(request: dict, fds: Sequence[int]) -> NoReturn:
+    for target, fd in enumerate(fds):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.umask(request["umask"])
+    take_environment(request["env"])
+    os.chdir(request["cwd"])
+    sys.path[0:1] = [
+        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path
+    ]
+    end(exit_code_of(partial(KINDS[request["kind"]], request["argv"])))
+
+
+def _become_merlin(argv: list[str]) -> None:
+    """`merlin ARGV`."""
+    sys.argv = ["merlin", *argv]
+    _fork_what_merlin_starts()
+
+    from merlin.cli.main import command
+
+    command()
+
+
+def _become_code(argv: list[str]) -> None:
+    """`python -c ARGV`."""
+    sys.argv = ["-c", *argv[1:]]
+    sys.path.insert(0, "")
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    _fork_what_merlin_starts()
+    exec(compile(argv[0], "<string>", "exec"), main.__dict__)
+
+
+def _become_module(argv: list[str]) -> None:
+    """`python -m ARGV`."""
+    sys.exit(exit_code_of_module(argv))
+
+
+KINDS: dict[str, Callable[[list[str]], None]] = {
+    "merlin": _become_merlin,
+    "code": _become_code,
+    "module": _become_module,
+}
+
+
+def _fork_what_merlin_starts() -> None:
+    from merlin.shards.proving import probe
+
+    fork_workers()
+    probe.subprocess = warm_probes(ADDRESS)  # type: ignore[assignment]
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)  # threads of torch do not survive a fork
+        fork_trainers()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[3:]:
+        importlib.import_module(name)
+    gc.freeze()  # nothing of it is looked at, and so copied, in a child
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    ADDRESS = listening.getsockname()
+    Server(listening, int(sys.argv[2])).serve()
