@@ -289,7 +289,7 @@ class _Planning:
             launchers=launchers,
             code_version=code_version(),
             extending=extending,
-            room=0 if samples is None else samples.room,
+            laid_out=samples,
         )
         if samples is not None and plan.samples is not None:
             plan = replace(plan, samples=replace(plan.samples, digest=samples.digest, stamp=samples.stamp))

@@ -55,7 +55,7 @@ def make_plan(
     launchers: Launchers = _NO_LAUNCHERS,
     code_version: str = "",
     extending: Extends | None = None,
-    room: int = 0,
+    laid_out: SamplesInfo | None = None,
 ) -> Plan:
     """Decide every step instance of a study.
 
@@ -73,10 +73,10 @@ def make_plan(
         code_version: Version of this program.
         extending: For an extension: the study that gets its samples. Steps that the new samples do not change are
             left out; their directories, and those of the data sets, are the study's.
-        room: Samples that an earlier revision of the study had, if there were more.
+        laid_out: The samples whose directories are there already, where a study is planned anew.
     """
     variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
-    samples = _samples_info(spec, num_samples, samples_file, extending, room)
+    samples = _samples_info(spec, num_samples, samples_file, extending, laid_out)
     planner = _Planner(spec, workspace, variables, samples, tuple(combos), launchers, extending)
     return Plan(
         name=spec.document.description.name,
@@ -100,7 +100,7 @@ def make_plan(
 
 
 def _samples_info(
-    spec: Spec, num: int | None, file: str | None, extending: Extends | None, room: int
+    spec: Spec, num: int | None, file: str | None, extending: Extends | None, laid_out: SamplesInfo | None
 ) -> SamplesInfo | None:
     block = spec.document.merlin.samples
     if block is None:
@@ -109,9 +109,9 @@ def _samples_info(
         file=file or "",
         num=num or 0,
         labels=tuple(block.column_labels),
-        level_max_dirs=block.level_max_dirs,
+        level_max_dirs=block.level_max_dirs if laid_out is None else laid_out.level_max_dirs,
         first=0 if extending is None else extending.first_sample,
-        room=room,
+        room=0 if laid_out is None else laid_out.room,
     )
 
 

@@ -93,6 +93,7 @@ EXTRA = """  - name: extra
 EDITS: dict[str, tuple[Callable[[str], str], dict[str, int]]] = {
     "nothing": (lambda text: text, {}),
     "a description": (put("a study that changes", "another text"), {}),
+    "directories of samples": (put("    column_labels", "    level_max_dirs: 3\n    column_labels"), {}),
     "how often a step is tried": (put("max_retries: 3", "max_retries: 5"), {}),
     "another field": (put("          f: {", "          z: {file: out.json, key: z}\n          f: {"), ANEW),
     "a field less": (put("          s: {file: out.json, key: s}\n", ""), ANEW),
