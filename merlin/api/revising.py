@@ -114,11 +114,12 @@ def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
         end = instance.num_tasks
         if sizes.get(instance.id, 0) <= end:
             continue
-        # records that reach beyond the last task are of no use to the new revision
+        # records that reach beyond the last task are of no use to the new revision, those that reset tasks, too
         cut = [e.header.lo for e in member.state.entries(instance.id) if e.header.lo < end < e.header.hi]
         for lo, hi, outcome in member.state.outcomes_of(instance.id).runs(min(cut, default=end), end):
-            if outcome not in (NO_OUTCOME, Outcome.INTERRUPTED):
-                yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=outcome, cause="as before")
+            is_open = outcome in (NO_OUTCOME, Outcome.INTERRUPTED)
+            stands = RESET if is_open else outcome
+            yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=stands, cause="as before")
     for id, ranges in member.change.resets.items():
         for lo, hi in ranges:
             yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="the spec was edited")

@@ -15,6 +15,7 @@ from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.failures import failed_tasks
 from merlin.workspace.directory import Workspace, shown_together
+from merlin.workspace.revisions import plans_of
 
 Tasks = dict[str, list[Range]]  # by step instance
 
@@ -148,7 +149,8 @@ class HasFiles:
         self._study, self._outcomes = study, outcomes
         self._cleaned = {
             source
-            for instance in study.plan.instances
+            for plan in plans_of(study)  # an earlier revision may have cleaned up
+            for instance in plan.instances
             if instance.aggregate is not None and instance.aggregate.cleanup
             for source in instance.aggregate.sources
         }

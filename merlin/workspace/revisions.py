@@ -247,6 +247,12 @@ def history(study: Workspace) -> list[RevisionNote]:
     return found
 
 
+def plans_of(member: Workspace) -> list[Plan]:
+    """The plan of a study or extension, and those of all revisions that it has had. Raises WorkspaceError."""
+    paths = sorted((member.info / REVISIONS_DIR).glob(f"*/{PLAN_NAME}"))
+    return [member.plan, *(read_plan(path) for path in paths)]
+
+
 def clear_prepared(study: Workspace) -> None:
     """Remove what an update has prepared that was cut off before it took effect. The caller holds the study."""
     for member in members(study):

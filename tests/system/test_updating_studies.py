@@ -415,3 +415,40 @@ def test_a_study_with_extensions_is_edited_shrinks_grows_and_goes_back(home: Hom
         home.ask("history", study, "--undo")
         assert contents(study) == before
         home.ask("shards", "verify", study)
+
+
+def test_what_an_update_has_reset_stays_so_when_the_next_one_has_fewer_samples(
+    home: Home, tmp_path: Path
+) -> None:
+    study = study_of(home)
+    home.write(SPEC.replace("SCALE: 2", "SCALE: 3"))
+    words = [str(home.folder / "change.yaml"), str(study), "1000000"]  # it is updated, and not run
+    subprocess.run([sys.executable, "-c", KILLED, *words], cwd=home.folder, check=True)
+    text = SPEC.replace("SCALE: 2", "SCALE: 3").replace("N: 10", "N: 8")
+    home.write(text)
+    home.run("--update", study, "--yes")
+    assert home.ran()["simulate"] == 8
+    anew = Home(tmp_path / "anew")
+    anew.write(text)
+    assert contents(study) == contents(anew.run())
+
+
+CLEANED = SPEC.replace(
+    "      aggregate:\n        samples", "      aggregate:\n        cleanup: true\n        samples"
+)
+
+
+def test_files_that_an_earlier_revision_has_cleaned_up_are_not_believed_to_be_there(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.write(CLEANED.replace(POST, ""))
+    study = home.run()
+    home.write(SPEC.replace(POST, ""))
+    home.run("--update", study, "--yes")
+    home.write(
+        SPEC.replace(POST, "").replace(
+            "          f: {", "          z: {file: out.json, key: z}\n          f: {"
+        )
+    )
+    home.run("--update", study, "--yes")
+    assert home.ran()["simulate"] == 10
+    home.ask("shards", "verify", study)
