@@ -61,7 +61,9 @@ def test_a_job_runs_programs_on_its_nodes_and_ends_as_its_script(site: Site) -> 
     launch = site.scheduler.launch_line(LaunchRequest(procs="4", nodes="2"))
     workers = " ".join(site.scheduler.workers_command(2, {}))
     body = (
-        f"env -0 > {site.folder}/env\n{workers} sh -c 'echo worker $(uname -n)'\n{launch} echo task\nexit 3"
+        f"env -0 > {site.folder}/env.part\nmv {site.folder}/env.part {site.folder}/env\n"
+        f"{workers} sh -c 'echo worker $(uname -n)'\n{launch} echo task\n"
+        f"while ! test -e {site.folder}/seen; do sleep 0.05; done\nexit 3"
     )
     job = site.submit(site.request("whole", nodes=2, walltime_s=3600.0, cores_per_task=1), body)
     wait_until((site.folder / "env").exists, lambda: str(site.job(job)))
