@@ -13,6 +13,7 @@ from merlin.api.revision_moves import moves_of
 from merlin.api.updating import MemberUpdate, Update
 from merlin.base.files import write_text
 from merlin.errors import WorkspaceError
+from merlin.ledger.collect_again import COLLECT_AGAIN
 from merlin.ledger.records import RESET, EventRecord, RangeRecord
 from merlin.ledger.segments import write_lineage
 from merlin.ledger.session import next_session
@@ -123,6 +124,9 @@ def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
     for id, ranges in member.change.resets.items():
         for lo, hi in ranges:
             yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="the spec was edited")
+    for id, ranges in member.change.collected.items():
+        for lo, hi in ranges:
+            yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause=COLLECT_AGAIN)
 
 
 def _note(update: Update, moves: list[Any]) -> RevisionNote:

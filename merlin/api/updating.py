@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from merlin.base.text import count
 from merlin.errors import MerlinError, UsageError
+from merlin.ledger.collect_again import badly_collected
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.code_changes import code_changes
 from merlin.plan.expand import make_plan
@@ -226,6 +227,7 @@ class _Planning:
             changed_samples=moved,
             changed_code=again if self.how.rerun_code else {},
             keep=self.how.keep,
+            badly_collected=badly_collected(state),
         )
         return MemberUpdate(workspace=member, plan=plan, change=change, state=state, rows=rows)
 

@@ -46,6 +46,7 @@ class StepLine:
     to_run: int
     again: int  # of these, tasks that had ended
     kept: int
+    collected: int  # of these, tasks of which only the outputs are collected again
     has_other_samples: bool  # it runs per sample, and some have other values
     is_kept: bool  # what it has made is taken as it is, by --keep
     kept_s: float  # seconds of workers that need not be spent again
@@ -176,6 +177,7 @@ def step_lines(update: Update) -> Iterator[StepLine]:
             to_run=sum(each.num_to_run for _, each, _ in several if not each.is_gone),
             again=sum(each.num_again for _, each, _ in several),
             kept=sum(each.num_kept for _, each, _ in several),
+            collected=sum(hi - lo for _, each, _ in several for lo, hi in each.collected),
             has_other_samples=step in per_sample and update.has_other_values,
             is_kept=step in update.keep,
             kept_s=sum(each.num_kept * seconds for _, each, seconds in several),
@@ -235,6 +237,8 @@ def _show(update: Update, *, as_json: bool) -> None:
 def _why(line: StepLine) -> str:
     if line.what == "same" and line.again:
         return "other samples" if line.has_other_samples else "because of others"
+    if line.what == "same" and line.collected:
+        return f"outputs of {count(line.collected, 'task')} collected again"
     if line.what != "changed":
         return "kept by --keep" if line.is_kept else line.what
     more = len(line.why) - MAX_REASONS

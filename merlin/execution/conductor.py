@@ -14,6 +14,7 @@ from typing import Any
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.wire import received
+from merlin.ledger.collect_again import to_collect_again
 from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
@@ -160,7 +161,11 @@ class Conductor:
         if options.max_failures is not None:
             plan = _with_max_failures(plan, options.max_failures)
         self.scheduler = Scheduler(
-            plan, found.outcomes, num_workers=num_workers, name=f"{secrets.token_hex(4)}."
+            plan,
+            found.outcomes,
+            num_workers=num_workers,
+            name=f"{secrets.token_hex(4)}.",
+            collect_only=to_collect_again(found, plan),
         )
         self.scheduler.know_durations(durations_of(found, plan))
         self.flush()

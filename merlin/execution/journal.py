@@ -232,6 +232,7 @@ class ChunkJournal:
                 outcomes=outcomes,
                 seconds=self._seconds[lo:hi].copy(),
                 attempt=self._chunk.attempt,
+                elapsed_s=0.0 if self._chunk.collect_only else None,  # no time of the step
                 started_offsets=offsets.astype(np.float32) if self._instance.kind is StepKind.CMD else None,
                 exit_codes=self._codes[lo:hi].copy() if self._codes[lo:hi].any() else None,
                 tries=tries,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from merlin.base.files import written_name
 from merlin.errors import ExecutionError
 from merlin.plan.tasks import ReturnCode
 
@@ -125,7 +126,7 @@ def machine_error(error: OSError) -> ExecutionError | None:
     if (error.errno or 0) not in _MACHINE_ERRORS:
         return None
     what, advice = _MACHINE_ERRORS[error.errno or 0]
-    place = f" ({error.filename})" if error.filename else ""
+    place = f" ({written_name(error.filename)})" if error.filename else ""
     return ExecutionError(f"{what}{place}; nothing finished is lost: {advice}, then run merlin restart")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from merlin.plan.pieces import Range, chunk_of
+from merlin.plan.pieces import Range, Run, chunk_of
 from merlin.plan.plan import StepKind
 from merlin.plan.readiness import absent_rows
 from merlin.plan.task_states import READY, InstanceState
@@ -12,16 +13,23 @@ from merlin.plan.tasks import Chunk
 
 MAX_SPARSE_SPAN = 4096  # a chunk with holes reaches no further than this, or four times the tasks it runs
 MAX_PIECES = 2000  # of one chunk
+NUM_COLLECTED = 256  # tasks of a chunk whose outputs are only collected
 
 
 def cut(state: InstanceState, size: int, attempt: int) -> Chunk:
-    """At most `size` ready tasks, in order; scattered ones share a chunk with holes. Something must be ready."""
+    """At most `size` ready tasks, in order; scattered ones share a chunk with holes. Something must be ready.
+
+    Tasks that run, and tasks whose outputs are only collected, share no chunk.
+    """
     reach = max(MAX_SPARSE_SPAN, 4 * size)
     pieces: list[Range] = []
     num = 0
-    for a, b, value in state.tasks.runs(state.cursor):
-        if value != READY:
-            continue
+    collect_only = False
+    for a, b, value in _ready(state):
+        if not pieces and (collect_only := bool(value)):
+            size = NUM_COLLECTED
+        if bool(value) != collect_only:
+            break
         if pieces and (len(pieces) == MAX_PIECES or a - pieces[0][0] >= reach):
             break
         b = min(b, a + size - num)
@@ -31,6 +39,15 @@ def cut(state: InstanceState, size: int, attempt: int) -> Chunk:
             break
     state.cursor = pieces[-1][1]
     chunk = chunk_of(pieces, instance=state.instance.id, attempt=attempt)
+    if collect_only:
+        chunk = replace(chunk, collect_only=True)
     if state.instance.kind is StepKind.AGGREGATE:
         chunk = replace(chunk, absent_rows=absent_rows(state, chunk))
     return chunk
+
+
+def _ready(state: InstanceState) -> Iterator[Run]:
+    """The ready tasks in order, as runs; the value is 1 for tasks whose outputs are only collected, else 0."""
+    for a, b, value in state.tasks.runs(state.cursor):
+        if value == READY:
+            yield from ((a, b, 0),) if state.collect_only is None else state.collect_only.runs(a, b)

@@ -73,6 +73,21 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return out
 
 
+def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """The numbers of the first ranges that are in none of the others."""
+    out: list[Range] = []
+    cuts = merged(others)
+    for lo, hi in merged(ranges):
+        for a, b in cuts:
+            if a >= hi:
+                break
+            if b > lo:
+                out += [(lo, a)] if a > lo else []
+                lo = b
+        out += [(lo, hi)] if lo < hi else []
+    return out
+
+
 def clip(runs: Iterable[Run], pieces: list[Range]) -> Iterator[Run]:
     """The parts of sorted runs that lie inside sorted pieces."""
     i = 0

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from merlin.plan.differences import anywhere, changed
-from merlin.plan.pieces import Range, merged
+from merlin.plan.pieces import Range, merged, without
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.plan_io import relocate
+from merlin.plan.reopen import reopen
 from merlin.plan.rerun import HasFiles, tasks_to_rerun
 from merlin.plan.restrict import may_lack
 from merlin.plan.runs import RunMap
@@ -29,6 +30,7 @@ _FREE = frozenset(
 )  # fmt: skip
 _FREE_OF_AGGREGATES = frozenset({"cleanup", "needed_by", "fields"})
 _OF_THE_MANIFEST = frozenset({"splits", "seed"})  # what shards do not hold
+_OF_STORAGE = frozenset({"compression", "level", "shuffle", "description"})  # of a field
 _ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
 
 
@@ -43,6 +45,9 @@ class InstanceChange:
     is_gone: bool = False
     again: tuple[Range, ...] = ()  # tasks that have ended and run again
     fresh: tuple[Range, ...] = ()  # tasks that there were not before
+    collected: tuple[
+        Range, ...
+    ] = ()  # tasks of which the script does not run, and the outputs are collected again
     num_kept: int = 0  # tasks that have ended, and keep their outcomes
     num_open: int = 0  # tasks of before that had not ended
 
@@ -70,6 +75,11 @@ class Change:
         found = {each.id: merged([*each.again, *each.fresh]) for each in self.instances if not each.is_gone}
         return {id: ranges for id, ranges in found.items() if ranges}
 
+    @property
+    def collected(self) -> dict[str, list[Range]]:
+        """The tasks of which nothing but the outputs is collected again: that decides anew how they ended."""
+        return {each.id: list(each.collected) for each in self.instances if each.collected}
+
 
 @dataclass(slots=True)
 class _Before:
@@ -77,6 +87,7 @@ class _Before:
 
     plan: Plan
     outcomes: Mapping[str, RunMap]
+    badly_collected: Mapping[str, list[Range]]
     instances: Mapping[str, StepInstance] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +103,7 @@ def find_change(
     changed_samples: Collection[Range] = (),
     changed_code: Mapping[str, Iterable[str]] | None = None,
     keep: Collection[str] = (),
+    badly_collected: Mapping[str, list[Range]] | None = None,
 ) -> Change:
     """Compare two plans of the same workspace.
 
@@ -103,8 +115,9 @@ def find_change(
         changed_samples: Rows of the samples that have other values now.
         changed_code: By step, what has changed in files that it uses; these steps run again.
         keep: Steps whose results are taken as they are, however differently they are defined now.
+        badly_collected: Tasks that failed only because their outputs could not be collected.
     """
-    before = _Before(old, outcomes)
+    before = _Before(old, outcomes, badly_collected or {})
     kept = {instance.id for instance in new.instances if instance.step in keep}
     reasons = {id: () if id in kept else why for id, why in _reasons(before.plan, new, changed_code or {})}
     chosen: dict[str, list[Range]] = {}
@@ -122,13 +135,11 @@ def find_change(
             ranges = list(changed_samples) if instance.per_sample else []
             chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, new)])
     chosen = {id: ranges for id, ranges in chosen.items() if ranges}
-    again = tasks_to_rerun(
-        new, now, chosen, has_files, _without_results(before, new, now, reasons, has_files)
-    )
+    tasks = _Tasks(*_again(before, new, now, chosen, reasons, has_files), fresh)
     return Change(
         instances=(
             *(
-                _describe(instance, before, reasons.get(instance.id, ()), now[instance.id], again, fresh)
+                _describe(instance, before, reasons.get(instance.id, ()), now[instance.id], tasks)
                 for instance in new.instances
             ),
             *_gone(before, new),
@@ -136,15 +147,36 @@ def find_change(
     )
 
 
-def _describe(
-    instance: StepInstance,
+@dataclass(slots=True)
+class _Tasks:
+    """What becomes of tasks, by step instance; see `InstanceChange`."""
+
+    again: Mapping[str, list[Range]]
+    collected: Mapping[str, list[Range]]
+    fresh: Mapping[str, list[Range]]
+
+
+def _again(
     before: _Before,
-    why: tuple[str, ...],
-    outcomes: RunMap,
-    again: Mapping[str, list[Range]],
-    fresh: Mapping[str, list[Range]],
+    new: Plan,
+    now: Mapping[str, RunMap],
+    chosen: Mapping[str, list[Range]],
+    reasons: Mapping[str, tuple[str, ...]],
+    has_files: HasFiles,
+) -> tuple[dict[str, list[Range]], dict[str, list[Range]]]:
+    """The tasks that run again, and those of which only the outputs are collected again."""
+    collected = _to_collect(before, new, now, has_files)
+    gone = _without_results(before, new, now, reasons, has_files)
+    for id, ranges in reopen(new, now, collected).items():
+        gone[id] = merged([*gone.get(id, ()), *without(ranges, collected.get(id, ()))])
+    again = tasks_to_rerun(new, now, chosen, has_files, gone)
+    return again, {id: without(ranges, again.get(id, ())) for id, ranges in collected.items()}
+
+
+def _describe(
+    instance: StepInstance, before: _Before, why: tuple[str, ...], outcomes: RunMap, tasks: _Tasks
 ) -> InstanceChange:
-    ranges, added = tuple(again.get(instance.id, ())), tuple(fresh.get(instance.id, ()))
+    ranges, added = tuple(tasks.again.get(instance.id, ())), tuple(tasks.fresh.get(instance.id, ()))
     ended = sum(hi - lo for lo, hi in outcomes.ranges(_ENDED))
     num_again = sum(hi - lo for lo, hi in ranges)
     is_new = instance.id not in before.instances
@@ -155,6 +187,7 @@ def _describe(
         is_new=is_new,
         again=ranges,
         fresh=added,
+        collected=tuple(tasks.collected.get(instance.id, ())),
         num_kept=ended - num_again,
         num_open=instance.num_tasks - ended - sum(hi - lo for lo, hi in added),
     )
@@ -215,12 +248,56 @@ def _without_results(
             continue
         for source in (instances[id] for id in target.aggregate.sources):
             ended = outcomes[source.id].ranges([Outcome.OK])
+            if source.kind is not StepKind.CMD:
+                ended += _below(source.num_tasks, before.badly_collected.get(source.id, ()))
             if source.kind is StepKind.CMD and not may_lack(source, has_files):
                 continue
             if source.kind is StepKind.CMD:
                 ended = [(t, t + 1) for lo, hi in ended for t in range(lo, hi) if not has_files(source, t)]
             found[source.id] = merged([*found.get(source.id, ()), *ended])
     return {id: ranges for id, ranges in found.items() if ranges}
+
+
+def _to_collect(
+    before: _Before, plan: Plan, outcomes: Mapping[str, RunMap], has_files: HasFiles
+) -> dict[str, list[Range]]:
+    """Tasks of scripts whose files hold what a data set collects in another way now.
+
+    Whether all of that is there, and as the spec says, is a part of how a task ends, so it is decided anew. What only
+    stores rows in another way does not count.
+    """
+    ours, theirs = _collections(before.plan), _collections(plan)
+    found: dict[str, list[Range]] = {}
+    for instance in plan.instances:
+        was = ours.get(instance.id, {})
+        now = theirs.get(instance.id, {})
+        if instance.kind is not StepKind.CMD or was == now:
+            continue
+        ranges = list(before.badly_collected.get(instance.id, ()))
+        if any(one not in was.get(target, ()) for target, fields in now.items() for one in fields):
+            ranges += outcomes[instance.id].ranges([Outcome.OK])
+        if may_lack(instance, has_files):
+            ranges = [(t, t + 1) for lo, hi in ranges for t in range(lo, hi) if has_files(instance, t)]
+        found[instance.id] = merged(_below(instance.num_tasks, ranges))
+    return {id: ranges for id, ranges in found.items() if ranges}
+
+
+def _below(end: int, ranges: Iterable[Range]) -> Iterator[Range]:
+    return ((lo, min(hi, end)) for lo, hi in ranges if lo < end)
+
+
+def _collections(plan: Plan) -> dict[str, dict[str, Any]]:
+    """By step instance, and by aggregate: how it takes values from the outputs of the step's tasks."""
+    found: dict[str, dict[str, Any]] = {}
+    for target in plan.instances:
+        if target.kind is StepKind.AGGREGATE and target.aggregate is not None:
+            fields = [
+                {key: value for key, value in asdict(one).items() if key not in _OF_STORAGE}
+                for one in target.aggregate.fields
+            ]
+            for source in target.aggregate.sources:
+                found.setdefault(source, {})[target.id] = fields
+    return found
 
 
 # ----------------------------------------------------------------------- definitions

@@ -60,6 +60,7 @@ class Scheduler:
         target_s: float = TARGET_S,
         first_attempt: int = 1,
         name: str = "",
+        collect_only: Mapping[str, RunMap] | None = None,
     ) -> None:
         self.plan = plan
         self.num_workers = num_workers
@@ -73,7 +74,7 @@ class Scheduler:
         self._leases: dict[str, Chunk] = {}  # what is handed out, by lease
         self._num_leases = 0  # ever; makes the names
         self._memories = Memories()
-        self._states = build_states(plan, outcomes)
+        self._states = build_states(plan, outcomes, collect_only)
         self._backlog = Backlog(self._states)
         self._consequences = Consequences(self._states, self._backlog, first_attempt)
 
@@ -145,14 +146,15 @@ class Scheduler:
         if chunk is None:
             return False
         state = self._states[chunk.instance]
-        state.durations.learn(result.spread, result.cut_off_s)
+        if not chunk.collect_only:
+            state.durations.learn(result.spread, result.cut_off_s)
         self._settle(state, chunk, result.runs)
         for later in result.deferred:
             self._defer(state, chunk, later.chunk, now + later.delay_s)
         again = self._unsettled(state, chunk)
         for rest in again:
             self._backlog.put(replace(rest, attempt=chunk.attempt + 1))
-        if not (again or chunk.isolate):
+        if not (again or chunk.isolate or chunk.collect_only):
             state.sizer.learn(num_tasks(result.chunk), result.busy_s, self.target_s)
         if result.stop == "hard_fail":
             note = f": {result.note}" if result.note else ""

@@ -29,6 +29,7 @@ class Legacy:
     unread: Collection[ChunkReport]
     bad_nodes: Mapping[str, str] = field(default_factory=dict)  # that it found, and the steps that showed it
     durations: Mapping[str, Spread] = field(default_factory=dict)  # of tasks in the ledger, by step
+    collect_only: Mapping[str, RunMap] = field(default_factory=dict)  # of the ledger; see `Scheduler`
 
 
 def take_over(
@@ -44,6 +45,7 @@ def take_over(
         target_s=min_chunk_s,
         first_attempt=first_attempt,
         name=name,
+        collect_only=legacy.collect_only,
     )
     owner = Owner(scheduler, min_chunk_s=min_chunk_s)
     owner.bad_nodes = BadNodes(legacy.bad_nodes)

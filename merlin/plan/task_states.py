@@ -87,6 +87,9 @@ class InstanceState:
     durations: Durations  # of the tasks of its step
     jobs: JobPolicy | None = None  # its chunks become batch jobs; None: workers run them
     cursor: int = 0  # no task below it is ready
+    collect_only: RunMap | None = (
+        None  # 1: the script of the task has run, and its outputs are collected anew
+    )
     requeue: deque[Chunk] = field(default_factory=deque)
     is_active: bool = False  # it has an entry in the scheduler's heap
     num_open_groups: int = 0
@@ -146,8 +149,13 @@ class InstanceState:
             self.cursor = lo
 
 
-def build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, InstanceState]:
-    """The states of all step instances, by id, with the outcomes that the ledger has. Raises ExecutionError."""
+def build_states(
+    plan: Plan, outcomes: Mapping[str, RunMap], collect_only: Mapping[str, RunMap] | None = None
+) -> dict[str, InstanceState]:
+    """The states of all step instances, by id, with the outcomes that the ledger has.
+
+    `collect_only` marks with 1 the tasks whose outputs are collected anew. Raises ExecutionError.
+    """
     states: dict[str, InstanceState] = {}
     depth: dict[str, int] = {}
     durations = {instance.step: Durations(instance) for instance in plan.instances}
@@ -166,6 +174,7 @@ def build_states(plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, Instan
             num=dict.fromkeys(STATE_NAMES, 0) | tasks.counts(),
             durations=durations[instance.step],
             cursor=instance.num_tasks,
+            collect_only=(collect_only or {}).get(instance.id),
         )
         _connect(state, states)
     return states

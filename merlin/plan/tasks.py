@@ -34,6 +34,9 @@ class Chunk:
     holes: tuple[tuple[int, int], ...] = ()  # sorted ranges inside [lo, hi) that must not run
     retries: int = 0  # application retries so far (exit codes 100 and 104) of every task in it
     use_restart: bool = False  # its tasks go on where they were, by the step's `restart` if it has one
+    collect_only: bool = (
+        False  # its scripts have run in an earlier revision: their outputs are collected anew
+    )
     isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
     absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
     lease: str = field(default="", compare=False)  # "" while it waits; of one hand-out

@@ -12,8 +12,8 @@ def next_commands(workspace: str, stop_reason: str, *, has_failed: bool) -> list
     restart, again = command_line("restart", workspace), command_line("restart", workspace, "--failed")
     if stop_reason.startswith(LIMITS):
         lines = [
-            "what failed would stop it again. If the cause is in the spec, mend it and start a new study with "
-            "merlin run: this one keeps the plan that it began with",
+            "what failed would stop it again. If the cause is in the spec, mend it and update the study: "
+            + command_line("run", "SPEC", "--update", workspace),
             f"if the cause lies elsewhere, mend it and run what failed, too: {again}",
         ]
         if stop_reason.startswith("max_failures:"):

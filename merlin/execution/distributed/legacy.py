@@ -10,6 +10,7 @@ from merlin.execution.conductor import durations_of, memories_of, quarantined_no
 from merlin.execution.distributed.contracts import Letter, Mailbox
 from merlin.execution.distributed.messages import open_chunk, open_report
 from merlin.execution.distributed.study import Study
+from merlin.ledger.collect_again import to_collect_again
 from merlin.ledger.replay import Replay
 from merlin.plan.owner import Handout
 from merlin.plan.reports import ChunkReport
@@ -74,6 +75,7 @@ def legacy_of(
         dealt_with=[report for letter, report in reports if _number(letter.id) <= last],
         unread=[report for letter, report in reports if _number(letter.id) > last],
         durations=durations_of(found, study.workspace.plan),
+        collect_only=to_collect_again(found, study.workspace.plan),
         bad_nodes=quarantined_nodes(found, session),
     )
 
