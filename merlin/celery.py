@@ -1,7 +1,11 @@
-"""What `celery -A merlin worker …` loads: the application of a worker, as upstream's users type it."""
+"""What `celery -A merlin worker …` loads: the application of a worker, as upstream's users type it.
+
+Merlin starts workers with `python -m merlin.celery -A merlin worker …`.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
@@ -16,3 +20,9 @@ def __getattr__(name: str) -> Any:
         return app.app
     except MerlinError as error:  # no configuration, a key that others can read
         raise SystemExit(f"merlin: error: {error}") from None
+
+
+if __name__ == "__main__":
+    from merlin.execution.distributed.worker_command import main
+
+    main(sys.argv[1:])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.errors import SpecError, UsageError, WorkspaceError
+from merlin.api.left_to_run import refuse_running
+from merlin.errors import SpecError, UsageError
 from merlin.plan.plan import Plan, StepInstance, StepKind
-from merlin.status.live import is_live
-from merlin.workspace.directory import Workspace, members, open_workspace
+from merlin.workspace.directory import Workspace, members
+from merlin.workspace.holding import open_root
 
 if TYPE_CHECKING:
     from merlin.shards.recollecting.share import Recollection
     from merlin.spec.load import Spec
     from merlin.workspace.options import StudyOptions
 
+_LOG = logging.getLogger("merlin")
 _SAME = ("kind", "num_tasks", "per_sample", "params")  # of a source
 
 
@@ -37,13 +40,9 @@ def recollection_of(
     """
     from merlin.shards.recollecting.share import recollection
 
-    study = open_workspace(path)
-    if study.plan.extension:
-        raise UsageError(f"{path} is an extension; give the study, with which it is collected: {study.root}")
+    study = open_root(path, _LOG.warning)
     studies = members(study)
-    for member in studies:
-        if is_live(member):
-            raise WorkspaceError(f"{member.path} runs; wait for its end, or stop it, and then collect")
+    refuse_running(studies)
     plan = study.plan if spec is None else _plan_for(study, spec, options)
     aggregate = _chosen(plan, name, study.path if spec is None else spec.path)
     if spec is not None:
@@ -53,9 +52,8 @@ def recollection_of(
 
 def _plan_for(study: Workspace, spec: Spec, options: StudyOptions | None) -> Plan:
     """What the spec would have planned for this study, with the samples that it has."""
-    from merlin.plan.expand import make_plan  # with the schema of specs, which only a new one needs
-    from merlin.plan.parameters import combinations
     from merlin.workspace.options import StudyOptions
+    from merlin.workspace.replan import Replanning  # with the schema of specs, which only a new one needs
 
     options = options or StudyOptions()
     old, block = study.plan.samples, spec.document.merlin.samples
@@ -65,17 +63,7 @@ def _plan_for(study: Workspace, spec: Spec, options: StudyOptions | None) -> Pla
         )
         place = ("merlin", "samples", "column_labels") if block else ("merlin",)
         raise SpecError([spec.finding(place, message, "collect-differs")])
-    return make_plan(
-        spec,
-        workspace=study.path,
-        num_samples=old.num if old else None,
-        samples_file=old.file if old else None,
-        combos=combinations(spec.document, options.pgen, options.pargs, spec.variables),
-        created=study.plan.created,
-        study_id=study.plan.study_id,
-        seed=study.plan.seed,
-        code_version=study.plan.code_version,
-    )
+    return Replanning(spec, options).plan(study, old)
 
 
 def _chosen(plan: Plan, name: str, place: Path) -> StepInstance:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.api.left_to_run import refuse_published
-from merlin.errors import UsageError, WorkspaceError, command_line
+from merlin.api.left_to_run import refuse_published, refuse_running
+from merlin.errors import WorkspaceError, command_line
 from merlin.ledger.replay import replay
 from merlin.plan.growing import relied_on, users_of_data_sets
 from merlin.plan.plan import Plan
 from merlin.plan.tasks import Outcome
-from merlin.status.live import is_live
-from merlin.workspace.directory import Workspace, members, open_workspace
+from merlin.workspace.directory import Workspace, members
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -33,9 +31,8 @@ def next_extension(
     from merlin.workspace.extend import prepare_extension
 
     studies = members(study)
+    refuse_running(studies)
     for member in studies:
-        if is_live(member):
-            raise WorkspaceError(f"{member.path} runs; wait for its end, or stop it, and then extend it")
         refuse_published(member, note)
     _require_settled(study)
     _require_data_sets(studies)
@@ -52,14 +49,6 @@ def plan_of_next_extension(
     from merlin.workspace.extend import plan_extension
 
     return plan_extension(spec, options, study, only_new=only_new)
-
-
-def study_to_extend(path: Path) -> Workspace:
-    """The study at `path`. Raises UsageError if that is an extension itself."""
-    study = open_workspace(path)
-    if study.plan.extension:
-        raise UsageError(f"{path} is an extension itself; give the study: --extend {study.root}")
-    return study
 
 
 def _require_settled(study: Workspace) -> None:

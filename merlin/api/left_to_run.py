@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from merlin.config.load import find_config
 from merlin.errors import ConfigError, ExecutionError, WorkspaceError, command_line
 from merlin.ledger.replay import replay
+from merlin.plan.reopen import NOTHING, Again
+from merlin.status.live import holder_of
 from merlin.status.snapshot import is_published, take_snapshot
 from merlin.views.live import ask_workers
 from merlin.workspace.directory import Workspace, shown_together
+
+
+def refuse_running(studies: Iterable[Workspace]) -> None:
+    """Raise WorkspaceError if a command runs one of them. Who changes a study locks it, too; this is found before."""
+    for study in studies:
+        if holder := holder_of(study):
+            raise WorkspaceError(f"{study.path} runs ({holder}); wait for its end, or stop it")
+
+
+def refuse_changed_samples(studies: Iterable[Workspace]) -> None:
+    """Raise WorkspaceError now for what the first chunk would be refused for later."""
+    for study in studies:
+        if study.samples_may_change:
+            study.samples()
 
 
 def refuse_published(workspace: Workspace, note: Callable[[str], None]) -> None:
@@ -31,15 +47,15 @@ def refuse_published(workspace: Workspace, note: Callable[[str], None]) -> None:
         )
 
 
-def has_work(workspace: Workspace, *, failed: bool) -> bool:
-    """True if tasks are missing, or with `failed` such that can run again."""
+def has_work(workspace: Workspace, again: Again = NOTHING) -> bool:
+    """True if tasks are missing, or if some run again that have ended."""
     totals = take_snapshot(workspace).totals
-    return bool(totals.missing or (failed and totals.failed + totals.skipped))
+    return bool(totals.missing or again.tasks or (again.failed and totals.failed + totals.skipped))
 
 
-def with_work(opened: Workspace, *, failed: bool) -> list[Workspace]:
+def with_work(opened: Workspace, again: Again = NOTHING) -> list[Workspace]:
     """The study and those of its extensions that a restart has to do with; at least the one that was named."""
     studies = shown_together(opened)
     if len(studies) == 1:
         return studies
-    return [study for study in studies if has_work(study, failed=failed)] or [opened]
+    return [study for study in studies if has_work(study, again)] or [opened]

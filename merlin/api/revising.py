@@ -11,17 +11,17 @@ from typing import Any
 
 from merlin.api.revision_moves import moves_of
 from merlin.api.updating import MemberUpdate, Update
-from merlin.base.files import write_text
-from merlin.errors import WorkspaceError
-from merlin.ledger.collect_again import COLLECT_AGAIN
+from merlin.base.files import file_error, write_text
+from merlin.errors import LedgerError, WorkspaceError
 from merlin.ledger.records import RESET, EventRecord, RangeRecord
+from merlin.ledger.resets import COLLECT_AGAIN, EDITED, resets
 from merlin.ledger.segments import write_lineage
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import plan_to_json
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.workspace.directory import PLAN_NAME, Workspace, ledger_of, members, revision_dir
+from merlin.workspace.directory import PLAN_NAME, Workspace, extensions, ledger_of, revision_dir
 from merlin.workspace.holding import lock
 from merlin.workspace.new_samples import write_rows
 from merlin.workspace.options import StudyOptions
@@ -29,10 +29,11 @@ from merlin.workspace.provenance import find_provenance, write_provenance
 from merlin.workspace.revisions import (
     RevisionNote,
     StepNote,
+    begin_switch,
+    begin_undo,
     clear_prepared,
+    finish_switch,
     keep_present,
-    switch,
-    undo,
     write_note,
 )
 from merlin.workspace.samples import open_samples
@@ -48,7 +49,8 @@ def held(study: Workspace) -> Iterator[None]:
     Raises WorkspaceError if somebody runs it.
     """
     with ExitStack() as stack:
-        for member in members(study):
+        stack.enter_context(lock(study))  # finishes an update, which may put extensions aside
+        for member in extensions(study):
             stack.enter_context(lock(member))
         clear_prepared(study)
         yield
@@ -57,7 +59,24 @@ def held(study: Workspace) -> Iterator[None]:
 def undo_update(study: Workspace) -> RevisionNote:
     """Go back to the revision before. Raises WorkspaceError if somebody runs it, or if there is none."""
     with held(study):
-        return undo(study)
+        with _as_it_was_if_it_fails(study):
+            note = begin_undo(study)
+        finish_switch(study.path)
+        return note
+
+
+@contextmanager
+def _as_it_was_if_it_fails(study: Workspace) -> Iterator[None]:
+    """Say so if something cannot be written, and leave nothing of what was begun."""
+    try:
+        yield
+    except (OSError, LedgerError) as error:
+        clear_prepared(study)
+        cause = error if isinstance(error, OSError) else error.__cause__
+        why = file_error(cause) if isinstance(cause, OSError) else str(error)
+        raise WorkspaceError(
+            f"{study.path} is as it was, and cannot be changed: {why}, then give the command again"
+        ) from error
 
 
 def apply_update(update: Update) -> RevisionNote:
@@ -66,24 +85,23 @@ def apply_update(update: Update) -> RevisionNote:
     A kill at any moment leaves the study as it was, or as the update wants it.
 
     Raises:
-        WorkspaceError, LedgerError: something cannot be written; the study is as it was.
+        WorkspaceError: something cannot be written; the study is as it was, or `finish_switch` can complete it.
     """
     study = update.study
     changes = [(each.workspace, each.plan, each.change) for each in update.members]
     moves = [
         move
-        for move in moves_of(changes, update.number, grows=bool(update.num_more))
+        for move in moves_of(changes, update.number, gone=update.gone, grows=update.grows)
         if move.is_link or os.path.lexists(study.path / move.source)
     ]
     note = _note(update, moves)
-    try:
+    with _as_it_was_if_it_fails(study):
         for member in update.members:
             keep_present(member.workspace, study.plan.revision)
             _prepare(update, member)
         write_note(study, note)
-    except OSError as error:
-        raise WorkspaceError(f"cannot update {study.path}: {error}; nothing has changed") from error
-    switch(study, update.members[0].plan, moves, note.members)
+        begin_switch(study, update.members[0].plan, moves, note.members)
+    finish_switch(study.path)
     return note
 
 
@@ -121,12 +139,9 @@ def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
             is_open = outcome in (NO_OUTCOME, Outcome.INTERRUPTED)
             stands = RESET if is_open else outcome
             yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=stands, cause="as before")
-    for id, ranges in member.change.resets.items():
-        for lo, hi in ranges:
-            yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="the spec was edited")
-    for id, ranges in member.change.collected.items():
-        for lo, hi in ranges:
-            yield RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause=COLLECT_AGAIN)
+    # of the attempt of the records above, over which they count because they come later
+    yield from resets(member.change.resets, EDITED, attempt=1)
+    yield from resets(member.change.collected, COLLECT_AGAIN, attempt=1)
 
 
 def _note(update: Update, moves: list[Any]) -> RevisionNote:
@@ -151,7 +166,14 @@ def _steps(update: Update) -> Iterator[StepNote]:
     for member in update.members:
         for each in member.change.instances:
             what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
+            what = "kept" if what == "same" and each.step in update.keep else what
             place = f"{member.workspace.member}/{each.id}" if member.workspace.member else each.id
             yield StepNote(
-                id=place, step=each.step, why=each.why, what=what, again=each.num_again, kept=each.num_kept
+                id=place,
+                step=each.step,
+                why=each.why,
+                what=what,
+                again=each.num_again,
+                kept=each.num_kept,
+                collected=each.num_collected,
             )

@@ -17,15 +17,20 @@ _SHARD = re.compile(r"shard_(\d+)\..*")  # a shard or its description
 Member = tuple[Workspace, Plan, Change]
 
 
-def moves_of(members: Sequence[Member], number: int, *, grows: bool) -> Iterator[Move]:
-    """The moves, in the order in which they are made; `grows`: an extension will add to the data sets.
+def moves_of(
+    members: Sequence[Member], number: int, *, gone: Sequence[str] = (), grows: bool = False
+) -> Iterator[Move]:
+    """The moves, in the order in which they are made.
 
+    `gone` are extensions that leave the study. `grows` says that an extension will add to the data sets.
     A step instance of which all tasks run again is put aside as a whole, else the directories of those tasks. A data
     set is always put aside as a whole, so that it stays one; what is left of it are links to the same files.
     """
     aside = f"{INFO_DIR}/{REVISIONS_DIR}/{number:03d}/{BEFORE}"
     data_sets: dict[str, bool] = {}  # of the study, by the aggregate's id: whether it is made from nothing
-    if grows:
+    for name in gone:
+        yield Move(name, f"{aside}/{name}")
+    if grows or gone:
         planned = members[0][0].plan.instances
         data_sets |= {each.id: False for each in planned if each.kind is StepKind.AGGREGATE}
     for workspace, plan, change in members:

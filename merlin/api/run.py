@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.api.beginning import check_machine, new_study, study_warnings
-from merlin.api.extending import next_extension, study_to_extend
+from merlin.api.extending import next_extension
 from merlin.api.running import run_here
 from merlin.api.study import Study
 from merlin.errors import Diagnostic, UsageError, command_line
 from merlin.execution.events import Progress
 from merlin.workspace.checking import load_checked
+from merlin.workspace.holding import open_root
 from merlin.workspace.options import StudyOptions
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _begin(
             loaded, options, is_moved="OUTPUT_PATH" in variables, note=_LOG.info
         )
     else:
-        study = study_to_extend(_study(extend).path)
+        study = open_root(_study(extend).path, _LOG.warning)
         made = next_extension(loaded, options, study, only_new=False, note=_LOG.info)
     if made is not None:
         _warn(study_warnings(loaded, made))

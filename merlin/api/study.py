@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from merlin.api import notebook
-from merlin.api.left_to_run import refuse_published, with_work
+from merlin.api.left_to_run import refuse_changed_samples, refuse_published, with_work
 from merlin.api.running import run_here
 from merlin.api.study_html import page_html
 from merlin.errors import UsageError
+from merlin.plan.reopen import Again
 from merlin.status.failures import FailureGroup, group_failures
 from merlin.status.live import is_live
 from merlin.status.snapshot import is_published, read_facts
 from merlin.views.study_page import StudyPage, StudyView
-from merlin.workspace.directory import members, open_workspace
+from merlin.workspace.directory import members
+from merlin.workspace.holding import open_finished
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,7 +37,7 @@ class Study:
 
     def __init__(self, workspace: str | os.PathLike[str]) -> None:
         """Open a workspace. Raises WorkspaceError if there is none."""
-        self._workspace = members(open_workspace(workspace))[0]
+        self._workspace = members(open_finished(workspace, _LOG.warning))[0]
         self._view = StudyView(self._workspace.path)
         self.shown_in: int | None = None  # the notebook's cell that shows it already
 
@@ -111,12 +113,12 @@ class Study:
         if steps is not None and not failed:
             raise UsageError("steps says which failed tasks run again; give failed=True, too")
         self._check_steps(steps)
-        chosen = None if steps is None else tuple(steps)
-        options = RunOptions(workers=workers, redo_failed=failed, steps=chosen, may_fork=False)
-        for study in with_work(self._workspace, failed=failed):
+        again = Again(failed=failed, steps=None if steps is None else tuple(steps))
+        options = RunOptions(workers=workers, again=again, may_fork=False)
+        studies = with_work(self._workspace, again)
+        refuse_changed_samples(studies)
+        for study in studies:
             refuse_published(study, _LOG.warning)
-            if study.samples_may_change:
-                study.samples()  # refuses now what the first chunk would refuse later
             self.shown_in = run_here(study, options, progress)
         return self
 

@@ -5,33 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.base.text import count
 from merlin.errors import MerlinError, UsageError
 from merlin.ledger.collect_again import badly_collected
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.code_changes import code_changes
-from merlin.plan.expand import make_plan
-from merlin.plan.growing import extends
-from merlin.plan.launch import Launchers, has_launcher
-from merlin.plan.parameters import as_block, combinations
+from merlin.plan.parameters import as_block
 from merlin.plan.pieces import Range
-from merlin.plan.plan import Plan, SamplesInfo
+from merlin.plan.plan import Plan, SamplesInfo, StepKind
 from merlin.plan.rerun import HasFiles
-from merlin.plan.revise import Change, find_change, num_changed
+from merlin.plan.revise import Change, find_change
 from merlin.plan.study_variables import runtime_variables
+from merlin.spec.variables import OUTPUT_PATH
 from merlin.workspace.code_files import with_code
 from merlin.workspace.directory import Workspace, members, revision_dir
-from merlin.workspace.launchers import launchers_here, possible_launchers
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import code_version
 from merlin.workspace.provenance import find_provenance, read_provenance
-from merlin.workspace.revisions import (
-    next_number,
-)
+from merlin.workspace.replan import Replanning
+from merlin.workspace.revisions import next_number
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, rows_of
 from merlin.workspace.spec_samples import stored_path
 from merlin.workspace.used_samples import samples_of_plan
@@ -74,6 +68,7 @@ class Update:
     spec: Spec
     number: int  # of the revision
     members: tuple[MemberUpdate, ...]
+    gone: tuple[str, ...]  # extensions that lose all of their samples, and are put aside as a whole
     samples: str  # what has changed in the samples, in words; "" if nothing has
     has_other_values: bool  # some samples of the study have
     keep: tuple[str, ...]  # steps whose results are taken as they are
@@ -82,6 +77,11 @@ class Update:
     parameters: Mapping[str, Any] | None  # of a generator
     code: Mapping[str, list[str]]  # by step: which files have changed that it uses
     versions: tuple[str, ...]  # what else has changed: of this program, Python and packages
+
+    @property
+    def grows(self) -> bool:
+        """An extension follows the revision, and adds its rows to the data sets."""
+        return bool(self.num_more) and not self.is_nothing
 
     @property
     def has_only_more(self) -> bool:
@@ -138,32 +138,39 @@ class _Planning:
         self.code: dict[str, dict[str, str]] = {}  # of the steps as they are now
         names = {step.name for step in self.spec.document.study}
         if unknown := sorted(set(self.how.keep) - names):
-            raise UsageError(f"--keep {unknown[0]}: the spec has no such step")
-        options = self.options
-        self.combos = combinations(self.spec.document, options.pgen, options.pargs, self.spec.variables)
+            raise UsageError(
+                f"--keep {unknown[0]}: the spec has no such step; it has: {', '.join(sorted(names))}"
+            )
+        self.replanning = Replanning(self.spec, self.options)
 
     def update(self) -> Update:
         studies = members(self.study)
         wanted = self._wanted(studies)
+        sizes = self._sizes(studies, wanted)
         changes: dict[str, list[str]] = {}
         updates: list[MemberUpdate] = []
-        for member, num in zip(studies, self._sizes(studies, wanted), strict=True):
+        for member, num in zip(studies, sizes, strict=False):
             updates.append(self._member(member, num, wanted, [each.plan for each in updates]))
             changes |= code_changes(member.plan, replace(member.plan, code=self.code))
-        return Update(
+        gone = tuple(member.member for member in studies[len(sizes) :])
+        update = Update(
             study=self.study,
             spec=self.spec,
             number=self.number,
             members=tuple(updates),
-            samples=_in_words(studies, wanted),
+            gone=gone,
+            samples=_in_words(studies, wanted, gone),
             has_other_values=wanted is not None and bool(wanted.changed),
             keep=self.how.keep,
             reruns_code=self.how.rerun_code,
             num_more=0 if wanted is None else max(0, wanted.num - _num_samples(studies)),
-            parameters=as_block(self.combos) if self.options.pgen else None,
+            parameters=as_block(self.replanning.combos) if self.options.pgen else None,
             code=changes,
             versions=tuple(_other_versions(self.study)),
         )
+        if not update.grows and not gone:
+            return update
+        return replace(update, members=(*updates[:-1], _with_manifests(updates[-1])))
 
     # ------------------------------------------------------------------ samples
 
@@ -190,7 +197,7 @@ class _Planning:
         return None
 
     def _sizes(self, studies: list[Workspace], wanted: WantedSamples | None) -> list[int]:
-        """How many samples each of the workspaces has then."""
+        """How many samples each of the workspaces has then; the last ones, which would have none, are left out."""
         if wanted is None:
             return [0 for _ in studies]
         left, sizes = wanted.num, []
@@ -198,13 +205,7 @@ class _Planning:
             assert member.plan.samples is not None
             sizes.append(min(left, member.plan.samples.num))
             left -= sizes[-1]
-        if 0 in sizes:
-            num = studies[sizes.index(0)].first_sample + 1
-            raise UsageError(
-                f"the spec has {wanted.num:,} samples; {self.study.path} with its extensions can become as small as "
-                f"{num:,}, because an extension cannot lose all of its own"
-            )
-        return sizes
+        return [size for size in sizes if size]
 
     # ------------------------------------------------------------------ plans
 
@@ -216,9 +217,11 @@ class _Planning:
         moved = [] if wanted is None else _within(wanted.changed, first, first + num)
         state = replay(member.ledger_dir, member.plan)
         has_files = self.has_files(member, state)
-        plan = self._best_plan(member, samples, before)
-        again = code_changes(member.plan, plan)
-        plan = replace(plan, code=self._recorded(member.plan, again))
+        plan = self.replanning.plan(member, samples, before)
+        if not self.code:
+            self.code = with_code(self.spec, plan, self.variables, self.replanning.combos).code
+        again = code_changes(member.plan, replace(plan, code=self.code))
+        plan = replace(plan, revision=self.number, code=self._recorded(member.plan, again))
         change = find_change(
             member.plan,
             plan,
@@ -230,24 +233,6 @@ class _Planning:
             badly_collected=badly_collected(state),
         )
         return MemberUpdate(workspace=member, plan=plan, change=change, state=state, rows=rows)
-
-    def _best_plan(self, member: Workspace, samples: SamplesInfo | None, before: list[Plan]) -> Plan:
-        """The plan with the launchers of before, where these can be told."""
-        plans = (self._plan(member, samples, each, before) for each in self._launchers())
-        best, fewest = None, 0
-        for plan in plans:
-            num = num_changed(member.plan, plan)
-            if best is None or num < fewest:
-                best, fewest = plan, num
-            if not num or not any(map(has_launcher, self._scripts())):
-                break
-        assert best is not None
-        return best
-
-    def _scripts(self) -> Iterator[str]:
-        for step in self.spec.document.study:
-            yield step.run.cmd or ""
-            yield step.run.restart or ""
 
     def _samples(
         self, member: Workspace, num: int, wanted: WantedSamples | None
@@ -271,34 +256,6 @@ class _Planning:
         is_old = set() if self.how.rerun_code else changes.keys()
         return {step: old.code[step] if step in is_old else files for step, files in self.code.items()}
 
-    def _launchers(self) -> Iterator[Launchers]:
-        yield launchers_here(self.spec, is_dry=self.options.is_dry)
-        yield from possible_launchers()
-
-    def _plan(
-        self, member: Workspace, samples: SamplesInfo | None, launchers: Launchers, before: list[Plan]
-    ) -> Plan:
-        extending = extends(member.plan.extension, self.study.path, before) if member.plan.extension else None
-        plan = make_plan(
-            self.spec,
-            workspace=member.path,
-            num_samples=None if samples is None else samples.num,
-            samples_file=None if samples is None else samples.file,
-            combos=self.combos,
-            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-            study_id=member.plan.study_id,
-            seed=member.plan.seed,
-            launchers=launchers,
-            code_version=code_version(),
-            extending=extending,
-            laid_out=samples,
-        )
-        if samples is not None and plan.samples is not None:
-            plan = replace(plan, samples=replace(plan.samples, digest=samples.digest, stamp=samples.stamp))
-        if not self.code:
-            self.code = with_code(self.spec, plan, self.variables, self.combos).code
-        return replace(plan, revision=self.number, code=self.code)
-
 
 def _other_versions(study: Workspace) -> Iterator[str]:
     """What the study was made with, where that is something else here."""
@@ -311,14 +268,24 @@ def _other_versions(study: Workspace) -> Iterator[str]:
 
 
 def _is_same(old: Plan, new: Plan) -> bool:
-    """Whether they are the same but for who made them, when, and from which file."""
+    """Whether they are the same but for who made them, when, where, and from which file."""
     if old.code != new.code and old.code:
         return False
     return _made_by_nobody(old) == _made_by_nobody(new)
 
 
 def _made_by_nobody(plan: Plan) -> Plan:
-    return replace(plan, created="", revision=0, spec_path="", spec_digest="", code_version="", code={})
+    variables = {name: value for name, value in plan.variables.items() if name != OUTPUT_PATH}
+    return replace(
+        plan,
+        created="",
+        revision=0,
+        spec_path="",
+        spec_digest="",
+        code_version="",
+        code={},
+        variables=variables,
+    )
 
 
 def _within(ranges: Iterable[Range], lo: int, hi: int) -> list[Range]:
@@ -335,13 +302,25 @@ def _num_samples(studies: Iterable[Workspace]) -> int:
     return sum(member.plan.samples.num for member in studies if member.plan.samples is not None)
 
 
-def _in_words(studies: list[Workspace], wanted: WantedSamples | None) -> str:
+def _with_manifests(member: MemberUpdate) -> MemberUpdate:
+    """Its data sets get their manifests anew, as they are put aside for rows that come after its own, or go."""
+    manifests = {each.id for each in member.plan.instances if each.kind is StepKind.MANIFEST}
+    instances = (
+        replace(each, again=((0, 1),), num_kept=0) if each.id in manifests and each.num_kept else each
+        for each in member.change.instances
+    )
+    return replace(member, change=Change(instances=tuple(instances)))
+
+
+def _in_words(studies: list[Workspace], wanted: WantedSamples | None, gone: tuple[str, ...]) -> str:
     if wanted is None:
         return ""
     num, changed = _num_samples(studies), sum(hi - lo for lo, hi in wanted.changed)
-    words = [f"{count(changed, 'sample')} with other values"] if changed else []
+    words = [f"{changed:,} with other values"] if changed else []
     if wanted.num < num:
-        words.append(f"{count(num - wanted.num, 'sample')} fewer")
+        words.append(
+            f"{num - wanted.num:,} fewer" + (f", among them all of {' and '.join(gone)}" if gone else "")
+        )
     if wanted.num > num:
-        words.append(count(wanted.num - num, "new sample"))
+        words.append(f"{wanted.num - num:,} new")
     return ", ".join(words)

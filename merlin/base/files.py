@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of some network file systems, for directories
 
 
@@ -32,8 +33,10 @@ def replacing(path: Path, *, mode: int | None = None, durable_name: bool = True)
         yield temporary
         sync_path(temporary)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # of a disk that is full, for example
+            error.filename = str(path)
         raise
     if durable_name:
         sync_path(path.parent)
@@ -60,10 +63,14 @@ def link_or_copy(path: Path, name: Path) -> None:
     """Let `name` be the same file as `path`, or a copy where the file system has no hard links."""
     temporary = temporary_name(name)
     try:
-        os.link(path, temporary)
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)
+        temporary.replace(name)
     except OSError:
-        shutil.copyfile(path, temporary)
-    temporary.replace(name)
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def absolute_path(path: str | os.PathLike[str]) -> Path:
@@ -80,6 +87,13 @@ def written_name(path: str | bytes) -> str:
     """What a user knows the file by: of a temporary name, that of the file which was being written."""
     name = os.fsdecode(path)
     return name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0] if name.endswith(TEMPORARY_SUFFIX) else name
+
+
+def file_error(error: OSError) -> str:
+    """The file that could not be used, why, and what to do about it."""
+    what = error.strerror or str(error)
+    todo = "make room" if error.errno in _NO_ROOM else "mend that"
+    return f"{what}; {todo}" if error.filename is None else f"{written_name(error.filename)}: {what}; {todo}"
 
 
 def sync_path(path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from merlin.base.text import count, duration
 
@@ -15,6 +15,7 @@ MAX_FRUITLESS = 3  # jobs in a row that ended and have run no task
 MIN_WALLTIME_S = 600.0  # of a job at the tail of the work
 SPARE = 1.5  # of the walltime over the time that the work should take
 LEAST_BACKLOG_S, MOST_BACKLOG_S = 10.0, 120.0
+ASSUMED_TASK_S = 1.0  # of a task whose step says no walltime, until the first one has ended
 STARTS = 3.0  # a job is worth its start only for work that takes the present ones so many times as long
 
 
@@ -65,6 +66,7 @@ class Situation:
     trouble: str = ""  # why it does not
     slots_per_node: float | None = None  # of the workers that have reported
     rate_per_node: float | None = None  # slot-seconds that a node gets done in a second
+    assumed_slots: float = 1.0  # of a node, as long as no worker has reported
     elsewhere: float = 0.0  # slot-seconds that workers outside of the jobs get done in a second
     start_s: float = 60.0  # from a submission to the first task, as seen so far
     num_fruitless: int = 0  # jobs in a row that ended and have run no task
@@ -110,8 +112,17 @@ def decide(now: Situation, caps: Caps) -> list[Move]:
         return _close(now.jobs)
     if now.num_fruitless >= MAX_FRUITLESS:
         return _give_up(now)
-    known = now.work.left_s is not None and now.rate_per_node and now.slots_per_node
-    return list((_scale if known else _probe)(now, now.jobs, caps))
+    return list((_probe if now.work.left_s is None else _scale)(_completed(now), now.jobs, caps))
+
+
+def _completed(now: Situation) -> Situation:
+    """The situation with assumptions in place of what nobody knows yet."""
+    slots = now.slots_per_node or now.assumed_slots
+    task_s = max(ASSUMED_TASK_S, now.work.longest_s)
+    if now.work.left_s is None:  # a rate that no task has ended for says nothing
+        work = replace(now.work, left_s=now.work.num_startable * task_s)
+        return replace(now, slots_per_node=slots, rate_per_node=slots, work=work)
+    return replace(now, slots_per_node=slots, rate_per_node=now.rate_per_node or slots)
 
 
 def _close(jobs: Sequence[WorkerJob]) -> list[Move]:
@@ -129,15 +140,16 @@ def _give_up(now: Situation) -> list[Move]:
 
 
 def _probe(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Move]:
-    """One allocation until the first tasks have told how long they take."""
+    """What the work needs if its tasks take as long as assumed, but one node at least; the first tasks tell more."""
+    assert now.work.left_s is not None
     have = sum(job.num_nodes for job in jobs)
     if not now.work.num_startable and have >= caps.min_nodes:
         yield Wait(reason="no task could start now")
         return
-    wanted = max(1, caps.min_nodes)
-    made: list[Move] = list(
-        _submissions(wanted - have, jobs, caps, caps.walltime_s, "nothing is known yet: a probe")
-    )
+    wanted = max(1, _wanted_nodes(now, now.work.left_s, caps))
+    task_s = duration(now.work.left_s / max(1, now.work.num_startable))
+    reason = f"no task has ended yet: as if each took {task_s}"
+    made: list[Move] = list(_submissions(wanted - have, jobs, caps, caps.walltime_s, reason))
     yield from made or [Wait(reason="the first tasks have not ended yet")]
 
 

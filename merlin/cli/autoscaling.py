@@ -17,6 +17,7 @@ from merlin.base.document.scalars import Problem, to_seconds
 from merlin.base.locks import LockTaken, locked
 from merlin.base.text import count
 from merlin.batch.autoscale import Caps, Finish, Move, Submit, Wait
+from merlin.batch.cores import usable_cores
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.walltime import as_clock
 from merlin.cli.output import remark
@@ -68,7 +69,7 @@ def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: boo
         remark(f"no open study of yours uses these queues; publish one first: {command_line('run', path)}")
     _warn_of_long_steps(looked.needs_s, caps)
     client = SchedulerClient(wanted.jobs.scheduler, polls_per_minute=POLLS_PER_MINUTE)
-    scaler = Autoscaler(wanted.jobs, client, caps, demand, clock=time.time)
+    scaler = Autoscaler(wanted.jobs, client, caps, demand, clock=time.time, assumed_slots=usable_cores())
     folder = wanted.jobs.records.folder
     folder.mkdir(parents=True, exist_ok=True)
     diary = Diary(autoscale_log(path), as_json=as_json)

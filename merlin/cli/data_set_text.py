@@ -72,11 +72,12 @@ def _ratio(facts: DataSetDescription) -> str:
 
 
 def _pairs(pairs: list[tuple[str, str]], width: int) -> list[str]:
-    """Names and values; long values are folded."""
+    """Names and values; long values are folded, but not a path, which somebody may copy."""
     margin = max((len(name) for name, _ in pairs), default=0) + len(_GAP)
     out = []
     for name, value in pairs:
-        folded = textwrap.wrap(value, max(20, width - margin), break_on_hyphens=False) or [""]
+        room, is_path = max(20, width - margin), value.startswith("/")
+        folded = textwrap.wrap(value, room, break_on_hyphens=False, break_long_words=not is_path) or [""]
         out += [(name if i == 0 else "").ljust(margin) + line for i, line in enumerate(folded)]
     return out
 

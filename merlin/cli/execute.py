@@ -42,7 +42,7 @@ def run_to_end(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
 
 def run_the_rest(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
     """`run_to_end`, unless nothing is left to run; then the report has a note that says so."""
-    if has_work(workspace, failed=options.redo_failed):
+    if has_work(workspace, options.again):
         return run_to_end(workspace, options)
     totals = take_snapshot(workspace).totals
     numbers = {key: getattr(totals, key) for key in OUTCOMES}

@@ -1,26 +1,22 @@
-"""A study and its extensions on the command line: extending, restarting and showing them together."""
+"""Says on the command line what the next extension of a study adds."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from merlin.api.extending import next_extension, plan_of_next_extension, study_to_extend
-from merlin.api.left_to_run import refuse_published
+from merlin.api.extending import next_extension, plan_of_next_extension
 from merlin.base.text import count
-from merlin.cli import execute, publishing
 from merlin.cli.output import print_json, remark
 from merlin.errors import command_line
 from merlin.plan.plan import Plan
 from merlin.status.snapshot import take_snapshot
-from merlin.views.ways_to_start import jobs_command
 from merlin.workspace.directory import Workspace, members
+from merlin.workspace.holding import open_root
 
 if TYPE_CHECKING:
-    from merlin.config.model import Config
-    from merlin.execution.conductor import RunOptions
     from merlin.spec.load import Spec
     from merlin.workspace.options import StudyOptions
 
@@ -30,7 +26,7 @@ def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_
 
     Raises as `next_extension`.
     """
-    study = study_to_extend(path)
+    study = open_root(path, remark, "--extend")
     studies = members(study)
     made = next_extension(spec, options, study, only_new=only_new, note=remark)
     if made is None:
@@ -44,7 +40,7 @@ def preview(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as
 
     Raises SpecError as `next_extension` does.
     """
-    study = study_to_extend(path)
+    study = open_root(path, remark, "--extend")
     plan = plan_of_next_extension(spec, options, study, only_new=only_new)
     if plan is None:
         sys.exit(_nothing_to_add(members(study), as_json=as_json))
@@ -79,44 +75,3 @@ def _announce(studies: Sequence[Workspace], made: Workspace) -> None:
             f"what was there before is not finished; {command_line('restart', made.root)} does that, "
             "and the data sets get the new rows then"
         )
-
-
-# ----------------------------------------------------------------------------------------- restart
-
-
-def restart_all(
-    studies: Sequence[Workspace], config: Config | None, options: RunOptions, *, as_json: bool
-) -> int:
-    """Run or publish what is missing, study by study, and report; returns the largest exit code."""
-    return told(run_studies(studies, config, options, as_json=as_json), as_json=as_json)
-
-
-def run_studies(
-    studies: Sequence[Workspace], config: Config | None, options: RunOptions, *, as_json: bool
-) -> list[dict[str, Any]]:
-    """The reports of the studies, which are shown as they come unless they are wanted as JSON."""
-    reports: list[dict[str, Any]] = []
-    show = execute.show_report if config is None else publishing.show_report
-    for study in studies:
-        if config is None:
-            refuse_published(study, remark)
-            report = execute.run_the_rest(study, options)
-        else:
-            command = command_line("run-workers", study.path)
-            jobs = jobs_command(study.plan, study.path)
-            report = publishing.hand_over(study, config, options, workers_command=command, jobs_command=jobs)
-        reports.append(report)
-        if not as_json:
-            show(report)
-        if report["exit_code"] == execute.EXIT_INTERRUPTED:
-            break
-    return reports
-
-
-def told(reports: Sequence[dict[str, Any]], *, as_json: bool) -> int:
-    """Print the reports of a study and its extensions as JSON, if that is wanted; returns the largest exit code."""
-    code = max(int(report["exit_code"]) for report in reports)
-    first, *others = reports
-    if as_json:
-        print_json({**first, "extensions": others, "exit_code": code} if others else first)
-    return code

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from merlin.cli.output import remark
-from merlin.workspace.directory import Workspace, open_workspace
+from merlin.workspace.directory import Workspace
+from merlin.workspace.holding import open_finished
 
 
 def find_workspace(
@@ -28,16 +29,16 @@ def find_workspace(
         WorkspaceError: there is none.
     """
     if path.is_dir():
-        return open_workspace(path)
+        return open_finished(path, remark)
     from merlin.views.studies import studies_of_spec  # what a workspace does not need
 
     found = studies_of_spec(path, output, variables or {})
     if len(found) == 1:
-        return found[0]
+        return open_finished(found[0].path, remark)
     if ask and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
-        return _ask(found)
+        return open_finished(_ask(found).path, remark)
     remark(f"{len(found)} workspaces of this study; this is the newest: {found[0].path}")
-    return found[0]
+    return open_finished(found[0].path, remark)
 
 
 def _ask(found: list[Workspace]) -> Workspace:

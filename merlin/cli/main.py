@@ -14,6 +14,7 @@ from contextlib import suppress
 import click
 
 from merlin import __version__
+from merlin.base.processes import give_way
 from merlin.cli.lazy import LazyGroup
 from merlin.errors import ConfigError, MerlinError, SpecError
 
@@ -62,6 +63,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 _RUN = ("run", "restart", "rerun", "run-workers", "train", "evaluate", "predict")  # those that run something
+
+_LOOK = (  # those that read what a study has recorded, whatever else computes here
+    "list", "status", "detailed-status", "explain", "failures", "logs", "timeline", "cost", "report", "sql",
+    "metrics",
+)  # fmt: skip
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -136,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def command() -> None:
     """The program `merlin`: `main`, and an end that does not spend a tenth of a second on taking objects apart."""
     code = 0
+    if _command_of(sys.argv[1:]) in _LOOK:
+        give_way()
     try:
         main()
     except SystemExit as end:
@@ -148,6 +156,11 @@ def command() -> None:
             with suppress(OSError, ValueError):
                 stream.flush()
     os._exit(code)
+
+
+def _command_of(args: Sequence[str]) -> str:
+    """The name of the command; "" if there is none."""
+    return next((word for word in args if word in COMMANDS), "")
 
 
 def _prepare_streams() -> None:
@@ -190,7 +203,7 @@ def _explain(error: MerlinError, args: Sequence[str], debug: bool) -> int:
         for diagnostic in error.diagnostics:
             print(diagnostic.render(), file=sys.stderr)
         num = sum(d.severity == "error" for d in error.diagnostics)
-        runs = next((word for word in args if word in COMMANDS), "") in _RUN
+        runs = _command_of(args) in _RUN
         _say(f"{num} error{'s' if num != 1 else ''}{'; nothing was run' if runs else ''}")
     else:
         _say(f"error: {error}")

@@ -61,6 +61,17 @@ def number_option(flag: str, metavar: str, help: str, **more: Any) -> Callable[[
     return click.option(flag, type=click.IntRange(min=1), metavar=metavar, help=help, **more)
 
 
+def places_options(what: str) -> Callable[[F], F]:
+    """The workspaces of several studies, and --root: directories that hold such; see `study_places`."""
+    return with_options(
+        click.argument("workspaces", nargs=-1, type=EXISTING_FOLDER, metavar="[WORKSPACE]..."),
+        click.option(
+            "--root", "roots", type=EXISTING_FOLDER, multiple=True, metavar="DIR",
+            help=f"{what} whose workspace lies in DIR, also those to come; may repeat.",
+        ),
+    )  # fmt: skip
+
+
 spec_argument = click.argument("spec", type=EXISTING_FILE, shell_complete=values.specs)
 workspace_argument = click.argument("workspace", type=EXISTING, shell_complete=values.workspaces)
 spec_or_workspace_argument = click.argument("spec_or_workspace", type=EXISTING, shell_complete=values.studies)

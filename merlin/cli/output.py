@@ -11,12 +11,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from merlin.base.files import write_text
 from merlin.errors import UsageError
 
 MAX_WIDTH = 10_000
+_LEAST_FOLDED = 20  # characters in a line of a text that is folded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,21 +81,31 @@ def flush() -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    folded: str | None = None,
 ) -> None:
-    """Print a plain table; the columns named in `right` are right-aligned. Quick also with thousands of rows."""
+    """Print a plain table; the columns named in `right` are right-aligned. Quick also with thousands of rows.
+
+    On a terminal that is too narrow, the texts in the column `folded` take several lines.
+    """
     shown = [[_cell(value).splitlines() or [""] for value in row] for row in rows]
-    widths = [
-        max([_width(name), *(_width(line) for row in shown for line in row[i])])
-        for i, name in enumerate(columns)
-    ]
+    widths = _widths(columns, shown)
+    if folded is not None and (is_terminal() or "COLUMNS" in os.environ):
+        column, more = columns.index(folded), sum(widths) + 3 * (len(widths) - 1)
+        room = max(_LEAST_FOLDED, widths[column] + get_terminal_size().columns - more)
+        for row in shown:
+            row[column] = [part for text in row[column] for part in wrap(text, room) or [""]]
+        widths = _widths(columns, shown)
 
     def line(cells: Sequence[str]) -> str:
         padded = (
             " " * (width - _width(cell)) + cell if name in right else cell + " " * (width - _width(cell))
             for name, cell, width in zip(columns, cells, widths, strict=True)
         )
-        return "   ".join(padded)
+        return "   ".join(padded).rstrip()
 
     head = line(columns)
     print(f"\x1b[1m{head}\x1b[0m" if is_terminal() and os.environ.get("TERM") != "dumb" else head)
@@ -100,6 +113,13 @@ def print_table(
     for row in shown:
         for pieces in zip_longest(*row, fillvalue=""):
             print(line(pieces))
+
+
+def _widths(columns: Sequence[str], shown: Sequence[Sequence[Sequence[str]]]) -> list[int]:
+    return [
+        max([_width(name), *(_width(line) for row in shown for line in row[i])])
+        for i, name in enumerate(columns)
+    ]
 
 
 def _width(text: str) -> int:

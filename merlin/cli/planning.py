@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from merlin.base.text import count
 from merlin.cli.extending import preview
 from merlin.cli.options import check_update, parse_assignments
 from merlin.cli.output import print_json, print_table, warn
-from merlin.errors import UsageError
+from merlin.errors import UsageError, command_line
 from merlin.execution.try_import import import_findings
 from merlin.plan.plan import Plan
 from merlin.views.forecast import UNKNOWN, Forecast, forecast
@@ -18,6 +18,9 @@ from merlin.workspace.checking import check_study, load_checked
 from merlin.workspace.launchers import launch_warnings
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_only
+
+if TYPE_CHECKING:
+    from merlin.api.updating import UpdateOptions
 
 MAX_ROWS = 40  # of the table of step instances
 
@@ -71,9 +74,9 @@ def show_plan(
         from merlin.api.updating import UpdateOptions
         from merlin.cli.updating import preview_update
 
-        preview_update(
-            loaded, options, updated, UpdateOptions(keep=keep, rerun_code=changed_code), as_json=as_json
-        )
+        how = UpdateOptions(keep=keep, rerun_code=changed_code)
+        command = _command_of_update(spec, assignments, options, updated, how)
+        preview_update(loaded, options, updated, how, as_json=as_json, next_command=command)
         return
     if study is None:
         made = plan_only(loaded, options)
@@ -87,6 +90,20 @@ def show_plan(
         print_json({"spec": spec, "forecast": facts, "graph": nodes})
     else:
         _show(made, facts, nodes)
+
+
+def _command_of_update(
+    spec: Path, assignments: tuple[str, ...], options: StudyOptions, study: Path, how: UpdateOptions
+) -> str:
+    """The command that does what was shown."""
+    words: list[object] = ["run", spec, "--update", study]
+    words += ["--keep", *how.keep] if how.keep else []
+    words += ["--changed-code"] if how.rerun_code else []
+    words += ["--vars", *assignments] if assignments else []
+    words += ["--samplesfile", options.samples_file] if options.samples_file is not None else []
+    words += ["--pgen", options.pgen] if options.pgen else []
+    words += [word for text in options.pargs for word in ("--pargs", text)]
+    return command_line(*words)
 
 
 def _show(made: Plan, facts: Forecast, nodes: list[Node]) -> None:

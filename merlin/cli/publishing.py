@@ -42,23 +42,30 @@ def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config 
 
 
 def hand_over(
-    workspace: Workspace, config: Config, options: RunOptions, *, workers_command: str, jobs_command: str = ""
+    workspace: Workspace,
+    config: Config,
+    options: RunOptions,
+    *,
+    workers_command: str = "",
+    jobs_command: str | None = None,
 ) -> dict[str, Any]:
     """Hand the study to workers; returns what was published, who is there to do it, and the next commands.
 
     The exit code is 0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
-    `workers_command` starts some workers, `jobs_command` brings them in batch jobs, where there are any.
+    `workers_command` starts some workers, `jobs_command` brings them in batch jobs, "" where there are none; left out,
+    both are those of the workspace.
     """
     from merlin.execution.distributed.open_study import open_study  # runs on this machine do not need it
     from merlin.views.queues import unserved_queues
+    from merlin.views.ways_to_start import jobs_command as command_in_jobs
 
     try:
-        opened = open_study(
-            workspace, config, redo_failed=options.redo_failed, steps=options.steps, again=options.again
-        )
+        opened = open_study(workspace, config, again=options.again)
     except ExecutionError:
         remark(f"publish it again with: {command_line('restart', workspace.path)}")
         raise
+    if jobs_command is None:
+        jobs_command = command_in_jobs(workspace.plan, workspace.path)
     queues = list(dict.fromkeys(i.queue for i in workspace.plan.instances))
     return {
         "workspace": str(workspace.path),
@@ -74,7 +81,7 @@ def hand_over(
         "queues": [config.display_queue(config.queue_name(queue)) for queue in queues],
         "unserved_queues": unserved_queues(config, queues),
         "next": {
-            "run-workers": workers_command,
+            "run-workers": workers_command or command_line("run-workers", workspace.path),
             **({"workers": jobs_command} if jobs_command else {}),
             "monitor": command_line("monitor", workspace.path),
         },

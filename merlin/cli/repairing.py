@@ -21,6 +21,7 @@ from merlin.shards.proving.repair import lend, plan_repair, take_over
 from merlin.shards.proving.verify import VerifyReport
 from merlin.shards.recollecting.directory import MARK
 from merlin.workspace.directory import Workspace, members, open_workspace
+from merlin.workspace.holding import open_finished
 
 Verify = Callable[[Path], VerifyReport]
 
@@ -44,7 +45,7 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
         return Home(directory, found[0], found[1].id)
     if workspace is None:
         return Home(directory, None, "")
-    study = open_workspace(open_workspace(workspace).root)
+    study = open_workspace(open_finished(workspace, remark).root)
     try:
         data = read_manifest(directory)
     except ShardError as e:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from merlin.api.left_to_run import refuse_published
+from merlin.api.left_to_run import refuse_changed_samples, refuse_running
 from merlin.base.text import count
-from merlin.cli import execute, publishing
-from merlin.cli.output import print_json, print_table, remark
-from merlin.errors import UsageError, WorkspaceError, command_line
+from merlin.cli import publishing
+from merlin.cli.output import print_json, print_table
+from merlin.cli.running import Work, run_works, told
+from merlin.errors import UsageError, command_line
 from merlin.plan.pieces import Range, merged
-from merlin.status.live import holder_of
+from merlin.plan.reopen import Again
 from merlin.views.rerunning import Choice, Rerun, reruns
 from merlin.workspace.directory import Workspace
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
-    from merlin.execution.conductor import RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +44,14 @@ def run_again(workspace: Workspace, choice: Choice, how: RerunManner) -> int:
         _show_dry(found, how)
         return 0
     config = _broker(workspace, how)
-    for rerun in found:
-        if holder := holder_of(rerun.workspace):
-            raise WorkspaceError(
-                f"{rerun.workspace.path} is in use by a live run ({holder}); wait for it, or stop it"
-            )
+    refuse_running(rerun.workspace for rerun in found)
     if not how.as_json:
         _show(found)
     if not how.yes:
         _ask(found)
-    options = [_options(rerun, how) for rerun in found]
-    return _run(found, options, config, how)
+    refuse_changed_samples(rerun.workspace for rerun in found)
+    works = [_work(rerun, how) for rerun in found]
+    return told(run_works(works, config, as_json=how.as_json), as_json=how.as_json)
 
 
 def _broker(workspace: Workspace, how: RerunManner) -> Config | None:
@@ -64,40 +61,11 @@ def _broker(workspace: Workspace, how: RerunManner) -> Config | None:
     return publishing.broker_for(workspace.path, local=local, num_workers=how.num_workers)
 
 
-def _options(rerun: Rerun, how: RerunManner) -> RunOptions:
+def _work(rerun: Rerun, how: RerunManner) -> Work:
     from merlin.execution.conductor import RunOptions
 
-    if rerun.workspace.samples_may_change:
-        rerun.workspace.samples()  # refuses now what the first chunk would refuse later
-    return RunOptions(workers=how.num_workers, again=rerun.again)
-
-
-def _run(
-    found: Sequence[Rerun], options: Sequence[RunOptions], config: Config | None, how: RerunManner
-) -> int:
-    """Study by study, as `merlin restart` does it."""
-    from merlin.views.ways_to_start import jobs_command
-
-    reports: list[dict[str, Any]] = []
-    for rerun, option in zip(found, options, strict=True):
-        study = rerun.workspace
-        if config is None:
-            refuse_published(study, remark)
-            report = execute.run_to_end(study, option)
-        else:
-            workers = command_line("run-workers", study.path)
-            jobs = jobs_command(study.plan, study.path)
-            report = publishing.hand_over(study, config, option, workers_command=workers, jobs_command=jobs)
-        reports.append({**report, "rerun": _facts(rerun)})
-        if not how.as_json:
-            (execute.show_report if config is None else publishing.show_report)(report)
-        if report["exit_code"] == execute.EXIT_INTERRUPTED:
-            break
-    code = max(int(report["exit_code"]) for report in reports)
-    if how.as_json:
-        first, *others = reports
-        print_json({**first, "extensions": others, "exit_code": code} if others else first)
-    return code
+    options = RunOptions(workers=how.num_workers, again=Again(tasks=rerun.again))
+    return Work(study=rerun.workspace, options=options, facts={"rerun": _facts(rerun)})
 
 
 def _facts(rerun: Rerun) -> dict[str, Any]:

@@ -78,6 +78,8 @@ def _show(facts: Mapping[str, Any]) -> None:
     print(f"{facts['model']} ({place}) on {count(facts['num_samples'], 'sample')}: {facts['split']}")
     for note in facts["notes"]:
         print(f"note: {note}")
+    if facts["baseline"] is not None:
+        print(facts["baseline"]["sentence"])
     for key, (head, numbers) in _TABLES.items():
         if facts[key]:
             units = ["units"] if key == "scalars" else []

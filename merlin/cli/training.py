@@ -12,6 +12,7 @@ from merlin.base.text import count
 from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.cli.train_display import choose_train_display, number
 from merlin.errors import MerlinError, UsageError
+from merlin.train.config import TrainConfig
 from merlin.train.config_file import ConfigFile, load_config
 from merlin.train.events import StopRequest
 from merlin.train.launch import LocalTrainers, TrainerOutcome
@@ -21,6 +22,7 @@ from merlin.train.parallel.world import World
 from merlin.train.prepare import Prepared, prepare
 from merlin.train.process import EXIT_STOPPED, train
 from merlin.train.reports import Note, Report, Silent, TrainObserver
+from merlin.train.results.baseline import Comparison, compare_run
 from merlin.train.run_directory import RunDirectory, publish_best, resume_command
 from merlin.train.run_paths import CONFIG
 from merlin.train.tournament.presence import announce, presence_directory
@@ -163,6 +165,8 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
         ending = train(run, prepared.config, mesh, observer, stop)
     rendezvous.close()
     if ending.state == "finished":
+        if world.rank == 0 and (compared := _compared(run, prepared.config)) is not None:
+            print(compared.sentence())
         return 0
     if world.rank == 0:
         remark(f"stopped at step {ending.step:,}; resume with: {resume_command(run, prepared.config)}")
@@ -204,10 +208,14 @@ def _conclude(
     failed = [o for o in outcomes if o.outcome == "failed"]
     stopped = [o for o in outcomes if o.outcome == "stopped"]
     code = 1 if failed else SIGNAL_EXIT + stop.signal if stopped and stop.signal else 1 if stopped else 0
+    compared = _compared(run, prepared.config) if best is not None and not code else None
     if request.as_json:
-        print_json({"run": run.path, "exit_code": code, "trainers": outcomes, "best": best})
+        facts = {"run": run.path, "exit_code": code, "trainers": outcomes, "best": best}
+        print_json({**facts, "baseline": None if compared is None else compared.to_json()})
     else:
         _show(outcomes, best, run)
+        if compared is not None:
+            print(compared.sentence())
     flush()
     for outcome in failed:
         remark(f"\ntrainer {outcome.trainer} failed; the end of its log:")
@@ -217,6 +225,15 @@ def _conclude(
         what = f"{count(len(failed), 'trainer')} failed" if failed else f"stopped by {stop.reason}"
         remark(f"{what}; resume with: {resume_command(run, prepared.config)}")
     return code
+
+
+def _compared(run: RunDirectory, config: TrainConfig) -> Comparison | None:
+    """What the model is worth beside baselines; it is trained whether that can be found out or not."""
+    try:
+        return compare_run(run, config)
+    except (MerlinError, OSError) as error:
+        remark(f"merlin: warning: the model was not compared with baselines: {error}")
+        return None
 
 
 def _show(outcomes: Sequence[TrainerOutcome], best: dict[str, Any] | None, run: RunDirectory) -> None:

@@ -13,19 +13,19 @@ import click
 
 from merlin.api.cancelling import cancel_study
 from merlin.api.extending import next_extension
-from merlin.api.left_to_run import with_work
+from merlin.api.left_to_run import has_work, refuse_running, with_work
 from merlin.api.revising import apply_update, held
 from merlin.api.updating import MemberUpdate, Update, UpdateOptions, plan_update
 from merlin.base.text import count, duration
 from merlin.cli import execute
 from merlin.cli.output import print_json, print_table, remark
-from merlin.errors import UsageError, WorkspaceError, command_line
+from merlin.errors import UsageError, command_line
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.tasks import Outcome
-from merlin.status.live import holder_of
 from merlin.status.snapshot import is_published
 from merlin.views.rerunning import HasFiles
 from merlin.workspace.directory import Workspace, members, open_workspace
+from merlin.workspace.holding import open_root
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -48,6 +48,7 @@ class StepLine:
     kept: int
     collected: int  # of these, tasks of which only the outputs are collected again
     has_other_samples: bool  # it runs per sample, and some have other values
+    has_lost: bool  # its results are in a data set alone, which is made anew
     is_kept: bool  # what it has made is taken as it is, by --keep
     kept_s: float  # seconds of workers that need not be spent again
     again_s: float
@@ -67,38 +68,38 @@ class Manner:
 
 def run_update(spec: Spec, options: StudyOptions, path: Path, config: Config | None, how: Manner) -> int:
     """Update the study at `path`, and run what is to run of it, here or on workers; returns the exit code."""
-    from merlin.cli.extending import run_studies, told
+    from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions
 
     choice = UpdateOptions(keep=how.keep, rerun_code=how.changed_code)
     if how.is_dry:
-        preview_update(spec, options, path, choice, as_json=how.as_json)
+        again = "the same command without --dry"
+        preview_update(spec, options, path, choice, as_json=how.as_json, next_command=again)
         return 0
     study, num_more = update_study(spec, options, path, choice, yes=how.yes, as_json=how.as_json)
     run_options = RunOptions(workers=how.num_workers)
-    reports = run_studies(with_work(study, failed=False), config, run_options, as_json=how.as_json)
-    if num_more and reports[-1]["exit_code"] != execute.EXIT_INTERRUPTED:
+    works = [Work(study=each, options=run_options) for each in with_work(study)]
+    is_first = config is not None and any(has_work(work.study) for work in works)
+    reports = run_works(works, config, as_json=how.as_json)
+    if num_more and is_first:  # new samples follow what workers have ended
+        remark(
+            f"{count(num_more, 'more sample')} to add: give the same command again when workers have ended this"
+        )
+    elif num_more and reports[-1]["exit_code"] != execute.EXIT_INTERRUPTED:
         made = next_extension(spec, options, study, only_new=False, note=remark)
         if made is not None:
-            reports += run_studies([made], config, run_options, as_json=how.as_json)
+            reports += run_works([Work(study=made, options=run_options)], config, as_json=how.as_json)
     return told(reports, as_json=how.as_json)
 
 
-def study_to_update(path: Path) -> Workspace:
-    """The study at `path`. Raises UsageError if that is an extension."""
-    study = open_workspace(path)
-    if study.plan.extension:
-        raise UsageError(f"{path} is an extension; give its study: --update {study.root}")
-    return study
-
-
 def preview_update(
-    spec: Spec, options: StudyOptions, path: Path, how: UpdateOptions, *, as_json: bool
+    spec: Spec, options: StudyOptions, path: Path, how: UpdateOptions, *, as_json: bool, next_command: str
 ) -> None:
-    """Print what `merlin run SPEC --update WORKSPACE` would do."""
+    """Print what `merlin run SPEC --update WORKSPACE` would do; `next_command` says how that is written."""
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
-        update = plan_update(spec, options, study_to_update(path), how, _has_files, Path(folder))
-        _show(update, as_json=as_json)
+        study = open_root(path, remark, "--update")
+        update = plan_update(spec, options, study, how, _has_files, Path(folder))
+        _show(update, as_json=as_json, next_command=next_command)
 
 
 def update_study(
@@ -108,12 +109,8 @@ def update_study(
 
     Raises UsageError if somebody has to be asked and nobody can answer, WorkspaceError if another command runs it.
     """
-    study = study_to_update(path)
-    for member in members(study):
-        if holder := holder_of(member):
-            raise WorkspaceError(
-                f"{member.path} is in use by a live run ({holder}); stop that one first, or wait"
-            )
+    study = open_root(path, remark, "--update")
+    refuse_running(members(study))
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
         update = plan_update(spec, options, study, how, _has_files, Path(folder))
         if not as_json:
@@ -127,7 +124,8 @@ def update_study(
         study = open_workspace(path)  # an update that was cut off may have been finished
         update = plan_update(spec, options, study, how, _has_files)
         apply_update(update)
-    remark(f"{study.path} is at revision {update.number} now")
+    back = command_line("history", study.path, "--undo")
+    remark(f"{study.path} is at revision {update.number} now; to go back: {back}")
     return open_workspace(path), update.num_more
 
 
@@ -150,7 +148,8 @@ def _ask(update: Update) -> None:
     if not is_gone and (not num_again or again_s <= ASK_SHARE * all_s):
         return
     if not (sys.stdin and sys.stdin.isatty()):
-        raise UsageError("the update asks before it repeats work, and nobody can answer here; add --yes")
+        reason = "removes a step" if is_gone else "repeats work"
+        raise UsageError(f"the update asks before it {reason}, and nobody can answer here; add --yes")
     took = f", which took {duration(again_s)} of a worker" if again_s >= 1 else ""
     gone = ", ".join(each.step for each in lines if each.what == "gone")
     words = [f"put aside what {gone} has made"] if gone else []
@@ -177,8 +176,9 @@ def step_lines(update: Update) -> Iterator[StepLine]:
             to_run=sum(each.num_to_run for _, each, _ in several if not each.is_gone),
             again=sum(each.num_again for _, each, _ in several),
             kept=sum(each.num_kept for _, each, _ in several),
-            collected=sum(hi - lo for _, each, _ in several for lo, hi in each.collected),
+            collected=sum(each.num_collected for _, each, _ in several),
             has_other_samples=step in per_sample and update.has_other_values,
+            has_lost=any(each.has_lost for _, each, _ in several),
             is_kept=step in update.keep,
             kept_s=sum(each.num_kept * seconds for _, each, seconds in several),
             again_s=sum(each.num_again * seconds for _, each, seconds in several),
@@ -194,7 +194,8 @@ def _seconds_per_task(member: MemberUpdate) -> dict[str, float]:
     return found
 
 
-def _show(update: Update, *, as_json: bool) -> None:
+def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
+    """Print what an update changes; `next_command` does it, if this one does not."""
     lines = list(step_lines(update))
     if as_json:
         print_json(
@@ -212,33 +213,44 @@ def _show(update: Update, *, as_json: bool) -> None:
             }
         )
         return
-    for step, changes in update.code.items():
-        print(f"{step}: {'; '.join(changes)}")
-    if update.code and not update.reruns_code:
-        print("  that alone runs nothing again; --changed-code does")
-    for line in update.versions:
-        print(f"made with {line}")
+    _show_code(update)
     if update.is_nothing and not update.num_more:
         print(f"{update.study.path} is what {update.spec.path} says; nothing runs again")
         if num := sum(member.num_to_run for member in update.members):
             print(
-                f"{count(num, 'task')} that have no outcome yet: {command_line('restart', update.study.path)}"
+                f"not ended yet: {count(num, 'task')}{next_command and f'; to run what is left: {next_command}'}"
             )
         return
     rows = [
         (each.step, _why(each), f"{each.to_run:,}", f"{each.kept:,}", _core_hours(each.kept_s))
         for each in lines
     ]
-    print_table(("step", "why", "to run", "kept", "saved"), rows, right=("to run", "kept", "saved"))
+    columns = ("step", "why", "to run", "kept", "saved")
+    print_table(columns, rows, right=("to run", "kept", "saved"), folded="why")
     if update.samples:
         print(f"samples: {update.samples}")
+    if next_command:
+        print(f"to update it: {next_command}")
+
+
+def _show_code(update: Update) -> None:
+    for step, changes in update.code.items():
+        print(f"{step}: {'; '.join(changes)}")
+    if update.code and not update.reruns_code:
+        print("  that alone runs nothing again; --changed-code does")
+    for line in update.versions:
+        print(f"made with {line}")
 
 
 def _why(line: StepLine) -> str:
     if line.what == "same" and line.again:
+        if line.has_lost:
+            return "its results are in its data set alone"
         return "other samples" if line.has_other_samples else "because of others"
     if line.what == "same" and line.collected:
         return f"outputs of {count(line.collected, 'task')} collected again"
+    if line.what == "same" and line.to_run:
+        return "not ended yet"
     if line.what != "changed":
         return "kept by --keep" if line.is_kept else line.what
     more = len(line.why) - MAX_REASONS

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from merlin.config.model import STARS, Endpoint
+from merlin.config.redis_library import load_redis
 
 TIMEOUT_S = 2.0
 LOOPBACK = ("127.", "::1", "localhost")
@@ -47,6 +48,7 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
 def _load_client(endpoint: Endpoint) -> None:
     """Before the clock starts: on a slow file system the modules may take longer than the server."""
     if endpoint.is_redis:
+        load_redis()
         import redis.backoff
         import redis.retry  # noqa: F401
     else:

@@ -10,6 +10,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from merlin.base.processes import give_way
 from merlin.errors import MerlinError
 
 T = TypeVar("T")
@@ -29,11 +30,13 @@ class BusyError(MerlinError):
 class Lane:
     """A thread that does one thing after another; it starts when there is something to do.
 
-    It is a daemon: what hangs for ever does not keep the process from ending.
+    It is a daemon: what hangs for ever does not keep the process from ending. What computes on this machine goes
+    first, unless `gives_way` is False.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, gives_way: bool = True) -> None:
         self.name = name
+        self._gives_way = gives_way
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._num_waiting = 0  # or being done
@@ -74,6 +77,8 @@ class Lane:
         return future
 
     def _serve(self) -> None:
+        if self._gives_way:
+            give_way()
         while self._do_next():
             pass
 

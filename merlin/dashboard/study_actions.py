@@ -48,7 +48,8 @@ class StudyActions:
         self._acting.add(followed.id)
         try:
             name = request.path_params["name"]
-            lane = Lane(f"the action {name!r}")  # which may take as long as the command does
+            # it may take as long as the command does, and what that starts is a run
+            lane = Lane(f"the action {name!r}", gives_way=False)
             done = await lane.run(lambda: act(name, followed.path, body.steps))
         finally:
             self._acting.discard(followed.id)

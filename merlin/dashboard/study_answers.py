@@ -41,22 +41,23 @@ class StudyAnswers:
         self.hub = hub
 
     def routes(self, below: str) -> list[Route]:
-        return [
-            Route(below, self.study),
-            Route(f"{below}/events", self.events),
-            Route(f"{below}/throughput", self.throughput),
-            Route(f"{below}/heat", self.heat),
-            Route(f"{below}/tasks", self.tasks),
-            Route(f"{below}/task", self.task),
-            Route(f"{below}/file", self.file),
-            Route(f"{below}/raw", self.raw),
-            Route(f"{below}/failures", self.failures),
-            Route(f"{below}/explain", self.explain),
-            Route(f"{below}/data/{{key:path}}/image", self.image),
-            Route(f"{below}/data/{{key:path}}", self.data),
-            Route(f"{below}/training/{{key:path}}", self.training),
-            Route(f"{below}/report", self.report),
-        ]
+        endpoints = {
+            "": self.study,
+            "/events": self.events,
+            "/throughput": self.throughput,
+            "/heat": self.heat,
+            "/tasks": self.tasks,
+            "/task": self.task,
+            "/file": self.file,
+            "/raw": self.raw,
+            "/failures": self.failures,
+            "/explain": self.explain,
+            "/data/{key:path}/image": self.image,
+            "/data/{key:path}": self.data,
+            "/training/{key:path}": self.training,
+            "/report": self.report,
+        }
+        return [Route(below + path, endpoint) for path, endpoint in endpoints.items()]
 
     async def study(self, request: Request) -> Response:
         followed = await self._followed(request)

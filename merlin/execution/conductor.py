@@ -17,17 +17,18 @@ from merlin.execution.wire import received
 from merlin.ledger.collect_again import to_collect_again
 from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
 from merlin.ledger.replay import Replay, replay
+from merlin.ledger.resets import resets
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.durations import Spread, added, spread_of
 from merlin.plan.memories import Death, Deferral
 from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import Plan
-from merlin.plan.reopen import reopen, reopen_failed
+from merlin.plan.reopen import NOTHING, Again, reopen
 from merlin.plan.restrict import restrict
 from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import TaskCounts
-from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import FAILURES, NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
@@ -40,10 +41,7 @@ class RunOptions:
     """How to run a study."""
 
     workers: int | None = None  # default: the cores this process may use
-    redo_failed: bool = False  # run failed and skipped tasks again
-    steps: tuple[str, ...] | None = None  # … of these steps only
-    # tasks to run again however they ended, and the shards and manifests that follow from them
-    again: Mapping[str, list[tuple[int, int]]] | None = None
+    again: Again = NOTHING  # what runs again although it has ended
     only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
     max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
     grace_s: float = 5.0  # for workers to end after a stop; then they are killed
@@ -92,15 +90,6 @@ def next_attempt(found: Replay, session: str) -> int:
     headers = (e.header for e in found.entries() if e.writer.session == session)
     outranked = (h.attempt for h in headers if h.counts[Outcome.INTERRUPTED] or h.outcome == RESET)
     return 1 + max(outranked, default=0)
-
-
-def reset_records(reopened: Mapping[str, list[tuple[int, int]]], *, attempt: int = 0) -> list[RangeRecord]:
-    """Records that make tasks missing again. Append them together."""
-    return [
-        RangeRecord(instance=id, lo=lo, hi=hi, outcome=RESET, cause="to be run again", attempt=attempt)
-        for id, ranges in reopened.items()
-        for lo, hi in ranges
-    ]
 
 
 def quarantined_nodes(found: Replay, session: str = "") -> dict[str, str]:
@@ -152,10 +141,9 @@ class Conductor:
     def open(self, options: RunOptions, num_workers: int) -> None:
         """Read the ledger and decide what must run."""
         plan, found = self._workspace.plan, self.read()
-        if options.redo_failed:
-            self._reset(reopen_failed(plan, found.outcomes, options.steps))
         if options.again:
-            self._reset(reopen(plan, found.outcomes, options.again))
+            self._ledger.append(*resets(options.again.to_reset(plan, found.outcomes)))  # all or none
+            self.read()
         if options.only is not None:
             plan = restrict(plan, options.only)
         if options.max_failures is not None:
@@ -170,10 +158,6 @@ class Conductor:
         self.scheduler.know_durations(durations_of(found, plan))
         self.flush()
 
-    def _reset(self, reopened: Mapping[str, list[tuple[int, int]]]) -> None:
-        self._ledger.append(*reset_records(reopened))  # all or none
-        self.read()
-
     def read(self) -> Replay:
         """The ledger as it is now."""
         if self._replay is None:
@@ -183,20 +167,25 @@ class Conductor:
         return self._replay
 
     def run_again(
-        self, failed: Mapping[str, list[Range]], unfinished: Mapping[str, list[Range]] | None = None
+        self, failed: Mapping[str, list[Range]], taken: Mapping[str, list[Range]] | None = None
     ) -> None:
-        """Reset what failed, and what follows from it; also what has not ended of chunks whose workers lose them.
+        """Reset what failed, and what follows from it; also what has not ended well of chunks that are taken away.
 
-        What the attempts so far write from now on does not count.
+        `taken`: those chunks' tasks. What the attempts so far write from now on does not count.
         """
         found = self.read()
-        again = reopen(self._workspace.plan, found.outcomes, failed)
-        for id, ranges in (unfinished or {}).items():
+        taken = taken or {}
+        chosen = {id: list(ranges) for id, ranges in failed.items()}
+        for id, ranges in taken.items():  # a failure that is recorded, and of which no report will come
+            have = found.outcomes_of(id)
+            chosen.setdefault(id, []).extend(r for a, b in ranges for r in have.ranges(FAILURES, a, b))
+        again = reopen(self._workspace.plan, found.outcomes, {id: merged(of) for id, of in chosen.items()})
+        for id, ranges in taken.items():
             have = found.outcomes_of(id)
             missing = [r for a, b in ranges for r in have.ranges((NO_OUTCOME, Outcome.INTERRUPTED), a, b)]
             again[id] = merged([*again.get(id, ()), *missing])
         attempt = 1 + max((e.header.attempt for e in found.entries()), default=0)
-        self._unwritten += reset_records(again, attempt=attempt)
+        self._unwritten += resets(again, attempt=attempt)
 
     def done(self, chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
         """Read the ledger, and return its outcomes of the chunk's tasks as (lo, hi, outcome)."""

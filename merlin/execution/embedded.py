@@ -25,7 +25,6 @@ from merlin.execution.wire import Message, received
 from merlin.plan.durations import too_short
 from merlin.plan.job_policy import job_policy
 from merlin.plan.outcome_counts import summed
-from merlin.plan.plan import StepKind
 from merlin.plan.reports import settle_report
 from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
 from merlin.workspace.directory import Workspace
@@ -81,7 +80,6 @@ class _Run:
         self._num_workers = max(1, min(wanted, num_tasks))
         self._num_threads = max(1, cores // wanted)
         self._places = places_for(workspace.plan, os.environ, wanted)
-        self._has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
         self._jobs = StepJobs(workspace, conductor.session, recorded=conductor.done)
         self._notices = Notices(
             workspace,
@@ -251,7 +249,7 @@ class _Run:
             name,
             session=self._conductor.session,
             num_threads=self._num_threads,
-            may_fork=self._has_only_our_code and self._options.may_fork,
+            may_fork=self._options.may_fork,
             ends=self._walltime.ends,
         )
         self._num_started += 1

@@ -12,6 +12,7 @@ from typing import Protocol
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
+from merlin.execution.fork_server import ForkServer
 from merlin.execution.forked import ForkedProcess, can_fork
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
@@ -50,12 +51,14 @@ class WorkerProcess:
         num_threads: int,
         is_fenced: bool = False,
         may_fork: bool = False,
+        server: ForkServer | None = None,
         ends: float | None = None,
     ) -> None:
         """Start the process. Raises ExecutionError if the machine cannot start it.
 
-        With `is_fenced` it asks before each commit. With `may_fork` it is a copy of this process if a copy is safe;
-        `num_threads` has no effect then. It starts no task that would not end before `ends` (epoch seconds).
+        With `is_fenced` it asks before each commit. If no function of the user runs in it, it is a copy of the
+        `server`, or with `may_fork` of this process if that is safe; `num_threads` has no effect then. It starts no
+        task that would not end before `ends` (epoch seconds).
         """
         self.name = name
         self.is_ready = False  # it has sent "ready"
@@ -69,15 +72,14 @@ class WorkerProcess:
             ours, theirs = socket.socketpair()
         except OSError as error:
             raise ExecutionError(f"cannot start a worker process: {error}") from error
-        argv = ["--workspace", str(workspace.path), "--plan", workspace.digest, "--fd", str(theirs.fileno())]
-        argv += ["--name", name, "--session", session]
-        argv += ["--threads", str(num_threads), *(["--fenced"] if is_fenced else [])]
-        argv += [] if ends is None else ["--ends", repr(ends)]
+        argv = _arguments(workspace, name, session, num_threads, is_fenced=is_fenced, ends=ends)
+        if workspace.plan.has_functions:
+            may_fork, server = False, None
         try:
             self.log.parent.mkdir(exist_ok=True)
             with self.log.open("ab") as log:
                 self._log_start = log.tell()
-                self.process = _start(argv, theirs.fileno(), log.fileno(), may_fork=may_fork)
+                self.process = _start(argv, theirs.fileno(), log.fileno(), may_fork=may_fork, server=server)
         except OSError as error:
             ours.close()
             raise ExecutionError(f"cannot start a worker process: {error}") from error
@@ -132,8 +134,22 @@ class WorkerProcess:
         os.close(self.pidfd)
 
 
-def _start(argv: list[str], fd: int, log: int, *, may_fork: bool) -> ProcessHandle:
+def _arguments(
+    workspace: Workspace, name: str, session: str, num_threads: int, *, is_fenced: bool, ends: float | None
+) -> list[str]:
+    argv = ["--workspace", str(workspace.path), "--plan", workspace.digest]
+    argv += ["--name", name, "--session", session]
+    argv += ["--threads", str(num_threads), *(["--fenced"] if is_fenced else [])]
+    return [*argv, *([] if ends is None else ["--ends", repr(ends)])]
+
+
+def _start(
+    argv: list[str], fd: int, log: int, *, may_fork: bool = False, server: ForkServer | None = None
+) -> ProcessHandle:
     """Start the process as a copy or as a new Python. Raises OSError."""
+    if server is not None and (served := server.start(argv, fd, log)) is not None:
+        return served
+    argv += ["--fd", str(fd)]
     if may_fork and can_fork():
         from merlin.execution import runner, worker
 

@@ -24,6 +24,7 @@ from merlin.execution.task_files import is_finished
 from merlin.ledger.replay import replay
 from merlin.ledger.session import next_session
 from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.reopen import Again
 from merlin.plan.restrict import with_upstream
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.shards.format.manifest_file import DataSet, read_manifest
@@ -295,8 +296,8 @@ class Repair:
             gone.append(lo + np.flatnonzero(~ok))
         return np.concatenate(gone)
 
-    def _embedded(self, study: Workspace, again: Mapping[str, list[Range]] | None, only: set[str]) -> None:
-        options = RunOptions(workers=self._workers, again=again, only=tuple(sorted(only)))
+    def _embedded(self, study: Workspace, again: Mapping[str, list[Range]], only: set[str]) -> None:
+        options = RunOptions(workers=self._workers, again=Again(tasks=again), only=tuple(sorted(only)))
         with self._watch() as observer:
             summary = run_embedded(study, options, observer)
         self.done.was_interrupted = summary.stop_reason == INTERRUPTED
@@ -320,7 +321,7 @@ class Repair:
             ):  # add the instances that these wait for, task by task
                 if instance.id in ids:
                     ids |= {e.source for e in instance.edges if e.kind == "same" and e.source in open_ones}
-            self._embedded(study, None, ids)
+            self._embedded(study, {}, ids)
             ran = True
         return ran
 

@@ -9,11 +9,14 @@ from collections.abc import Callable
 _IGNORE_WAKE_S = 0.2  # for so long further wake-ups are ignored after one that did not mean "stop"
 
 
-def is_readable(fd: int, wait_s: float = 0.0) -> bool:
-    """Return whether a descriptor becomes readable in time. A pidfd does when its process has ended."""
+def is_readable(fd: int, wait_s: float | None = 0.0) -> bool:
+    """Return whether a descriptor becomes readable in time; None: there is no limit.
+
+    A pidfd becomes readable when its process has ended.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(1000 * max(0.0, wait_s)))
+    return bool(poll.poll(None if wait_s is None else 1000 * max(0.0, wait_s)))
 
 
 class Waiter:

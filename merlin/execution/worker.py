@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     warnings.listen()
     os.set_inheritable(args.fd, False)
     channel = MessageChannel(socket.socket(fileno=args.fd))
-    _load_numpy(args.threads)
+    load_numpy(args.threads)
     is_ready = False
     try:
         worker = _Worker(args, channel, warnings)
@@ -79,7 +79,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _load_numpy(num_threads: int) -> None:
+def load_numpy(num_threads: int) -> None:
     """Import NumPy with few BLAS threads, since the workers share the cores; tasks do not see the setting."""
     ours = [name for name in _THREAD_VARIABLES if name not in os.environ]
     os.environ.update(dict.fromkeys(ours, str(num_threads)))
@@ -96,7 +96,6 @@ class _Worker:
     def __init__(self, args: argparse.Namespace, channel: MessageChannel, warnings: Warnings) -> None:
         from merlin.execution.runner import ChunkRunner
         from merlin.ledger.writer import LedgerWriter
-        from merlin.plan.plan import StepKind
         from merlin.workspace.directory import open_same
 
         self._channel = channel
@@ -104,7 +103,7 @@ class _Worker:
         self._must_stop = False  # the message to stop came while a chunk ran
         self._is_void = False  # its chunk was given to another worker
         workspace = open_same(args.workspace, args.plan)
-        self.has_only_our_code = all(i.kind is not StepKind.FUNCTION for i in workspace.plan.instances)
+        self.has_only_our_code = not workspace.plan.has_functions
         self._ledger = LedgerWriter(
             workspace.ledger_dir, args.name, session=args.session, study_id=workspace.plan.study_id
         )

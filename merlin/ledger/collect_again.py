@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from merlin.ledger.entries import LedgerEntry, payloads
 from merlin.ledger.format import Kind
 from merlin.ledger.records import RESET, RangeRecord
+from merlin.ledger.resets import COLLECT_AGAIN
 from merlin.plan.pieces import Range, merged
 from merlin.plan.runs import RunMap
 
 if TYPE_CHECKING:
     from merlin.ledger.replay import Replay
     from merlin.plan.plan import Plan
-
-COLLECT_AGAIN = "to be collected again"  # the cause of these resets
 
 _CAUSE = "field '"  # how the causes begin that collecting gives to failures
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import BinaryIO, NamedTuple
@@ -32,7 +31,7 @@ class LedgerEntry(NamedTuple):
 def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bytes]]:
     """The bytes of records, in the given order.
 
-    Raises LedgerError if a compaction has removed a segment.
+    Raises LedgerError if a compaction has removed a segment, or somebody has changed it.
     """
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
@@ -44,7 +43,7 @@ def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, byte
                     stack.close()
                     files.clear()
                 file = files[segment.path.name] = stack.enter_context(segment.open())
-            yield entry, os.pread(file.fileno(), entry.header.length, entry.header.offset)
+            yield entry, segment.payload(file, entry.header)
 
 
 def events_of(entries: Iterable[LedgerEntry]) -> list[EventRecord]:

@@ -170,6 +170,16 @@ def payload_length(data: bytes) -> int:
     return int(_FRAME.unpack_from(data)[1])
 
 
+def payload_in(data: bytes) -> bytes | None:
+    """The payload of a framed record; None if these bytes are none, or not as they were written."""
+    if len(data) < FRAME_BYTES:
+        return None
+    magic, length, crc = _FRAME.unpack_from(data)
+    payload = data[FRAME_BYTES:]
+    is_whole = magic == RECORD_MAGIC and length == len(payload) and crc == zlib.crc32(payload)
+    return payload if is_whole else None
+
+
 def encode_payload(fields: RecordFields, blocks: list[BlockData], writer: int = 0) -> bytes:
     name = fields.instance.encode()
     fixed = _FIXED.pack(

@@ -11,12 +11,14 @@ from typing import BinaryIO
 from merlin.base.files import write_text
 from merlin.errors import LedgerError
 from merlin.ledger.format import (
+    FRAME_BYTES,
     RECORD_MAGIC,
     SUFFIX,
     RecordHeader,
     SegmentHeader,
     parse_records,
     parse_segment_header,
+    payload_in,
 )
 
 WINDOW_BYTES = 16 << 20
@@ -126,10 +128,21 @@ class Segment:
             raise LedgerError(f"{self.path} was compacted while it was read; read the ledger again") from e
 
     def payloads(self, headers: list[RecordHeader]) -> Iterator[tuple[RecordHeader, bytes]]:
-        """The bytes of records of this segment. Raises LedgerError if a compaction has removed the segment."""
+        """The bytes of records of this segment. Raises LedgerError if a compaction has removed it, or as `payload`."""
         with self.open() as file:
             for header in headers:
-                yield header, os.pread(file.fileno(), header.length, header.offset)
+                yield header, self.payload(file, header)
+
+    def payload(self, file: BinaryIO, header: RecordHeader) -> bytes:
+        """The bytes of a record. Raises LedgerError if they are not any more what they were."""
+        data = os.pread(file.fileno(), FRAME_BYTES + header.length, header.offset - FRAME_BYTES)
+        payload = payload_in(data)
+        if payload is None:
+            raise LedgerError(
+                f"{self.path} was changed at byte {header.offset} while it was read; read the ledger again: "
+                "tasks whose outcome only stood there count as missing"
+            )
+        return payload
 
 
 def _pread_all(fd: int, size: int, offset: int) -> bytes:

@@ -91,6 +91,7 @@ class LedgerWriter:
                 self._synced = time.monotonic()
         except OSError as e:
             self._undo()
+            e.filename = str(self.path)
             full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             what = "the disk is full" if full else e.strerror
             hint = "; free some space, then run merlin restart" if full else ""

@@ -162,3 +162,8 @@ class Plan:
     notify: tuple[NotifyRule, ...] = ()
     revision: int = 0  # how often the study was updated with another spec before
     code: dict[str, dict[str, str]] = field(default_factory=dict)  # step -> file -> SHA-256, see code_changes
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether code of the user runs in worker processes."""
+        return any(instance.kind is StepKind.FUNCTION for instance in self.instances)

@@ -41,7 +41,7 @@ def plan_from_json(text: str, where: str = "plan") -> Plan:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise WorkspaceError(f"{where}: not JSON ({error}); the file is damaged") from error
     if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
         raise WorkspaceError(f"{where}: not a plan (its format is not {FORMAT!r})")

@@ -14,6 +14,28 @@ from merlin.plan.tasks import FAILURES, Outcome
 _ENDED = (*RAN, Outcome.SKIPPED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Which tasks run again although they have ended."""
+
+    failed: bool = False  # those that failed, and those that were skipped because of them
+    steps: tuple[str, ...] | None = None  # ... of these steps (names or instance ids) only
+    tasks: Mapping[str, list[Range]] = field(default_factory=dict)  # and these, however they ended
+
+    def __bool__(self) -> bool:
+        return self.failed or bool(self.tasks)
+
+    def to_reset(self, plan: Plan, outcomes: Mapping[str, RunMap]) -> dict[str, list[Range]]:
+        """The recorded outcomes that must not count any more: of these tasks, and of what follows from them."""
+        reset = reopen_failed(plan, outcomes, self.steps) if self.failed else {}
+        for id, ranges in reopen(plan, outcomes, self.tasks).items():
+            reset[id] = merged([*reset.get(id, ()), *ranges])
+        return reset
+
+
+NOTHING = Again()
+
+
 def reopen_failed(
     plan: Plan, outcomes: Mapping[str, RunMap], steps: Collection[str] | None = None
 ) -> dict[str, list[Range]]:

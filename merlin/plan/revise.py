@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from merlin.plan.differences import anywhere, changed
+from merlin.plan.change_words import changed, changes
+from merlin.plan.differences import anywhere
 from merlin.plan.pieces import Range, merged, without
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.plan_io import relocate
@@ -29,8 +30,10 @@ _FREE = frozenset(
     }
 )  # fmt: skip
 _FREE_OF_AGGREGATES = frozenset({"cleanup", "needed_by", "fields"})
-_OF_THE_MANIFEST = frozenset({"splits", "seed"})  # what shards do not hold
+OF_THE_MANIFEST = frozenset({"splits", "seed"})  # what shards do not hold
 _OF_STORAGE = frozenset({"compression", "level", "shuffle", "description"})  # of a field
+# parts of a definition that are named otherwise in the spec
+_KEYS = {"command": "cmd", "sources": "from", "per_sample": "runs per sample", "params": "parameters"}
 _ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
 
 
@@ -48,12 +51,17 @@ class InstanceChange:
     collected: tuple[
         Range, ...
     ] = ()  # tasks of which the script does not run, and the outputs are collected again
+    has_lost: bool = False  # what it has made is in a data set alone, which is made anew
     num_kept: int = 0  # tasks that have ended, and keep their outcomes
     num_open: int = 0  # tasks of before that had not ended
 
     @property
     def num_again(self) -> int:
         return sum(hi - lo for lo, hi in self.again)
+
+    @property
+    def num_collected(self) -> int:
+        return sum(hi - lo for lo, hi in self.collected)
 
     @property
     def num_to_run(self) -> int:
@@ -135,7 +143,8 @@ def find_change(
             ranges = list(changed_samples) if instance.per_sample else []
             chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, new)])
     chosen = {id: ranges for id, ranges in chosen.items() if ranges}
-    tasks = _Tasks(*_again(before, new, now, chosen, reasons, has_files), fresh)
+    lost = _without_results(before, new, now, reasons, has_files)
+    tasks = _Tasks(*_again(before, new, now, chosen, lost, has_files), fresh, frozenset(lost))
     return Change(
         instances=(
             *(
@@ -154,6 +163,7 @@ class _Tasks:
     again: Mapping[str, list[Range]]
     collected: Mapping[str, list[Range]]
     fresh: Mapping[str, list[Range]]
+    lost: frozenset[str]
 
 
 def _again(
@@ -161,12 +171,12 @@ def _again(
     new: Plan,
     now: Mapping[str, RunMap],
     chosen: Mapping[str, list[Range]],
-    reasons: Mapping[str, tuple[str, ...]],
+    lost: Mapping[str, list[Range]],
     has_files: HasFiles,
 ) -> tuple[dict[str, list[Range]], dict[str, list[Range]]]:
     """The tasks that run again, and those of which only the outputs are collected again."""
     collected = _to_collect(before, new, now, has_files)
-    gone = _without_results(before, new, now, reasons, has_files)
+    gone = dict(lost)
     for id, ranges in reopen(new, now, collected).items():
         gone[id] = merged([*gone.get(id, ()), *without(ranges, collected.get(id, ()))])
     again = tasks_to_rerun(new, now, chosen, has_files, gone)
@@ -188,6 +198,7 @@ def _describe(
         again=ranges,
         fresh=added,
         collected=tuple(tasks.collected.get(instance.id, ())),
+        has_lost=instance.id in tasks.lost,
         num_kept=ended - num_again,
         num_open=instance.num_tasks - ended - sum(hi - lo for lo, hi in added),
     )
@@ -312,19 +323,19 @@ def _reasons(
     old: Plan, new: Plan, changed_code: Mapping[str, Iterable[str]]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """By step instance of the new plan: why it is not what it was."""
-    ours, theirs = _definitions(old), _definitions(new)
-    environment = f"the environment of tasks: {changed(old.env, new.env)}" if old.env != new.env else ""
+    ours, theirs = definitions(old), definitions(new)
+    environment = list(changes("environment", old.env, new.env)) if old.env != new.env else []
     for instance in new.instances:
         if instance.id not in ours:
             yield instance.id, ()
             continue
         found = list(_differences(ours[instance.id], theirs[instance.id]))
-        if environment and instance.aggregate is None:
-            found.append(environment)
+        if instance.aggregate is None:
+            found += environment
         yield instance.id, (*found, *changed_code.get(instance.step, ()))
 
 
-def _definitions(plan: Plan) -> dict[str, dict[str, Any]]:
+def definitions(plan: Plan) -> dict[str, dict[str, Any]]:
     """What shapes the results of each step instance, wherever the spec and the workspace lie."""
     place = f"{_WORKSPACE}/extensions/{plan.extension}" if plan.extension else _WORKSPACE
     placed = relocate(plan, place)
@@ -337,8 +348,10 @@ def _parts(instance: StepInstance) -> dict[str, Any]:
     free = _FREE | {"edges"} if instance.aggregate is not None else _FREE
     parts = {key: value for key, value in values.items() if key not in free}
     if values["aggregate"]:
-        hidden = _FREE_OF_AGGREGATES if is_manifest else _FREE_OF_AGGREGATES | _OF_THE_MANIFEST
+        hidden = _FREE_OF_AGGREGATES if is_manifest else _FREE_OF_AGGREGATES | OF_THE_MANIFEST
         parts |= {key: value for key, value in values["aggregate"].items() if key not in hidden}
+        if is_manifest:
+            parts["splits"] = dict(parts["splits"])
         for one in values["aggregate"]["fields"]:
             parts[f"field {one['name']}"] = "there"
             parts |= {f"{key} of field {one['name']}": value for key, value in one.items()}
@@ -350,5 +363,19 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str
         if part not in old or part not in new:
             if part.startswith("field "):  # what else is said of the field does not matter then
                 yield f"{part} is {'new' if part in new else 'gone'}"
+        elif part == "edges" and old[part] != new[part]:
+            yield f"depends: {changed(*_depends(old[part], new[part]))}"
         elif old[part] != new[part]:
-            yield f"{part}: {changed(old[part], new[part])}"
+            key, _, name = part.partition(" of field ")
+            path = f"fields.{name}.{key}" if name else _KEYS.get(part, part)
+            yield from changes(path, old[part], new[part])
+
+
+def _depends(
+    old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]
+) -> tuple[list[str], list[str]]:
+    """What two instances wait for: as the spec says it, else the step instances."""
+    words = [list(dict.fromkeys(edge["group"] for edge in edges)) for edges in (old, new)]
+    if words[0] == words[1]:
+        words = [[edge["source"] for edge in edges] for edges in (old, new)]
+    return words[0], words[1]

@@ -8,7 +8,7 @@ from merlin.base.document.tokens import substitute
 from merlin.base.files import absolute_path
 from merlin.spec.expand import is_of_maestro
 from merlin.spec.load import Spec
-from merlin.spec.variables import RETURN_CODE_VARIABLES
+from merlin.spec.variables import RETURN_CODE_VARIABLES, provenance_stem
 
 
 def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) -> dict[str, str]:
@@ -18,7 +18,7 @@ def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) ->
     output path and the dependencies.
     """
     info = workspace / "merlin_info"
-    stem = provenance_stem(spec)
+    stem = provenance_stem(spec.path)
     root = Path(spec.path).absolute().parent
     study = study or workspace
     out = {
@@ -47,11 +47,3 @@ def runtime_variables(spec: Spec, workspace: Path, study: Path | None = None) ->
         out["MERLIN_SAMPLE_NAMES"] = " ".join(samples.column_labels)
         out["MERLIN_SAMPLE_VECTOR"] = " ".join(f"$({label})" for label in samples.column_labels)
     return out
-
-
-def provenance_stem(spec: Spec) -> str:
-    """Stem of the provenance files; a spec that is itself one of these files gives back the first one's."""
-    name = Path(spec.path).name
-    for mark in (".orig", ".partial", ".expanded"):
-        name = name.replace(f"{mark}.", ".")
-    return Path(name).stem

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 
 from merlin.base.document.tokens import find_tokens, substitute
 
@@ -100,3 +101,11 @@ def resolve_variables(raw: Mapping[str, str]) -> Resolved:
     for name in raw:
         visit(name)
     return Resolved(values, tuple(cycles))
+
+
+def provenance_stem(path: str | Path) -> str:
+    """Stem of the provenance files; a spec that is itself one of these files gives back the first one's."""
+    name = Path(path).name
+    for mark in (".orig", ".partial", ".expanded"):
+        name = name.replace(f"{mark}.", ".")
+    return Path(name).stem

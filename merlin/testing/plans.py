@@ -10,8 +10,8 @@ from merlin.plan.runs import RunMap
 
 
 def step(id: str, n: int, *edges: Edge, **more: Any) -> StepInstance:
-    kind = more.pop("kind", StepKind.CMD)
-    return StepInstance(id=id, step=id, kind=kind, num_tasks=n, per_sample=True, edges=edges, **more)
+    usual: dict[str, Any] = {"step": id, "kind": StepKind.CMD, "per_sample": True}
+    return StepInstance(id=id, num_tasks=n, edges=edges, **(usual | more))
 
 
 def same(source: str) -> Edge:
@@ -29,20 +29,20 @@ def gather(id: str, sources: tuple[str, ...], num_rows: int, size: int) -> StepI
     return step(id, -(-num_rows // size), *block, kind=StepKind.AGGREGATE, aggregate=aggregate)
 
 
-def plan(*instances: StepInstance, study_id: str = "s") -> Plan:
-    return Plan(
-        name="p",
-        study_id=study_id,
-        workspace="/w",
-        spec_path="",
-        spec_root="",
-        spec_digest="",
-        created="",
-        seed=0,
-        samples=None,
-        variables={},
-        instances=instances,
-    )
+def plan(*instances: StepInstance, **more: Any) -> Plan:
+    usual: dict[str, Any] = {
+        "name": "p",
+        "study_id": "s",
+        "workspace": "/w",
+        "spec_path": "",
+        "spec_root": "",
+        "spec_digest": "",
+        "created": "",
+        "seed": 0,
+        "samples": None,
+        "variables": {},
+    }
+    return Plan(instances=instances, **(usual | more))
 
 
 def runs(n: int, *parts: Run) -> RunMap:

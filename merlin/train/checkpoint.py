@@ -44,6 +44,7 @@ class Checkpoints:
         self._keep = keep
         self.note = note
         self._ranks = ranks
+        self.held: int | None = None  # a step whose checkpoint stays until another one is named
 
     def save(self, state: State, step: int, *, best: bool = False) -> bool:
         """Write the state after `step` steps; all ranks have to call it.
@@ -150,7 +151,7 @@ class Checkpoints:
         """Remove all but the last `keep`, and what comes after `newest`: the run went back, and goes another way."""
         wanted = [step for step in self.steps() if step <= newest][-self._keep :]
         for step, _, other in self._named():
-            if step not in wanted or (step == newest and other != path):
+            if (step not in wanted and step != self.held) or (step == newest and other != path):
                 _remove(other)
         for name in _OLD_NAMES:
             if name != "best.pt" or _bests(self.directory):

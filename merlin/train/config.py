@@ -18,7 +18,7 @@ from merlin.base.document.scalars import Problem, shown, to_float, to_int, typed
 DEFAULT_EPOCHS = 10
 METHODS = ("standard", "minmax", "log", "scale", "none")
 Precision = Literal["fp32", "bf16", "fp16"]
-Strategy = Literal["random_pairwise", "truncation", "regularised_evolution", "none"]
+Strategy = Literal["averaging", "random_pairwise", "truncation", "regularised_evolution", "none"]
 
 
 def _positive(value: Any) -> float:
@@ -219,8 +219,20 @@ class Tournament(Block):
 
     trainers: Positive = optional("Trainers, each with its own share of the samples.", 1)
     ranks_per_trainer: Positive = optional("Processes that share a trainer's batches.", 1)
-    strategy: Strategy = optional("none: independent trainers.", "random_pairwise")
-    interval: Steps = optional("Steps between two rounds.", 500)
+    strategy: Strategy = optional(
+        "What a round does; none: independent trainers. Default: by the size of a share.", "random_pairwise"
+    )
+    interval: Steps = optional("Steps between two rounds; default: by the strategy.", 500)
+    interval_end: Steps | None = optional(
+        "Of averaging: what the interval shrinks to at the end of the run; default: a tenth of the usual one."
+    )
+    merge: Flag = optional(
+        "Of random_pairwise: the mean of both models is a third candidate; default: by the size of a share.",
+        False,
+    )
+    lr_scale: Above0 | None = optional(
+        "What the optimiser's learning rates are multiplied by; default: by the strategy and the trainers."
+    )
     metrics: tuple[Metric, ...] = optional(
         "What decides, on the trainer's own tournament samples; default: loss.", ()
     )
@@ -275,6 +287,16 @@ class TrainConfig(Block):
         return self.tournament.trainers > 1 and self.tournament.strategy != "none"
 
     @property
+    def averages(self) -> bool:
+        """True if rounds replace all models by their mean."""
+        return self.is_tournament and self.tournament.strategy == "averaging"
+
+    @property
+    def merges(self) -> bool:
+        """True if models of several trainers may become one, for which they have to begin as one."""
+        return self.averages or (self.is_tournament and self.tournament.merge)
+
+    @property
     def mutates_width(self) -> bool:
         """True if copies of a model may be wider or narrower than it."""
         copies = self.tournament.strategy in ("truncation", "regularised_evolution")
@@ -283,7 +305,8 @@ class TrainConfig(Block):
     @property
     def tournament_fraction(self) -> float:
         """Share of a trainer's samples that it does not train on."""
-        return self.tournament.tournament_fraction if self.is_tournament else 0.0
+        decides = self.is_tournament and not self.averages
+        return self.tournament.tournament_fraction if decides else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """What `config.yaml` holds: every key with its value."""
@@ -291,6 +314,10 @@ class TrainConfig(Block):
         if not self.fields.classes:  # runs that began before there were classes stay the same
             data["fields"].pop("classes")
         data["model"] = {"name": self.model.name, **self.model.options}
+        if self.tournament.strategy != "averaging":  # so do those that began before models were merged
+            for key, usual in (("interval_end", None), ("merge", False), ("lr_scale", None)):
+                if data["tournament"][key] == usual:
+                    data["tournament"].pop(key)
         return data
 
     @property

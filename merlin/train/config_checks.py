@@ -17,6 +17,7 @@ from merlin.train.data import Classes, ColumnSelection, class_values, find_bad_v
 from merlin.train.loading.columns import Columns
 
 if TYPE_CHECKING:
+    from merlin.train.config import TrainConfig
     from merlin.train.models.base import Trainee
 
 GROUPS = ("inputs", "scalars", "images")  # what is normalised; beside them there are classes
@@ -184,9 +185,8 @@ def check_model_options(file: ConfigFile) -> None:
             )
 
 
-def check_trainee(file: ConfigFile, trainee: Trainee) -> None:
-    """Note metrics, phases and parts that the model does not have."""
-    config = file.config
+def check_trainee(file: ConfigFile, config: TrainConfig, trainee: Trainee) -> None:
+    """Note metrics, phases and parts that the model does not have, and parts that cannot be averaged."""
     metrics = trainee.directions()
 
     def known(path: tuple[str | int, ...], name: str, what: str, names: Sequence[str]) -> None:
@@ -204,3 +204,13 @@ def check_trainee(file: ConfigFile, trainee: Trainee) -> None:
     for i, part in enumerate(config.tournament.exchange):
         if part != "all":
             known(("tournament", "exchange", i), part, "part", list(trainee.parts()))
+    if config.merges and len(trainee.phases) > 1 and "all" in config.tournament.exchange:
+        parts = (
+            allowed("", trainee.parts(), "there are") or "the model names no parts: choose another strategy"
+        )
+        file.error(
+            ("tournament", "exchange"),
+            f"the model trains {' and '.join(trainee.phases)} against each other, and each trainer's adversary fits "
+            "its own model alone: the mean of all would fit none",
+            f"exchange what is to be averaged, and leave adversaries out; {parts}",
+        )

@@ -113,6 +113,19 @@ def _check(config: TrainConfig, tree: Entry, findings: Findings) -> None:
             "trainers of one process group end together, so none may stop early",
             "write tournament.transport: files",
         )
+    if tournament.merge and tournament.strategy != "random_pairwise":
+        error(
+            ("tournament", "merge"),
+            f"merge goes with random_pairwise, not with {tournament.strategy}",
+            "leave it out",
+        )
+    end, given = tournament.interval_end, tournament.model_fields_set
+    if end is not None and "strategy" in given and tournament.strategy != "averaging":
+        error(("tournament", "interval_end"), "interval_end goes with averaging", "leave it out")
+    if end is not None and "interval" in given and end > tournament.interval:
+        error(
+            ("tournament", "interval_end"), "interval_end is above the interval", "it is what that shrinks to"
+        )
     device = training.device
     if device not in ("auto", "cpu", "cuda") and not (device.startswith("cuda:") and device[5:].isdigit()):
         error(("training", "device"), f"{device!r} is no device", "write auto, cpu, cuda or cuda:N")

@@ -32,8 +32,10 @@ from merlin.train.parallel.mesh import Mesh
 DEFAULT_METHODS = {"inputs": "minmax", "scalars": "standard", "images": "standard"}
 DEFAULT_PREFETCH = 2
 MAX_CLASSES = 1000
+EVALUATED_AT_ONCE = 1024  # samples at least, where they are few numbers each
 _LARGEST = 1 << 24  # whole numbers up to here are float32, too
 _BLOCK_ROWS = 1 << 20
+_SOME_BYTES = 256 << 20  # of samples in memory at once
 _ORDER, _SHARES = 0x4F524445, 0x53484152  # what a seed is used for enters it
 
 
@@ -150,6 +152,26 @@ class TrainingData:
             dtype="float32",
         )
 
+    def some(self, num: int) -> dict[str, torch.Tensor]:
+        """At most so many samples to train on, evenly spread over the split and not too large together."""
+        dataset = self.dataset(self.config.splits.train)
+        sample_bytes = 4 * sum(prod(c.shape) for c in self.selection.columns)
+        num = max(1, min(num, len(dataset), _SOME_BYTES // max(1, sample_bytes)))
+        rows = np.unique(np.linspace(0, len(dataset) - 1, num).round().astype(np.int64))
+        return self.shapes.with_channels(dataset[rows])
+
+    def inputs_of(self, split: str) -> ShardDataset:
+        """The inputs alone, so that images and scalars that are predicted are not read."""
+        return ShardDataset(
+            self.ens,
+            [c.name for c in self.selection.inputs if c.kind == "image"],
+            [c.name for c in self.selection.matrix],
+            split=split,
+            normalise=self.normaliser,
+            layout="chw",
+            dtype="float32",
+        )
+
     def share(self, trainer: int, part: Literal["train", "tournament"]) -> Partition:
         """The samples that trainer `trainer` trains on, or decides rounds with."""
         config = self.config
@@ -161,6 +183,16 @@ class TrainingData:
             part,
             config.tournament_fraction,
         )
+
+    def share_sizes(self, part: Literal["train", "tournament"]) -> list[int]:
+        """Samples of a part of each trainer's share."""
+        ids = self.ens.sample_id[self.ens.splits[self.config.splits.train]]
+        num = self.config.tournament.trainers
+        return [len(self.share(trainer, part).select(ids)) for trainer in range(num)]
+
+    def least_steps(self) -> int:
+        """Steps of an epoch of the smallest share."""
+        return min(self.share_sizes("train")) // self.config.training.batch_size
 
     def training_loader(self, mesh: Mesh, device: torch.device) -> ShardLoader:
         """Endless shuffled epochs of a trainer's share; a step takes batch_size samples of all ranks."""
@@ -201,11 +233,14 @@ class TrainingData:
         return self._evaluation_loader(dataset, mesh, device)
 
     def _evaluation_loader(self, dataset: ShardDataset, mesh: Mesh, device: torch.device) -> ShardLoader:
-        """Every sample once, in order, dealt to ranks; batches may be smaller than batch_size, or empty."""
+        """Every sample once, in order, dealt to ranks, in batches of their own size, of which some may be empty."""
         training = self.config.training
+        size = -(-training.batch_size // training.accumulate)
+        if not self.selection.single:
+            size = max(size, EVALUATED_AT_ONCE)
         return ShardLoader(
             dataset,
-            -(-training.batch_size // (mesh.data.size * training.accumulate)),
+            -(-size // mesh.data.size),
             rank=mesh.data.rank,
             world_size=mesh.data.size,
             shuffle=False,

@@ -5,7 +5,7 @@ Trainers exchange parts of it, and it is replaced when the model of a trainer ge
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from merlin.errors import CheckpointError, TrainingError
-from merlin.train.models.base import Trainee
+from merlin.train.models.base import Batch, Trainee
 from merlin.train.optim import BASE_LR, MovingAverage, make_optimizer
 from merlin.train.parallel.mesh import Mesh
 from merlin.train.parallel.parallelize import parallelize
@@ -65,10 +65,13 @@ class Learner:
         self.capacity = capacity
         self.trainee = trainee
         self.parallel = parallelize(trainee, mesh, config.training, device, scaler)
+        self._names = {id(p): name for name, p in trainee.named_parameters()}
+        self._keys = frozenset(
+            trainee.state_dict()
+        )  # kept, since finding them takes as long as copying a small model
         self.phases = [self._phase(name, config) for name in trainee.phases]
         self._decay = config.training.ema
         self.average = self._new_average()
-        self._names = {id(p): name for name, p in trainee.named_parameters()}
         self._transposed = transposed(trainee)
         self.phases[0].select()
 
@@ -76,11 +79,16 @@ class Learner:
         mine = self.parallel.parameters[name]
         ids = {id(p) for p in mine}
         others = [p for p in self.trainee.parameters() if id(p) not in ids]
-        return Phase(name, mine, others, make_optimizer(mine, config.optimizer, name))
+        is_exchanged = {self._names[id(p)] for p in mine} <= self.keys_of(config.tournament.exchange)
+        scale = config.tournament.lr_scale if is_exchanged else None
+        return Phase(name, mine, others, make_optimizer(mine, config.optimizer, name, scale or 1.0))
 
-    def start(self, normaliser: Normaliser) -> None:
-        """Let the model take what it needs from elsewhere; see `Trainee.start`."""
+    def start(self, normaliser: Normaliser, samples: Callable[[int], Batch]) -> None:
+        """Let the model take what it needs from elsewhere; see `Trainee.start` and `Trainee.fit`."""
         self.trainee.start(normaliser)
+        if self.trainee.num_fitted:
+            self.trainee.fit(samples(self.trainee.num_fitted))
+        self._keys = frozenset(self.trainee.state_dict())
         self.parallel.broadcast()
         self.average = self._new_average()
 
@@ -108,13 +116,12 @@ class Learner:
         if self.average is not None:
             self.average.load_state_dict(state["average"] or state["model"])
 
-    def keys_of(self, parts: Sequence[str]) -> set[str]:
+    def keys_of(self, parts: Sequence[str]) -> AbstractSet[str]:
         """The keys of named parts of the model; "all" is every part."""
-        keys = set(self.trainee.state_dict())
         if "all" in parts:
-            return keys
+            return self._keys
         prefixes = tuple(prefix for part in parts for prefix in self.trainee.parts()[part])
-        return {key for key in keys if key.startswith(prefixes)}
+        return {key for key in self._keys if key.startswith(prefixes)}
 
     def export(self, keys: AbstractSet[str]) -> State:
         """Weights, their average, and the optimisers' complete state, as copies on the CPU.

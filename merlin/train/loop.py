@@ -25,6 +25,7 @@ from merlin.train.progress import Judge, LoopProgress
 from merlin.train.state_file import State
 from merlin.train.tournament.exchange import RoundInterruptedError
 from merlin.train.tournament.rounds import Rounds
+from merlin.train.tournament.timing import Timing, rounds_per_checkpoint
 from merlin.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ class Loop:
         self._log_every = training.log_every
         self._validate_every = training.validate_every or max(1, len(trainer.loader))
         self._checkpoint_every = training.checkpoint_every or self._validate_every
-        self._round_every = trainer.config.tournament.interval if tournament is not None else 0
+        self._timing = Timing.of(trainer.config, trainer.num_steps) if tournament is not None else None
+        self._averages = trainer.config.averages
+        self._rounds_per_checkpoint = rounds_per_checkpoint(trainer.config)
         self._window = (0, 0.0)  # steps and seconds since losses were taken
         self._saved_step = -1
 
@@ -82,7 +85,7 @@ class Loop:
         Raises TrainingError when it cannot go on. The state at the end is in a checkpoint.
         """
         trainer = self.trainer
-        while trainer.step < trainer.num_steps and not self._early_end:
+        while (trainer.step < trainer.num_steps or self._round_is_due) and not self._early_end:
             if not self.advance():
                 return self._end("stopped", self._stop.reason)
         if self.progress.validated_step != trainer.step:
@@ -108,12 +111,12 @@ class Loop:
         """
         play = self._round_is_due
         validate = step % self._validate_every == 0 or step == self.trainer.num_steps
-        if step % self._log_every == 0 or play or validate:
+        if step % self._log_every == 0 or validate or (play and not self._averages):
             self._take_losses()
         if play and not self._play():
             return False
         is_best = self._validate() if validate else False
-        if is_best or play or step % self._checkpoint_every == 0:
+        if is_best or step % self._checkpoint_every == 0 or (play and self._all_save):
             self._save(best=is_best)
         self._emit(StepDone)
         return True
@@ -142,16 +145,21 @@ class Loop:
 
     def _next_step_of_interest(self) -> int:
         step = self.trainer.step
-        intervals = (self._log_every, self._validate_every, self._checkpoint_every, self._round_every)
-        return min(self.trainer.num_steps, *(step - step % every + every for every in intervals if every))
+        intervals = (self._log_every, self._validate_every, self._checkpoint_every)
+        regular = (step - step % every + every for every in intervals)
+        rounds = () if self._timing is None else (self._timing.following(self.progress.round_step),)
+        return min(self.trainer.num_steps, *regular, *rounds)
 
     @property
     def _round_is_due(self) -> bool:
-        """True if a round comes before the next step; at the end of a run there is none."""
-        every, step = self._round_every, self.trainer.step
-        if not every or step % every or not 0 < step < self.trainer.num_steps:
-            return False
-        return self.progress.round < step // every
+        """True if a round comes before the next step."""
+        timing, step = self._timing, self.trainer.step
+        return timing is not None and timing.following(self.progress.round_step) <= step <= timing.final
+
+    @property
+    def _all_save(self) -> bool:
+        """True if all trainers write a checkpoint after the round that was played last."""
+        return self.progress.common_round == self.progress.round
 
     # what is done
 
@@ -175,15 +183,24 @@ class Loop:
     def _play(self) -> bool:
         """Play the round that is due; False if it was interrupted."""
         assert self.tournament is not None
-        number = self.trainer.step // self._round_every
+        number = self.progress.round + 1
         try:
             facts = self.tournament.play(self.trainer, number)
         except RoundInterruptedError:
             return False
-        self.progress.round = number
-        self.progress.wins += facts.get("kept") == "local"
-        self._emit(RoundPlayed, facts=facts)
+        progress, step = self.progress, self.trainer.step
+        progress.round, progress.round_step = number, step
+        if number % self._rounds_per_checkpoint == 0 or step == self.trainer.num_steps:
+            progress.common_round = number
+        progress.wins += facts.get("kept") == "local"
+        if self._is_told(facts):
+            self._emit(RoundPlayed, facts={**facts, "values": self.tournament.take_seconds()})
         return True
+
+    def _is_told(self, facts: dict[str, Any]) -> bool:
+        """False for most of the frequent rounds in which everybody gets the mean of all, which say nothing new."""
+        others = self.trainer.config.tournament.trainers - 1
+        return not self._averages or self._all_save or len(facts["partners"]) < others
 
     def _validate(self) -> bool:
         """Evaluate the validation split; True if the trainer has never been better."""
@@ -205,9 +222,12 @@ class Loop:
             "tournament": None if self.tournament is None else self.tournament.state_dict(),
         }
         saved = self.checkpoints.save(state, trainer.step, best=best)
-        if self.tournament is not None and trainer.mesh.ranks.is_first:
+        together = trainer.mesh.leaders is not None
+        if self.tournament is not None and trainer.mesh.ranks.is_first and (self._all_save or not together):
             self.tournament.after_save(self.progress.round, saved)
         if saved:
+            if together and self._all_save and self.progress.round_step == trainer.step:
+                self.checkpoints.held = trainer.step
             self._saved_step = trainer.step
             self._emit(CheckpointSaved)
         return saved
@@ -231,7 +251,8 @@ class Loop:
         where = f"the checkpoint of step {state['step']:,} in {self.checkpoints.directory}"
         require_code(trainer.config.model.name, state.get("code", {}), where)
         trainer.load_state_dict(state["trainer"])
-        self.progress = LoopProgress(**state["progress"])
+        self.progress = _progress(state["progress"], self._timing)
+        self.checkpoints.held = trainer.step if trainer.mesh.leaders is not None else None
         if self.tournament is not None and state.get("tournament") is not None:
             self.tournament.load_state_dict(state["tournament"])
         if trainer.mesh.ranks.is_first and self.progress.best_step == trainer.step:
@@ -250,12 +271,13 @@ class Loop:
 
     def _agreed(self, tournament: Rounds, state: State | None, like: State) -> State | None:
         """The newest checkpoint, or an older one if another trainer cannot go on from that round."""
-        newest = 0 if state is None else int(state["progress"]["round"])
+        progress = LoopProgress() if state is None else _progress(state["progress"], self._timing)
+        together = self.trainer.mesh.leaders is not None
         try:
-            number = tournament.agree(self.trainer, newest)
+            number = tournament.agree(self.trainer, progress.common_round if together else progress.round)
         except RoundInterruptedError:
             return state
-        if number == newest or not self.trainer.mesh.ranks.is_first:
+        if number == progress.round or not self.trainer.mesh.ranks.is_first:
             return state
         for step in reversed(self.checkpoints.steps()):
             older = self.checkpoints.load(step, like)
@@ -269,3 +291,10 @@ class Loop:
         raise CheckpointError(
             f"another trainer goes on after round {number}, and {self.checkpoints.directory} has no checkpoint of it"
         )
+
+
+def _progress(state: State, timing: Timing | None) -> LoopProgress:
+    """The progress in a checkpoint. Earlier versions played a round after each interval, and did not say when."""
+    number = state["round"]
+    usual = {"round_step": number * timing.interval if timing else 0, "common_round": number}
+    return LoopProgress(**{**usual, **state})

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 BASE_LR = "initial_lr"  # of a parameter group: the learning rate that the schedule's factor multiplies
 
 
-def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig, phase: str) -> Optimizer:
+def make_optimizer(
+    parameters: Iterable[Parameter], config: OptimizerConfig, phase: str, lr_scale: float = 1.0
+) -> Optimizer:
     """The optimiser of a phase. All are fused: one kernel for all parameters, which can skip a step by itself."""
     special = config.phases.get(phase)
     own = {} if special is None else special.model_dump(exclude_none=True)
-    lr = own.get("lr", config.lr)
+    lr = own.get("lr", config.lr) * lr_scale
     decay = own.get("weight_decay", config.weight_decay)
     groups = [{"params": list(parameters), BASE_LR: lr}]
     if config.name == "sgd":

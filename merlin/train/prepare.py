@@ -13,6 +13,7 @@ from merlin.errors import ConfigError, ShardError, TrainingError, UsageError, co
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.train.config import CHANGEABLE, DEFAULT_EPOCHS, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
+from merlin.train.config_defaults import with_defaults
 from merlin.train.config_file import ConfigFile, load_config
 from merlin.train.data import Classes, ColumnSelection, TrainingData, find_data_set
 from merlin.train.loading.columns import Columns
@@ -32,7 +33,7 @@ from merlin.train.run_directory import (
 from merlin.train.run_paths import CONFIG, is_run
 from merlin.train.widths import MOST, obstacle
 
-_MODEL_ERRORS = (
+MODEL_ERRORS = (
     RuntimeError,
     ValueError,
     TypeError,
@@ -100,7 +101,9 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     _check_precision(file)
     data = TrainingData(ens, selection, _fit(file, ens, selection), config)
     trainee = build_trainee(config, selection.shapes)
-    check_trainee(file, trainee)
+    config = with_defaults(config, len(ens.splits[config.splits.train]), len(trainee.phases))
+    data = TrainingData(ens, selection, data.normaliser, config)
+    check_trainee(file, config, trainee)
     _check_width(file, config, selection.shapes, trainee)
     file.raise_errors()
     if config.directory is None or not is_run(Path(config.directory)):
@@ -156,7 +159,7 @@ def build_trainee(config: TrainConfig, shapes: Shapes, capacity: float | None = 
         options["capacity"] = capacity
     try:
         return build(config.model.name, shapes, options)
-    except _MODEL_ERRORS as error:
+    except MODEL_ERRORS as error:
         raise TrainingError(
             f"the model {config.model.name} cannot be built: {type(error).__name__}: {error}"
         ) from error
@@ -278,7 +281,7 @@ def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None
         trainee.eval()
         with torch.no_grad():
             metrics = trainee.metrics(batch)
-    except _MODEL_ERRORS as error:
+    except MODEL_ERRORS as error:
         raise TrainingError(
             f"the model {name} fails on a batch of this data: {type(error).__name__}: {error}\n"
             "  merlin -lvl DEBUG train … shows where."
@@ -293,10 +296,7 @@ def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None
 
 def _check_shares(file: ConfigFile, data: TrainingData) -> None:
     """Every trainer has a batch to train on, and something to judge by."""
-    config = data.config
-    rows = data.ens.splits[config.splits.train]
-    ids = data.ens.sample_id[rows]
-    sizes = [len(data.share(k, "train").select(ids)) for k in range(config.tournament.trainers)]
+    config, sizes = data.config, data.share_sizes("train")
     if min(sizes) < config.training.batch_size:
         poorest = sizes.index(min(sizes))
         file.error(
@@ -307,8 +307,8 @@ def _check_shares(file: ConfigFile, data: TrainingData) -> None:
         )
     if config.is_tournament:
         _check_interval(file, config, min(sizes))
-        shares = [len(data.share(k, "tournament").select(ids)) for k in range(config.tournament.trainers)]
-        if not min(shares):
+        shares = data.share_sizes("tournament")
+        if not min(shares) and not config.averages:
             file.error(
                 ("tournament", "tournament_fraction"),
                 f"trainer {shares.index(0)} has no samples to judge models with",
@@ -320,7 +320,7 @@ def _check_interval(file: ConfigFile, config: TrainConfig, least_samples: int) -
     """There is a round before the end of the run; otherwise the trainers would never meet."""
     training, interval = config.training, config.tournament.interval
     steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * (least_samples // training.batch_size)
-    if 0 < steps <= interval:
+    if 0 < steps <= interval and not config.averages:
         file.error(
             ("tournament", "interval"),
             f"no round would be played: the run of {steps:,} steps is over before its first one, after {interval:,}",

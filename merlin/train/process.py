@@ -37,6 +37,7 @@ from merlin.train.tournament.exchange import ModelTransport
 from merlin.train.tournament.files import FileTransport
 from merlin.train.tournament.group import GroupTransport
 from merlin.train.tournament.rounds import Rounds
+from merlin.train.tournament.timing import rounds_per_checkpoint
 from merlin.train.trainer import Trainer, seed_initial_weights
 from merlin.train.widths import Widths
 
@@ -119,7 +120,7 @@ def open_loop(
         if loop.resume():
             note(f"resumed at step {trainer.step:,} of {trainer.num_steps:,}")
         else:
-            trainer.start(data.normaliser)
+            trainer.start(data)
         if mesh.ranks.is_first:
             log = MetricsLog(directory.path, trainer.step, note)
             stack.callback(log.close)
@@ -129,11 +130,13 @@ def open_loop(
 
 def _trainer(config: TrainConfig, mesh: Mesh, data: TrainingData, device: torch.device) -> Trainer:
     """The trainer before its first step, with its weights as they are drawn."""
-    seed_initial_weights(config.seed, mesh.trainer)
+    # what began as different draws has no mean that is a model
+    seed_initial_weights(config.seed, 0 if config.merges else mesh.trainer)
     trainee = build_trainee(config, data.shapes)
     loader = data.training_loader(mesh, device)
     training = config.training
-    num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * len(loader)
+    per_epoch = data.least_steps() if config.averages else len(loader)
+    num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * per_epoch
     widths = None
     if config.mutates_width:
         widths = Widths(configured_capacity(config), partial(build_trainee, config, data.shapes))
@@ -161,9 +164,10 @@ def _tournament(
     else:
         wanted = config.tournament
         transport = FileTransport(
-            run.tournament, mesh.trainer, wanted.trainers, patience=wanted.wait, note=note
-        )
-    loader = data.tournament_loader(mesh, trainer.device)
+            run.tournament, mesh.trainer, wanted.trainers, patience=wanted.wait,
+            between=rounds_per_checkpoint(config), note=note,
+        )  # fmt: skip
+    loader = None if config.averages else data.tournament_loader(mesh, trainer.device)
     return Rounds(config, trainer.trainee.directions(), loader, transport, stop)
 
 

@@ -54,7 +54,9 @@ class LoopProgress:
     reference: float | None = None  # what the next improvement is compared with
     stale: int = 0  # validations since there was an improvement
     round: int = 0
-    wins: int = 0  # rounds after which the trainer kept its own model
+    round_step: int = 0  # after which it was played
+    common_round: int = 0  # the newest one after which all trainers write a checkpoint
+    wins: int = 0  # rounds after which the trainer kept its own model, unchanged
     train_s: float = 0.0
 
     def add_validation(

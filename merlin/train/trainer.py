@@ -28,8 +28,8 @@ from merlin.train.widths import Widths
 
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
+    from merlin.train.data import TrainingData
     from merlin.train.loading.loader import ShardLoader
-    from merlin.train.loading.normalise import Normaliser
 
 FORMAT = "merlin-trainer"
 VERSION = 1
@@ -109,11 +109,11 @@ class Trainer:
 
     # training
 
-    def start(self, normaliser: Normaliser) -> None:
+    def start(self, data: TrainingData) -> None:
         """Let a model that has been drawn take what it needs from elsewhere, before its first step."""
         before = random_state(self.device)
-        seed_all(derive_seed(_START, self.config.seed, self.index))
-        self._learner.start(normaliser)
+        seed_all(derive_seed(_START, self.config.seed, 0 if self.config.merges else self.index))
+        self._learner.start(data.normaliser, lambda num: _moved(data.some(num), self.device))
         set_random_state(before, self.device)
 
     def train_steps(self, num: int, should_stop: Callable[[], bool] | None = None) -> int:
@@ -300,6 +300,10 @@ class Trainer:
     def close(self) -> None:
         self._batches = None
         self.loader.close()
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    return {key: values.to(device) for key, values in batch.items()}
 
 
 def _parts(batch: Batch, num: int) -> list[Batch]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from merlin.errors import MerlinError, WorkspaceError
+from merlin.errors import LedgerError, MerlinError, WorkspaceError
 from merlin.execution.job_counts import StepJobCounts
 from merlin.status.eta import Eta
 from merlin.status.snapshot import Snapshot, is_published, snapshot_of
@@ -98,7 +98,11 @@ class StudyView:
         """The ledgers as they are now, for nobody else meanwhile. Raises WorkspaceError and LedgerError."""
         with self._lock:
             self._ledgers.update()
-            yield self._ledgers
+            try:
+                yield self._ledgers
+            except LedgerError:  # it has changed under us
+                self._ledgers.forget()
+                raise
 
     def look(self, now: float | None = None) -> StudyPage:
         """The study now. It never raises because of the study: what cannot be read is `unreadable`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +18,7 @@ from merlin.execution.distributed.registry import WorkerInfo
 from merlin.spec.load import load_spec
 from merlin.spec.model import Document
 from merlin.views.queues import served_queues
-from merlin.workspace.directory import open_workspace
+from merlin.workspace.holding import open_finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def load_workers(path: Path, variables: dict[str, str]) -> tuple[Document, Queue
     if path.is_dir():
         if variables:
             raise UsageError(f"--vars changes a spec, and {path} is a workspace; its variables are settled")
-        workspace = open_workspace(path)
+        workspace = open_finished(path, logging.getLogger("merlin").warning)
         expanded = sorted(workspace.info.glob("*.expanded.yaml"))
         if len(expanded) != 1:
             raise WorkspaceError(

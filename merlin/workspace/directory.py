@@ -175,8 +175,17 @@ def open_workspace(path: str | os.PathLike[str]) -> Workspace:
                 f"{root} has no {INFO_DIR}/{PLAN_NAME}: its preparation did not finish, "
                 "or another program made it; run the spec again"
             )
-        raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}")
+        raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}{_meant(root)}")
     return Workspace(root, relocate(read_plan(plan_path), str(root)))
+
+
+def _meant(root: Path) -> str:
+    """Which workspace may have been meant."""
+    above = next((path for path in root.parents if (path / INFO_DIR / PLAN_NAME).is_file()), None)
+    if above is not None:
+        return f"; the study that it belongs to is {above}"
+    inside = workspaces_in(root)
+    return f"; the newest in it is {inside[0]}" if inside else ""
 
 
 def open_same(path: str | os.PathLike[str], digest: str) -> Workspace:

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.errors import SpecError, UsageError, WorkspaceError
-from merlin.plan.differences import differences
-from merlin.plan.expand import make_plan
+from merlin.errors import SpecError, UsageError, WorkspaceError, command_line
 from merlin.plan.growing import Extends, extends
-from merlin.plan.launch import Launchers
-from merlin.plan.parameters import Combination, as_block, combinations
+from merlin.plan.parameters import Combination, as_block
 from merlin.plan.plan import Plan, SamplesInfo
 from merlin.plan.plan_io import write_plan
+from merlin.plan.same_rows import differences
 from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.code_files import require_files
 from merlin.workspace.continuation import Continuation
@@ -28,10 +26,10 @@ from merlin.workspace.directory import (
     lock_file,
     members,
 )
-from merlin.workspace.launchers import possible_launchers
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_study, preparing
 from merlin.workspace.provenance import write_provenance
+from merlin.workspace.replan import Replanning
 from merlin.workspace.same_samples import digest
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable
@@ -103,7 +101,8 @@ class _Extension:
         self.extending = extends(number, self.study.path, [member.plan for member in self.members])
         spec, options = self.spec, self.options
         self.variables = runtime_variables(spec, self.path, self.study.path)
-        self.combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+        self.replanning = Replanning(spec, options)
+        self.combos = self.replanning.combos
 
     def preview(self) -> Plan | None:
         num = self._continuation().look()
@@ -154,11 +153,12 @@ class _Extension:
     def check_spec(self) -> None:
         """Compare what the spec would have planned at the time with what was planned."""
         _, old = self._samples()
-        tried = [self._plan_again(old, launchers) for launchers in possible_launchers()]
-        found = min((differences(self.study.plan, plan) for plan in tried), key=len)
-        if found:
+        if found := differences(self.study.plan, self.replanning.plan(self.study, old)):
             names = [step.name for step in self.spec.document.study]
-            hint = "an extension may differ from its study in the samples alone; give the same --vars, too"
+            hint = (
+                "an extension may differ from its study in the samples alone; give the same --vars, too, or change "
+                f"the study: {command_line('run', self.spec.path, '--update', self.study.path)}"
+            )
             raise SpecError(
                 [
                     self.spec.finding(
@@ -186,21 +186,6 @@ class _Extension:
             where = ("merlin", "samples", "column_labels")
             raise SpecError([self.spec.finding(where, message, "extend-differs")])
         return samples, old
-
-    def _plan_again(self, old: SamplesInfo, launchers: Launchers) -> Plan:
-        plan = self.study.plan
-        return make_plan(
-            self.spec,
-            workspace=self.study.path,
-            num_samples=old.num,
-            samples_file=old.file,
-            combos=self.combos,
-            created=plan.created,
-            study_id=plan.study_id,
-            seed=plan.seed,
-            launchers=launchers,
-            code_version=plan.code_version,
-        )
 
 
 def _next_number(study: Workspace) -> int:

@@ -107,7 +107,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """None, if it is no directory or cannot be read."""
+    """Empty if it is no directory or cannot be read."""
     with suppress(OSError), os.scandir(folder) as found:
         return list(found)
     return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ def _write_npy(path: Path, table: SamplesTable, lo: int) -> None:
     dtype = np.dtype(list(types.items())) if one is None else one
     shape: tuple[int, ...] = (table.num - lo,) if one is None else (table.num - lo, len(types))
     out: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with path.open("r+b") as file:  # a full disk is an error now; later it would end the process
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     for at, end in row_blocks(lo, table.num):
         for j, (label, column) in enumerate(table.rows(at, end).items()):
             if one is None:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from merlin.base.commands import run_command
 from merlin.base.files import write_text
 from merlin.base.records import as_kind, to_plain
-from merlin.errors import WorkspaceError
-from merlin.plan.study_variables import provenance_stem
+from merlin.spec.variables import provenance_stem
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -62,20 +61,14 @@ def write_provenance(
     spec: Spec, info: Path, variables: Mapping[str, str], parameters: Mapping[str, Any] | None = None
 ) -> None:
     """The spec as it is, with defaults, and with variables, and `parameters` of a generator, filled in; and how the
-    study was begun.
-
-    Raises:
-        WorkspaceError: the files cannot be written.
+    study was begun. Raises OSError.
     """
-    stem = provenance_stem(spec)
+    stem = provenance_stem(spec.path)
     about = {"format": FORMAT, "version": VERSION, **to_plain(find_provenance(Path(spec.path).parent))}
-    try:
-        write_text(info / f"{stem}.orig.yaml", spec.text)
-        write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
-        write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
-        write_text(info / NAME, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise WorkspaceError(f"cannot write into {info}: {error.strerror}") from error
+    write_text(info / f"{stem}.orig.yaml", spec.text)
+    write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
+    write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
+    write_text(info / NAME, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
 
 
 def find_provenance(folder: Path) -> Provenance:

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from merlin.base.files import link_or_copy, sync_path, write_text
+from merlin.base.files import file_error, link_or_copy, sync_path, write_text
 from merlin.base.records import as_kind, to_plain
-from merlin.errors import WorkspaceError
+from merlin.errors import WorkspaceError, command_line
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.plan_io import plan_to_json, read_plan
 from merlin.workspace.directory import (
@@ -61,9 +61,10 @@ class StepNote:
     id: str
     step: str
     why: tuple[str, ...] = ()
-    what: str = ""  # new, gone, changed, same
+    what: str = ""  # new, gone, changed, same, kept
     again: int = 0  # tasks
     kept: int = 0
+    collected: int = 0  # tasks of which only the outputs are collected again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def keep_present(member: Workspace, revision: int) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     for path in _spec_copies(member.info):
-        shutil.copyfile(path, folder / path.name)
+        _put(path, folder / path.name)
     write_text(folder / PLAN_NAME, plan_to_json(member.plan))
 
 
@@ -124,51 +125,77 @@ def _spec_copies(info: Path) -> Iterator[Path]:
 # ----------------------------------------------------------------------- from one to another
 
 
-def switch(study: Workspace, plan: Plan, moves: Iterable[Move], concerned: Iterable[str]) -> None:
-    """Let the study have another revision, whose plans lie in their places. It takes effect wholly or not at all.
+def begin_switch(study: Workspace, plan: Plan, moves: Iterable[Move], concerned: Iterable[str]) -> None:
+    """Let the study have another revision, whose plans lie in their places; `finish_switch` does the rest.
 
-    Raises WorkspaceError; the study is as it was then, or `finish_switch` completes it.
+    Raises OSError; the study is as it was then.
     """
     left = _Switch(revision=plan.revision, members=tuple(concerned), moves=tuple(moves))
+    path = study.info / SWITCH_NAME
     try:
-        write_text(study.info / SWITCH_NAME, json.dumps(to_plain(left)) + "\n")
+        write_text(path, json.dumps(to_plain(left)) + "\n")
         write_text(study.plan_path, plan_to_json(plan))
-    except OSError as error:
-        raise WorkspaceError(f"cannot update {study.path}: {error.strerror}; nothing has changed") from error
-    finish_switch(study.path)
+    except OSError:
+        if read_plan(study.plan_path).revision != plan.revision:  # else it has taken effect in spite of it
+            path.unlink(missing_ok=True)
+            raise
 
 
-def finish_switch(root: Path) -> bool:
-    """Do what an update that was cut off has left to do; True if there was anything. The caller holds the study.
+def cut_off_switch(root: Path) -> int | None:
+    """The revision that the study at `root` has by its plan, and not yet by all of its files; None if there is none.
+
+    Raises WorkspaceError if what is left to do cannot be read.
+    """
+    path = root / INFO_DIR / SWITCH_NAME
+    if not path.is_file():
+        return None
+    left = _read_switch(path)
+    return (
+        None
+        if left is None or read_plan(root / INFO_DIR / PLAN_NAME).revision != left.revision
+        else left.revision
+    )
+
+
+def finish_switch(root: Path) -> None:
+    """Do what an update that was cut off has left to do, if there is anything. The caller holds the study.
 
     Raises WorkspaceError if it cannot be done; it may be tried again.
     """
     path = root / INFO_DIR / SWITCH_NAME
-    if not path.is_file():
-        return False
-    with lock_file(path.with_suffix(".lock"), f"the update of {root} is being finished"):
-        return _finish_once(root, path)
+    if path.is_file():
+        with lock_file(path.with_suffix(".lock"), f"the update of {root} is being finished"):
+            _finish_once(root, path)
 
 
-def _finish_once(root: Path, path: Path) -> bool:
+def _finish_once(root: Path, path: Path) -> None:
+    left = _read_switch(path)
+    if left is None:
+        return
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return False
-    try:
-        left = as_kind(json.loads(text), _Switch)
-        if (left.format, left.version) != (FORMAT, VERSION):
-            raise ValueError(f"format {left.format} {left.version}")
         if read_plan(root / INFO_DIR / PLAN_NAME).revision == left.revision:
             _finish(root, left)
         path.unlink()
     except OSError as error:
         raise WorkspaceError(
-            f"cannot finish the update of {root}: {error}; then restart the study"
+            f"the update of {root} to revision {left.revision} has begun and cannot be finished: {file_error(error)}, "
+            f"then {command_line('restart', root)} finishes it"
         ) from error
+
+
+def _read_switch(path: Path) -> _Switch | None:
+    """None if there is none any more."""
+    try:
+        left = as_kind(json.loads(path.read_text(encoding="utf-8")), _Switch)
+        if (left.format, left.version) != (FORMAT, VERSION):
+            raise ValueError(f"format {left.format} {left.version}")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise WorkspaceError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise WorkspaceError(f"{path} is damaged: {error}; it says what an update has left to do") from error
-    return True
+    return left
 
 
 def _finish(root: Path, left: _Switch) -> None:
@@ -183,8 +210,9 @@ def _finish(root: Path, left: _Switch) -> None:
                 path.unlink()
         for path in _spec_copies(folder):
             _put(path, info / path.name)
-    (revision_dir(root / INFO_DIR, left.revision) / BEGUN).touch()
-    parents = set()
+    begun = revision_dir(root / INFO_DIR, left.revision) / BEGUN
+    begun.touch()
+    parents = {begun.parent}
     for move in left.moves:
         source, target = root / move.source, root / move.target
         _carry_out(source, target, move.is_link)
@@ -254,12 +282,13 @@ def plans_of(member: Workspace) -> list[Plan]:
 
 
 def clear_prepared(study: Workspace) -> None:
-    """Remove what an update has prepared that was cut off before it took effect. The caller holds the study."""
+    """Remove what an update has prepared that did not take effect. The caller holds the study."""
+    present = read_plan(study.plan_path).revision
     for member in members(study):
         folder = member.info / REVISIONS_DIR
         for path in list(folder.iterdir()) if folder.is_dir() else ():
             number = int(path.name) if path.name.isdecimal() else 0
-            if number and not (revision_dir(study.info, number) / BEGUN).exists():
+            if number not in (0, present) and not (revision_dir(study.info, number) / BEGUN).exists():
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -273,16 +302,16 @@ def _read_note(path: Path) -> RevisionNote:
         raise WorkspaceError(f"{path} cannot be read: {error}") from error
 
 
-def undo(study: Workspace) -> RevisionNote:
+def begin_undo(study: Workspace) -> RevisionNote:
     """Go back to the revision that the present one was made from; the caller holds the study. Returns its note.
 
-    What the present revision has made is put aside, and what it had put aside comes back.
+    What the present revision has made is put aside, and what it had put aside comes back, with `finish_switch`.
 
-    Raises WorkspaceError if there is nothing to go back to, or if it is not there any more.
+    Raises WorkspaceError if there is nothing to go back to, or if it is not there any more; else as `begin_switch`.
     """
     number = study.plan.revision
     if number == 0:
-        raise WorkspaceError(f"{study.path} was never updated, so there is nothing to undo")
+        raise WorkspaceError(f"{study.path} is at revision 0, its first one; there is nothing to undo")
     note = _read_note(revision_dir(study.info, number) / CHANGE_NAME)
     lost = [m.target for m in note.moves if not m.is_link and not os.path.lexists(study.path / m.target)]
     if lost:
@@ -293,7 +322,7 @@ def undo(study: Workspace) -> RevisionNote:
     plan = read_plan(revision_dir(study.info, note.base) / PLAN_NAME)
     added = [member.member for member in members(study) if member.member not in note.members]
     _require_data_sets(note, study, added)
-    switch(study, plan, _moves_back(note, added), note.members)
+    begin_switch(study, plan, _moves_back(note, added), note.members)
     return note
 
 

@@ -1,8 +1,10 @@
 """What readers cost a run that writes: `merlin status` in a tight loop, an SQL query held open, and ten dashboards.
 
-The run has one core and the readers another. It is compared with a run without readers, and with one that has the same
-readers beside it, of another study of the same size: the difference to that one is what they do to the ledger and its
-files, and not what two programs take from each other that share a machine. More pages to listen to:
+They share all cores with the run, as on a machine that computes; or they have a core of their own, and the run another.
+Either is compared with a run without readers, and with one that has the same readers beside it, of another study of the
+same size: the difference to that one is what they do to the ledger and its files, and not what two programs take from
+each other that share a machine. More pages to listen to:
+More pages to listen to:
 MERLIN_BENCH_LISTEN="http://127.0.0.1:8765/api/…/events?token=…", several with blanks between them.
 """
 
@@ -13,8 +15,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from measure import MERLIN, SPECS, Timing, fresh, median, only_workspace, ratio
@@ -36,8 +39,18 @@ for word in sys.argv[1:]:
 """
 
 
-def on_core(core: int, command: Sequence[str]) -> list[str]:
-    return ["taskset", "--cpu-list", str(core), *command]
+@dataclass(frozen=True)
+class Places:
+    """The cores of a run and of its readers."""
+
+    what: str
+    num_workers: int
+    of_run: Collection[int]
+    of_readers: Collection[int]
+
+
+def on_cores(cores: Collection[int], command: Sequence[str]) -> list[str]:
+    return ["taskset", "--cpu-list", ",".join(map(str, sorted(cores))), *command]
 
 
 @contextmanager
@@ -54,43 +67,41 @@ def started(command: Sequence[str], *, stdout: int = subprocess.DEVNULL) -> Iter
 
 
 @contextmanager
-def hostile(workspace: Path, core: int, listen_to: Sequence[str] = ()) -> Iterator[None]:
+def hostile(workspace: Path, cores: Collection[int], listen_to: Sequence[str] = ()) -> Iterator[None]:
     """All readers at once; they also listen to the addresses `listen_to`."""
     loop = f"while :; do {MERLIN} status {workspace} --json; done"
     query = [MERLIN, "sql", str(workspace), "select * from tasks", "--csv"]
     dashboard = [MERLIN, "dashboard", "--json", "--port", "0", str(workspace)]
     with ExitStack() as stack:
-        stack.enter_context(started(on_core(core, ["sh", "-c", loop])))
-        stack.enter_context(started(on_core(core, query), stdout=subprocess.PIPE))  # which nobody reads
-        server = stack.enter_context(started(on_core(core, dashboard), stdout=subprocess.PIPE))
+        stack.enter_context(started(on_cores(cores, ["sh", "-c", loop])))
+        stack.enter_context(started(on_cores(cores, query), stdout=subprocess.PIPE))  # which nobody reads
+        server = stack.enter_context(started(on_cores(cores, dashboard), stdout=subprocess.PIPE))
         assert server.stdout is not None
         facts = json.loads(server.stdout.readline())
         token = facts["url"].partition("token=")[2]
         events = f"http://127.0.0.1:{facts['port']}/api/study/{workspace.name}/events#{token}"
         words = [sys.executable, "-c", LISTENER, *[events] * NUM_DASHBOARDS, *listen_to]
-        stack.enter_context(started(on_core(core, words)))
+        stack.enter_context(started(on_cores(cores, words)))
         yield
 
 
-def run_once(
-    folder: Path, num: int, cores: Sequence[int], readers_of: Callable[[Path], Path | None]
-) -> Timing:
-    """One run of null shell tasks on the first core, and on the second the readers of a workspace, if there are any.
+def run_once(folder: Path, num: int, places: Places, readers_of: Callable[[Path], Path | None]) -> Timing:
+    """One run of null shell tasks, and meanwhile the readers of a workspace, if there are any.
 
     `readers_of` is given the workspace of the run.
     """
-    spec = str(SPECS / "null_shell.yaml")
-    command = [MERLIN, "run", "--local", "--workers", "1", spec, "--vars", f"N_SAMPLES={num}"]
+    spec, workers = str(SPECS / "null_shell.yaml"), str(places.num_workers)
+    command = [MERLIN, "run", "--local", "--workers", workers, spec, "--vars", f"N_SAMPLES={num}"]
     begin = time.perf_counter()
     with ExitStack() as stack, (folder / "bench.log").open("wb") as log:
-        child = subprocess.Popen(on_core(cores[0], command), cwd=folder, stdout=log, stderr=log)
+        child = subprocess.Popen(on_cores(places.of_run, command), cwd=folder, stdout=log, stderr=log)
         while not list(folder.glob("*/merlin_info/ledger/*.mlg")):
             if child.poll() is not None:
                 raise RuntimeError((folder / "bench.log").read_text(errors="replace")[-2000:])
             time.sleep(0.01)
         if (read := readers_of(only_workspace(folder))) is not None:
             listen_to = os.environ.get("MERLIN_BENCH_LISTEN", "").split()
-            stack.enter_context(hostile(read, cores[1], listen_to))
+            stack.enter_context(hostile(read, places.of_readers, listen_to))
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - begin
@@ -103,20 +114,27 @@ def hostile_readers(tmp: Path, rounds: int, num: int) -> list[Row]:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("the run and its readers need a core each; this machine has one")
+    together = Places("on the same cores", len(cores), cores, cores)
+    apart = Places("on another core", 1, cores[:1], cores[1:2])
+    return [*_rows(tmp / "together", rounds, num, together), *_rows(tmp / "apart", rounds, num // 4, apart)]
+
+
+def _rows(tmp: Path, rounds: int, num: int, places: Places) -> list[Row]:
     alone, beside, read = [], [], []
     for _ in range(rounds):
         folder = fresh(tmp / "alone")
-        alone.append(run_once(folder, num, cores, lambda _: None))
+        alone.append(run_once(folder, num, places, lambda _: None))
         other = only_workspace(folder)
-        beside.append(run_once(fresh(tmp / "beside"), num, cores, lambda _, other=other: other))
-        read.append(run_once(fresh(tmp / "read"), num, cores, lambda own: own))
+        beside.append(run_once(fresh(tmp / "beside"), num, places, lambda _, other=other: other))
+        read.append(run_once(fresh(tmp / "read"), num, places, lambda own: own))
+    workers = f"{places.num_workers} worker{'s' * (places.num_workers > 1)}"
     what = (
-        f"null shell, {num:,} samples, 1 worker, while `merlin status` is called in a loop, an SQL query is held "
-        f"open and {NUM_DASHBOARDS} browsers listen, on another core; against the same"
+        f"null shell, {num:,} samples, {workers}, while `merlin status` is called in a loop, an SQL query is held "
+        f"open and {NUM_DASHBOARDS} browsers listen, {places.what}; against the same"
     )
     return [
         _row(f"{what} without readers", num, alone, read, "< 3 %"),
-        _row(f"{what} with these readers at another study", num, beside, read, ""),
+        _row(f"{what} with these readers at another study", num, beside, read, "< 3 %"),
     ]
 
 

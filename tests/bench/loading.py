@@ -124,7 +124,10 @@ def torch_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
     share = ratio(rates["prefetch"], rates["bare"])
     gathered = f"{median(rates['bare']):,.0f}/s"
     ours = f"{median(rates['prefetch']):,.0f}/s"
-    return [*rows, Row("the first, against a bare memmap gather", ours, gathered, f"{share:.2f}×", "", "")]
+    return [
+        *rows,
+        Row("the first, against a bare memmap gather", ours, gathered, f"{share:.2f}×", "≥ 0.9×", ""),
+    ]
 
 
 def _row(what: str, rates: dict[str, list[float]], name: str, peer: str, floor: str, memory: str) -> Row:

@@ -27,7 +27,7 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "plan": ("scale:plan", 100_000_000),
     "status": ("scale:status", 1_000_000),
     "status_large": ("scale:status_large", 10_000_000),
-    "hostile_readers": ("hostile:hostile_readers", 40_000),
+    "hostile_readers": ("hostile:hostile_readers", 20_000),
     "dashboard": ("dashboards:dashboard", 1_000_000),
     "restart": ("scale:restart", 1_000_000),
     "failures": ("failing:failures", 1_000_000),
@@ -53,8 +53,13 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "torch_batches": ("loading:torch_batches", 20_000),
     "training_loop": ("training:training_rows", 20_000),
     "icf_surrogate": ("icf_surrogate:surrogate", 10_000),
+    "icf_posterior": ("icf_posterior:posterior", 10_000),
+    "icf_surrogate_ablation": ("icf_surrogate:ablation", 4000),
     "tournament_quality": ("tournament:quality", 2048),
+    "tournament_data_rich": ("tournament_data_rich:data_rich", 205_000),
+    "tournament_data_rich_others": ("tournament_data_rich:others", 205_000),
     "tournament_overhead": ("tournament:overhead", 20_000),
+    "shares_in_memory": ("share_memory:shares_in_memory", 8_000),
     "tournament_kill": ("tournament:kill", 20_000),
 }
 

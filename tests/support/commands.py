@@ -29,10 +29,12 @@ from types import SimpleNamespace
 _HERE = Path(__file__).parent
 
 COMMANDS = (
-    "asyncio", "celery", "duckdb", "h5py", "hdf5plugin", "kombu", "numpy", "redis", "rich.console", "rich.table",
+    "asyncio", "celery", "celery.apps.worker", "celery.concurrency.thread",
+    "duckdb", "h5py", "hdf5plugin", "kombu", "numpy", "redis", "rich.console", "rich.table",
     "merlin.cli.commands.restart", "merlin.cli.commands.run", "merlin.cli.commands.shards",
     "merlin.cli.commands.status", "merlin.cli.execute", "merlin.cli.extending", "merlin.cli.main",
-    "merlin.cli.progress", "merlin.cli.publishing", "merlin.execution.distributed.control",
+    "merlin.cli.progress", "merlin.cli.publishing", "merlin.execution.distributed.app",
+    "merlin.execution.distributed.control", "merlin.execution.distributed.worker_command",
     "merlin.execution.distributed.open_study", "merlin.execution.embedded", "merlin.server.lifecycle",
     "merlin.shards.describe", "merlin.shards.proving.probe", "merlin.shards.proving.verify", "merlin.spec.load",
     "merlin.base.document.validation", "merlin.status.snapshot", "merlin.status.sql", "merlin.workspace.checking",
@@ -58,14 +60,14 @@ def run_merlin(
 
 def run_python(
     text: str,
-    *,
+    *words: str | Path,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 200,
     loaded: Sequence[str] = COMMANDS,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -c TEXT` to its end. Raises subprocess.TimeoutExpired, after it was killed."""
-    return _run_text("code", [text], cwd, env, timeout, loaded)
+    """Run `python -c TEXT …` to its end. Raises subprocess.TimeoutExpired, after it was killed."""
+    return _run_text("code", [text, *map(str, words)], cwd, env, timeout, loaded)
 
 
 def warm_probes(address: str | None = None) -> SimpleNamespace:
@@ -79,6 +81,42 @@ def warm_probes(address: str | None = None) -> SimpleNamespace:
         return subprocess.CompletedProcess(command, code, out, err)
 
     return SimpleNamespace(**{**vars(subprocess), "run": run})
+
+
+class WarmModule:
+    """`python -m MODULE …` as the leader of a session, with what tests use of `subprocess.Popen`; it ends with us."""
+
+    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: int) -> None:
+        """`argv` begins with the Python; everything up to -m is left out. `output` is a descriptor."""
+        self.args = list(argv)
+        self.returncode: int | None = None
+        request = {**_request("module", argv[argv.index("-m") + 1 :], cwd, env), "is_session": True}
+        self._replies = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._replies.connect(warm_process())
+        with Path(os.devnull).open("rb") as nothing:
+            fds = [nothing.fileno(), output, output]
+            socket.send_fds(self._replies, [json.dumps(request).encode()], fds)
+        self.pid = int(self._replies.recv(100))
+
+    def poll(self) -> int | None:
+        return self._end(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. Raises subprocess.TimeoutExpired."""
+        code = self._end(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def _end(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._replies], [], [], timeout)[0]:
+            self.returncode = int(self._replies.recv(100))
+            self._replies.close()
+        return self.returncode
 
 
 def write_merlin(path: Path, loaded: Sequence[str] = COMMANDS) -> None:

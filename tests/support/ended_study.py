@@ -7,37 +7,20 @@ import time
 from pathlib import Path
 
 import numpy as np
+from study_on_disk import write_study
 
 from merlin.ledger.records import ChunkRecord, EventRecord, Failure
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.plan import Plan, SamplesInfo, StepInstance, StepKind
-from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Outcome
-from merlin.workspace.directory import Workspace, open_workspace
+from merlin.testing.plans import step
+from merlin.workspace.directory import Workspace
 
 OK, FAILED = int(Outcome.OK), int(Outcome.FAILED)
 
 
 def make_study(path: Path, *, num: int = 20, name: str = "study") -> Workspace:
     """A study that was prepared and never run: the step `sim`, with `num` samples of the column X."""
-    info = path / "merlin_info"
-    info.mkdir(parents=True)
-    np.save(info / "samples.npy", np.arange(num, dtype=np.float64).reshape(num, 1))
-    plan = Plan(
-        name=name,
-        study_id=f"id of {path.name}",
-        workspace=str(path),
-        spec_path="study.yaml",
-        spec_root="/",
-        spec_digest="",
-        created="2026-01-01T00:00:00+00:00",
-        seed=0,
-        samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=("X",)),
-        variables={},
-        instances=(StepInstance(id="sim", step="sim", kind=StepKind.CMD, num_tasks=num, per_sample=True),),
-    )
-    write_plan(info / "plan.json", plan)
-    return open_workspace(path)
+    return write_study(path, step("sim", num), name=name, study_id=f"id of {path.name}")
 
 
 def add_outcomes(

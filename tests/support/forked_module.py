@@ -34,12 +34,20 @@ def fork_workers() -> None:
     pool.subprocess = try_import.subprocess = _with(Popen=_forked_alone)  # type: ignore[assignment]
 
 
+def fork_celery() -> None:
+    """So are the Celery workers that `merlin run-workers` starts on this machine."""
+    from merlin.execution.distributed import start
+
+    start.subprocess = _with(Popen=_forked_alone)  # type: ignore[assignment]
+
+
 def _with(**changed: object) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(subprocess), **changed})
 
 
 def _forked_alone(argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
-    start = ForkedModule if threading.active_count() == 1 else subprocess.Popen
+    is_module = argv[0] == sys.executable and "-m" in argv
+    start = ForkedModule if is_module and threading.active_count() == 1 else subprocess.Popen
     return start(argv, **more)  # type: ignore[no-any-return]
 
 
@@ -72,9 +80,10 @@ def take_environment(env: Mapping[str, str]) -> None:
 
 def exit_code_of_module(argv: Sequence[str]) -> int:
     """What `python -m ARGV` ends with."""
+    name = f"{argv[0]}.__main__" if hasattr(sys.modules.get(argv[0]), "__path__") else argv[0]
     sys.argv = list(argv)
-    sys.modules.pop(argv[0], None)  # it is run, and not imported
-    return exit_code_of(lambda: runpy.run_module(argv[0], run_name="__main__", alter_sys=True))
+    sys.modules.pop(name, None)  # it is run, and not imported
+    return exit_code_of(lambda: runpy.run_module(name, run_name="__main__", alter_sys=True))
 
 
 def exit_code_of(main: Any) -> int:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from commands import run_merlin
+from commands import WarmModule, run_merlin
 from live_processes import live_processes
 from servers import RabbitServer, RedisServer, die_with_us
 from waiting import wait_until
@@ -33,22 +33,36 @@ Show = Callable[[], object]
 
 
 class Worker:
-    """A Celery worker that leads a process group; each of its worker processes leads a session."""
+    """A Celery worker that leads a process group; each of its other processes leads a session."""
 
-    def __init__(self, name: str, command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    process: subprocess.Popen[bytes] | WarmModule
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        is_warm: bool = True,
+    ) -> None:
+        """Start it from modules that are loaded already, or with `is_warm` False as users do."""
         self.name = name
         self.log = folder / f"{name}.log"
         self._frozen: list[int] = []
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            if is_warm:
+                self.process = WarmModule(command, cwd=folder, env=environment, output=log.fileno())
+            else:
+                self.process = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
         die_with_us(self.process.pid)
 
     @property
@@ -60,12 +74,12 @@ class Worker:
         return self.process.poll() is None
 
     def children(self) -> list[int]:
-        """Its worker processes, which run the tasks."""
+        """Its worker processes, which run the tasks: new Pythons, and copies that its server has made."""
         found = []
         for pid in map(int, _children(self.pid)):
             with suppress(OSError):
-                if b"merlin.execution.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(pid)
+                is_new = b"merlin.execution.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                found += [pid] if is_new else [int(copy) for copy in _children(pid)]
         return found
 
     @property
@@ -76,7 +90,7 @@ class Worker:
     def tree(self) -> list[int]:
         """Every process of it: its own session, and those of its worker processes with their tasks."""
         sessions = all_sessions()
-        leaders = [self.pid, *self.children()]
+        leaders = dict.fromkeys([self.pid, *map(int, _children(self.pid)), *self.children()])
         return [process.pid for leader in leaders for process in sessions.get(leader, [])]
 
     def signal(self, number: int, *, whole: bool = False) -> None:
@@ -135,6 +149,11 @@ class Worker:
             f"--- {self.name} (pid {self.pid}, exit code {self.process.poll()}), its log ends:\n"
             + (self.log.read_text(errors="replace")[-num:])
         )
+
+
+def before_ours(folder: Path) -> str:
+    """A PYTHONPATH that begins with a folder."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 def _children(pid: int) -> list[str]:
@@ -213,11 +232,14 @@ class Installation:
         wait_until(accepted, self.describe)
 
     def start_worker(self, spec: Path, *, concurrency: int = 2, **more: str) -> Worker:
-        """One Celery worker that serves all queues of the spec; `more` are environment variables."""
+        """One Celery worker that serves all queues of the spec; `more` are environment variables.
+
+        They may be such that a process finds when it starts, as PYTHONPATH.
+        """
         self._num_started += 1
         name = f"w{self._num_started}"
         command = [word.replace(ANY_NAME, name) for word in self._launch(spec, concurrency)]
-        worker = Worker(name, command, self.folder, self.environment | more)
+        worker = Worker(name, command, self.folder, self.environment | more, is_warm=not more)
         self.workers.append(worker)
         return worker
 

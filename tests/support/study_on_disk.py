@@ -1,4 +1,4 @@
-"""Small studies written by hand into a folder, for tests of the executor."""
+"""Small studies written by hand into a folder, without a spec."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ import numpy as np
 from live_processes import live_processes
 
 from merlin.execution.pool import LOGS_DIR
-from merlin.plan.notify_rule import NotifyRule
-from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan import SamplesInfo, StepInstance
 from merlin.plan.plan_io import write_plan
+from merlin.testing.plans import plan
 from merlin.workspace.directory import Workspace, open_workspace
 
 
-def step(id: str, n: int, *edges: Edge, **more: Any) -> StepInstance:
-    kind = more.pop("kind", StepKind.CMD)
-    return StepInstance(id=id, step=id, kind=kind, num_tasks=n, per_sample=True, edges=edges, **more)
-
-
-def same(source: str) -> Edge:
-    return Edge(source=source, kind="same", group=source)
-
-
-def make_workspace(root: Path, *instances: StepInstance, notify: tuple[NotifyRule, ...] = ()) -> Workspace:
-    """A prepared workspace whose samples are the numbers 0, 1, 2 … in the column X."""
-    num = max(i.num_tasks for i in instances)
-    path = root / "study_20260101-000000"
-    (path / "merlin_info").mkdir(parents=True)
-    np.save(path / "merlin_info" / "samples.npy", np.arange(num, dtype=float).reshape(-1, 1))
-    plan = Plan(
-        name="study",
-        study_id="s1",
-        workspace=str(path),
+def make_workspace(root: Path, *instances: StepInstance, **more: Any) -> Workspace:
+    """A workspace in `root`, where its spec would be."""
+    return write_study(
+        root / "study_20260101-000000",
+        *instances,
         spec_path=str(root / "spec.yaml"),
         spec_root=str(root),
-        spec_digest="",
-        created="2026-01-01T00:00:00+00:00",
-        seed=0,
-        samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=("X",)),
-        variables={},
-        instances=instances,
-        notify=notify,
+        **more,
     )
-    write_plan(path / "merlin_info" / "plan.json", plan)
+
+
+def write_study(
+    path: Path, *instances: StepInstance, labels: tuple[str, ...] = ("X",), first: int = 0, **more: Any
+) -> Workspace:
+    """A prepared workspace, and nothing run yet; the values of its samples are `first`, and what follows.
+
+    `more` are fields of its plan. There are as many samples as the longest step has tasks.
+    """
+    num = max(i.num_tasks for i in instances)
+    info = path / "merlin_info"
+    info.mkdir(parents=True)
+    values = first + np.arange(num * len(labels), dtype=np.float64).reshape(num, len(labels))
+    np.save(info / "samples.npy", values)
+    samples = SamplesInfo(file="merlin_info/samples.npy", num=num, labels=labels, first=first)
+    usual = {
+        "name": "study",
+        "study_id": "s1",
+        "created": "2026-01-01T00:00:00+00:00",
+        "spec_path": "study.yaml",
+    }
+    made = plan(*instances, workspace=str(path), samples=samples, **(usual | {"spec_root": "/"} | more))
+    write_plan(info / "plan.json", made)
     return open_workspace(path)
 
 
@@ -57,9 +59,10 @@ import json, sys
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
+from merlin.plan.reopen import Again
 from merlin.workspace.directory import open_workspace
 # a worker that a busy machine keeps from stopping is not killed, which would cost what it has not written down yet
-options = RunOptions(workers=int(sys.argv[2]), redo_failed=sys.argv[3] == "redo", grace_s=100.0)
+options = RunOptions(workers=int(sys.argv[2]), again=Again(failed=sys.argv[3] == "redo"), grace_s=100.0)
 summary = run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())
 names = ("planned", "ok", "failed", "skipped", "missing", "stop_reason")
 print(json.dumps({name: getattr(summary, name) for name in names}))

@@ -163,3 +163,17 @@ def hungry(shapes: Shapes, capacity: float = 1.0) -> Trainee:
     if capacity not in (1.0, 0.25):
         torch.empty(1 << 60, dtype=torch.uint8)
     return Elastic(shapes, capacity)
+
+
+class Blind(Noisy):
+    """One that predicts no images."""
+
+    def predict(self, inputs):
+        return {"scalars": self.body(inputs)}
+
+
+class Stumbling(Noisy):
+    """One that learns, and cannot predict."""
+
+    def predict(self, inputs):
+        raise RuntimeError("on its way it stumbled")

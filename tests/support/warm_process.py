@@ -27,6 +27,7 @@ from forked_module import (
     end,
     exit_code_of,
     exit_code_of_module,
+    fork_celery,
     fork_trainers,
     fork_workers,
     take_environment,
@@ -110,6 +111,8 @@ def run(request: dict, fds: Sequence[int]) -> NoReturn:
         os.dup2(fd, target)
         os.close(fd)
     os.umask(request["umask"])
+    if request.get("is_session"):
+        os.setsid()
     take_environment(request["env"])
     os.chdir(request["cwd"])
     sys.path[0:1] = [
@@ -153,6 +156,7 @@ def _fork_what_merlin_starts() -> None:
     from merlin.shards.proving import probe
 
     fork_workers()
+    fork_celery()
     probe.subprocess = warm_probes(ADDRESS)  # type: ignore[assignment]
     if "torch" in sys.modules:
         import torch

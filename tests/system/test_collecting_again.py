@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run_merlin
 from live_processes import processes_inside
+from user_home import UserHome
 from waiting import wait_until
 
 SPEC = """
@@ -66,27 +65,17 @@ SECOND = {
 }
 
 
-class Home:
+class Home(UserHome):
     """A user with two specs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-        self.env = {**inherited, "HOME": str(folder)}
+        super().__init__(folder)
         (folder / "model.py").write_text(MODEL)
         self.write("first", FIRST)
         self.write("second", SECOND)
 
     def write(self, name: str, steps: dict[str, Any]) -> None:
         (self.folder / f"{name}.yaml").write_text(SPEC.format(**{k: json.dumps(v) for k, v in steps.items()}))
-
-    def merlin(self, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = run_merlin(*words, cwd=self.folder, env=self.env)
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def ask(self, *words: str | Path, code: int = 0) -> Any:
-        return json.loads(self.merlin(*words, "--json", code=code).stdout)
 
     def run(self, name: str, *more: str, code: int = 0) -> Path:
         report = self.ask("run", f"{name}.yaml", "--local", *more, code=code)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commands import run_merlin
 from live_processes import processes_inside
 from servers import RedisServer, free_port
+from user_home import UserHome
 from waiting import wait_until
 
 from merlin.config.load import require_config
@@ -44,41 +43,18 @@ merlin:
 NUM = 12
 
 
-class Home:
+class Home(UserHome):
     """A user with a broker, a working directory and a spec."""
 
     def __init__(self, folder: Path, redis: RedisServer) -> None:
-        self.folder, self.redis = folder, redis
+        super().__init__(folder, HOME=str(folder / "home"), MERLIN_BROKER_URL=redis.url, MERLIN_LEASE_S="4")
+        self.redis = redis
         (folder / "home").mkdir()
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-        self.env = {
-            **inherited,
-            "HOME": str(folder / "home"),
-            "MERLIN_BROKER_URL": redis.url,
-            "MERLIN_LEASE_S": "4",
-        }
         (folder / "samples.csv").write_text("".join(f"{k}\n" for k in range(NUM)))
         self.write("true")
 
     def write(self, command: str) -> None:
         (self.folder / "two.yaml").write_text(SPEC.replace("CMD", command))
-
-    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "merlin.cli", *words],
-            cwd=self.folder, env={**self.env, **env},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def merlin(self, *words: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
-        done = run_merlin(*words, cwd=self.folder, env={**self.env, **env})
-        assert code is None or done.returncode == code, (
-            f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        )
-        return done
-
-    def ask(self, *words: str, code: int | None = 0) -> object:
-        return json.loads(self.merlin(*words, "--json", code=code).stdout)
 
     def workers(self) -> list[dict]:
         return self.ask("query-workers")

@@ -86,7 +86,7 @@ def test_icf_train_ends_in_a_surrogate_and_its_report(
     programs.mkdir()
     write_merlin(programs / "merlin", SCIENCE)
     monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
-    few = ["N_SAMPLES=200", "AUTOENCODER_EPOCHS=1", "EPOCHS=4", "INTERVAL=4"]
+    few = ["N_SAMPLES=200", "TRAINERS=2", "EPOCHS=4", "INTERVAL=4"]
     workspace = run("icf/icf_train.yaml", tmp_path, *few)
     best = json.loads((workspace / "tournament/run/best/best.json").read_text())
     assert {"loss", "scalars", "images", "inverse", "cycle"} <= set(best["metrics"])

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import run_merlin
 from live_processes import processes_inside
 from servers import RedisServer
+from user_home import UserHome
 from waiting import wait_until
 
 import merlin
@@ -67,30 +65,13 @@ def draw(inputs, context):
 """
 
 
-class Home:
+class Home(UserHome):
     """A user with a working directory, a spec and perhaps a broker."""
 
     def __init__(self, folder: Path, **env: str) -> None:
-        self.folder = folder
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-        self.env = {**inherited, "HOME": str(folder), **env}
+        super().__init__(folder, **env)
         (folder / "grow.yaml").write_text(SPEC)
         (folder / "model.py").write_text(MODEL)
-
-    def start(self, *words: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "merlin.cli", *map(str, words)],
-            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def merlin(self, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = run_merlin(*words, cwd=self.folder, env=self.env)
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def ask(self, *words: str | Path, code: int = 0) -> Any:
-        return json.loads(self.merlin(*words, "--json", code=code).stdout)
 
     def run(self, num: int, *more: str) -> Path:
         return Path(self.ask("run", "grow.yaml", "--local", "--vars", f"N={num}", *more)["workspace"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from servers import RedisServer
+from study_on_disk import make_workspace
 from waiting import wait_until
 
 from merlin.config.load import require_config
@@ -27,10 +28,11 @@ from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.session import make_session
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import plan_digest, write_plan
+from merlin.plan.reopen import Again
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.testing.plans import same, step
 from merlin.views.published import PublishedStudy
 from merlin.workspace.directory import Workspace, open_workspace
 from merlin.workspace.holding import lock
@@ -41,20 +43,7 @@ FAILED = int(Outcome.FAILED)
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     """Two steps of four tasks, the second after the first, nothing run yet."""
-    path = tmp_path / "study_20260101-000000"
-    (path / "merlin_info").mkdir(parents=True)
-    sim = StepInstance(id="sim", step="sim", kind=StepKind.CMD, num_tasks=4, per_sample=True, canary=0)
-    edge = Edge(source="sim", kind="same", group="sim")
-    post = StepInstance(
-        id="post", step="post", kind=StepKind.CMD, num_tasks=4, per_sample=True, edges=(edge,)
-    )
-    plan = Plan(
-        name="study", study_id="s1", workspace=str(path), spec_path="x.yaml", spec_root=str(tmp_path),
-        spec_digest="", created="2026-01-01T00:00:00+00:00", seed=0, variables={}, instances=(sim, post),
-        samples=SamplesInfo(file="merlin_info/samples.npy", num=4, labels=("X",)),
-    )  # fmt: skip
-    write_plan(path / "merlin_info" / "plan.json", plan)
-    return open_workspace(path)
+    return make_workspace(tmp_path, step("sim", 4, canary=0), step("post", 4, same("sim")))
 
 
 @pytest.fixture
@@ -241,7 +230,7 @@ def test_a_restart_outranks_a_run_whose_clock_was_an_hour_ahead(config: Config, 
             RangeRecord(instance="post", lo=0, hi=4, outcome=Outcome.SKIPPED, cause="x", attempt=1),
             EventRecord(kind="run_stopped", data={"reason": "x"}),
         )
-    assert open_study(workspace, config, redo_failed=True).num_messages == 1
+    assert open_study(workspace, config, again=Again(failed=True)).num_messages == 1
     found = replay(workspace.ledger_dir, workspace.plan)
     assert found.counts()["sim"] == {255: 4}
     assert [e.kind for e in found.events()] == ["run_stopped", "run_started"]
@@ -263,7 +252,7 @@ def test_what_the_owner_of_an_earlier_run_has_decided_is_not_written_into_the_ne
         monkeypatch.setattr(
             mailbox, "letters", lambda *_: letters.pop() if letters else []
         )  # they were on the way
-        assert open_study(workspace, config, redo_failed=True).num_messages == 1
+        assert open_study(workspace, config, again=Again(failed=True)).num_messages == 1
         with pytest.raises(OwnershipLostError):
             ownership.work(0.0)
     finally:

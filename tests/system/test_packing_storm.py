@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
 import pytest
 from effort import repeats
+from small_disk import small_disk
 from study_on_disk import processes_of, workers_of
 from waiting import wait_until
 
@@ -208,20 +208,6 @@ def test_a_storm_of_kills_ends_in_the_same_content(tmp_path: Path, undisturbed: 
 
 
 # ------------------------------------------------------------------------------------------------ full disk
-
-
-@contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
-    """A file system that fills up; false where this process may not make one."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "merlin-test", str(folder)]
-    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_disk_is_said_plainly_and_a_restart_goes_on(tmp_path: Path, undisturbed: str) -> None:

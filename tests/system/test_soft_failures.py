@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from commands import run_merlin
 from live_processes import processes_inside
 from servers import RedisServer
+from user_home import UserHome
 from waiting import wait_until
 
 SPEC = """
@@ -39,15 +39,12 @@ NUM = 6
 KEYS = ("ok", "failed", "skipped", "missing", "on_failed_input")
 
 
-class Home:
+class Home(UserHome):
     """A working directory with the spec, and a user's environment."""
 
     def __init__(self, folder: Path, redis: RedisServer | None) -> None:
-        self.folder = folder
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-        self.env = {**inherited, "HOME": str(folder)}
-        if redis is not None:
-            self.env |= {"MERLIN_BROKER_URL": redis.url, "MERLIN_LEASE_S": "4"}
+        servers = {} if redis is None else {"MERLIN_BROKER_URL": redis.url, "MERLIN_LEASE_S": "4"}
+        super().__init__(folder, **servers)
         (folder / "samples.csv").write_text("".join(f"{k}\n" for k in range(NUM)))
         # workers would stop a minute later, in the midst of a test on a slow machine
         self.code = "$(MERLIN_STOP_WORKERS)" if redis is None else "0"
@@ -55,14 +52,6 @@ class Home:
 
     def write(self, goes_on: str) -> None:
         (self.folder / "soft.yaml").write_text(SPEC.replace("CODE", self.code).replace("GOES_ON", goes_on))
-
-    def merlin(self, *words: str, code: int = 0) -> str:
-        done = run_merlin(*words, cwd=self.folder, env=self.env)
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def ask(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self.merlin(*words, "--json", code=code))
 
 
 def counts(report: dict[str, Any]) -> dict[str, int]:
@@ -83,7 +72,7 @@ def expect_a_soft_failure(home: Home, report: dict[str, Any]) -> str:
     ok = 4 + 5 + 2 + 4  # sim, post, stop and after, shards and manifests
     assert counts(report) == {"ok": ok, "failed": 2, "skipped": 1, "missing": 0, "on_failed_input": 2}
     assert (samples(workspace, "sims"), samples(workspace, "posts")) == ([0, 3, 4, 5], [0, 1, 3, 4, 5])
-    assert "\n2 tasks ran on input that had failed\n" in home.merlin("status", workspace)
+    assert "\n2 tasks ran on input that had failed\n" in home.merlin("status", workspace).stdout
     status = home.ask("status", workspace)
     assert status["totals"]["on_failed_input"] == 2
     assert {s["step"]: s["on_failed_input"] for s in status["steps"] if s["on_failed_input"]} == {

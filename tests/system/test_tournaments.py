@@ -38,8 +38,12 @@ def begin(data: Path, path: Path, *words: str) -> RunDirectory:
     return prepare_run(data, path, *WORDS, *words).begin()
 
 
+def last_state(run: RunDirectory, trainer: int) -> dict:
+    return read_checkpoint(last_checkpoint(run.trainer(trainer).checkpoints))
+
+
 def final_state(run: RunDirectory, trainer: int) -> str:
-    return state_digest(read_checkpoint(last_checkpoint(run.trainer(trainer).checkpoints)))
+    return state_digest(last_state(run, trainer))
 
 
 def play(run: RunDirectory, num: int = 3, **options) -> None:
@@ -169,17 +173,39 @@ def test_ranks_that_share_a_trainers_batches_play_as_one(data, tmp_path, togethe
         assert all("kept" in line for line in rounds)
 
 
-@pytest.mark.parametrize("strategy", ["truncation", "regularised_evolution"])
-def test_strategies_over_all_trainers_are_the_same_over_both_transports(data, tmp_path, strategy) -> None:
-    words = [f"tournament.strategy={strategy}", "training.steps=60"]
-    runs = [begin(data, tmp_path / "files", *words), begin(data, tmp_path / "group", *words, TOGETHER)]
-    for run, together in zip(runs, (False, True), strict=True):
+STRATEGIES = {
+    "truncation": (),
+    "regularised_evolution": (),
+    "random_pairwise": ("tournament.merge=true",),
+    "averaging": ("tournament.interval_end=3", "training.checkpoint_every=25"),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_is_the_same_over_both_transports_and_over_a_kill(data, tmp_path, strategy) -> None:
+    words = [f"tournament.strategy={strategy}", "training.steps=70", *STRATEGIES[strategy]]
+    unbroken, files = begin(data, tmp_path / "unbroken", *words), begin(data, tmp_path / "files", *words)
+    group = begin(data, tmp_path / "group", *words, TOGETHER)
+    play(unbroken)
+    for run, together in ((files, False), (group, True)):
+        with Crew(run, range(3), together=together) as crew:
+            wait_until(lambda: num_rounds(run, 1) >= 1)  # noqa: B023
+            with standing_still(crew):
+                crew.kill()
         play(run, together=together)
-    assert [rounds_of(runs[0], k) for k in range(3)] == [rounds_of(runs[1], k) for k in range(3)]
-    copies = [line for k in range(3) for line in rounds_of(runs[0], k) if line["kept"] == "partner"]
-    assert copies and all("lr" in line["mutated"] for line in copies)
-    if strategy == "regularised_evolution":
-        assert len(copies) == 5  # one in each round
+        assert [rounds_of(run, k) for k in range(3)] == [rounds_of(unbroken, k) for k in range(3)]
+        assert [final_state(run, k) for k in range(3)] == [final_state(unbroken, k) for k in range(3)]
+    kept = [
+        line for k in range(3) for line in rounds_of(unbroken, k) if line.get("kept") in ("partner", "merged")
+    ]
+    if strategy in ("truncation", "regularised_evolution"):
+        assert kept and all("lr" in line["mutated"] for line in kept)
+    else:
+        assert "merged" in {line["kept"] for line in kept}
+    if strategy == "averaging":
+        assert {tuple(line["partners"]) for line in kept} == {(1, 2), (0, 2), (0, 1)}
+        weights = {state_digest(last_state(unbroken, k)["trainer"]["optimizers"]) for k in range(3)}
+        assert len(weights) == 1 and kept[-1]["step"] == 70  # a run ends with the mean of all
 
 
 WIDTHS = (

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from commands import run_merlin
 from servers import RedisServer
+from user_home import UserHome
 from waiting import wait_until
 
 # samples 0-5 write "low", and 6-11 write "high"; all write "x"
@@ -34,28 +32,17 @@ merlin:
 """
 
 
-class Home:
+class Home(UserHome):
     def __init__(self, folder: Path, broker: str = "") -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-        self.env = {**inherited, "HOME": str(folder)} | ({"MERLIN_BROKER_URL": broker} if broker else {})
+        super().__init__(folder, **({"MERLIN_BROKER_URL": broker} if broker else {}))
 
     def write(self, key: str) -> None:
         (self.folder / "again.yaml").write_text(SPEC.replace("key: x", f"key: {key}"))
         (self.folder / "ran").write_text("")
 
-    def merlin(self, *words: str | Path, codes: tuple[int, ...] = (0,)) -> str:
-        done = run_merlin(*words, cwd=self.folder, env=self.env)
-        assert done.returncode in codes, f"{words}: {done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def ask(self, *words: str | Path) -> Any:
-        return json.loads(self.merlin(*words, "--json"))
-
     def new(self) -> Path:
         """Run the spec as it is, in a new workspace."""
-        self.merlin("run", "again.yaml", codes=(0, 1))
+        assert self.merlin("run", "again.yaml", code=None).returncode in (0, 1)
         return max(self.folder.glob("again_*"))
 
     def wait(self, study: Path) -> None:
@@ -104,13 +91,13 @@ def test_a_field_that_only_some_outputs_have_fails_the_others_as_in_a_new_run(tm
     home.write("x")
     study = home.new()
     home.write("high")
-    home.merlin("run", "again.yaml", "--update", study, "--yes", codes=(1,))
+    home.merlin("run", "again.yaml", "--update", study, "--yes", code=1)
     assert home.ran() == {}
     digest, _ = anew(tmp_path, "high")
     assert content(study) == digest and outcomes(home, study)["simulate"] == (6, 6, 0)
     home.merlin("shards", "verify", study)
 
-    home.merlin("restart", study, "--failed", codes=(1,))  # now somebody wants the scripts to run
+    home.merlin("restart", study, "--failed", code=1)  # now somebody wants the scripts to run
     assert home.ran() == {"simulate": 6}
     home.merlin("history", study, "--undo")
     assert content(study) == anew(tmp_path, "x")[0]
@@ -139,6 +126,6 @@ def test_one_wrong_key_after_another(tmp_path: Path, key: str) -> None:
     home.write("low" if key == "high" else "high")
     study = home.new()
     home.write(key)
-    home.merlin("run", "again.yaml", "--update", study, "--yes", codes=(1,))
+    home.merlin("run", "again.yaml", "--update", study, "--yes", code=1)
     assert content(study) == anew(tmp_path, key)[0]
     assert home.ran() == {"post": 6}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import run_merlin
 from live_processes import processes_inside
 from servers import RedisServer
+from user_home import UserHome
 from waiting import wait_until
 
 import merlin
@@ -37,11 +36,9 @@ merlin:
 """
 
 
-class Home:
+class Home(UserHome):
     def __init__(self, folder: Path, redis: RedisServer) -> None:
-        self.folder = folder
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
-        self.env = {**inherited, "HOME": str(folder), "MERLIN_BROKER_URL": redis.url, "MERLIN_LEASE_S": "4"}
+        super().__init__(folder, MERLIN_BROKER_URL=redis.url, MERLIN_LEASE_S="4")
         self.write("1")
 
     def write(self, scale: str, **more: str) -> None:
@@ -49,14 +46,6 @@ class Home:
         for old, new in more.items():
             text = text.replace(old, new)
         (self.folder / "edited.yaml").write_text(text)
-
-    def merlin(self, *words: str | Path, code: int | None = 0) -> str:
-        done = run_merlin(*words, cwd=self.folder, env=self.env)
-        assert code is None or done.returncode == code, f"{words}: {done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def ask(self, *words: str | Path) -> Any:
-        return json.loads(self.merlin(*words, "--json"))
 
     def ended(self, study: Path) -> Any:
         """What the study says of itself once nothing of it is missing."""
@@ -76,6 +65,11 @@ def scales(study: Path) -> set[float]:
     with merlin.open_shards(study / "collect") as ens:
         assert np.asarray(ens["y"][:]).tolist() == list(range(12))
         return set(np.asarray(ens["scale"][:]).tolist())
+
+
+def rows(study: Path) -> list[float]:
+    with merlin.open_shards(study / "collect") as ens:
+        return list(np.asarray(ens["scale"][:]).tolist())
 
 
 def test_a_study_is_edited_while_its_workers_run_it(home: Home) -> None:
@@ -112,3 +106,19 @@ def test_a_finished_study_of_workers_is_edited_and_goes_back(home: Home) -> None
     assert json.loads((study / "collect/manifest.json").read_text())["content_digest"] == before
     home.merlin("shards", "verify", study)
     assert home.ask("status", study)["state"] == "finished"
+
+
+def test_more_samples_follow_what_workers_run_again(home: Home) -> None:
+    sobol = {"method: grid, num: 12": "method: sobol, seed: 3, num: 12"}
+    home.write("1", **sobol)
+    study = Path(home.ask("run", "edited.yaml")["workspace"])
+    home.merlin("run-workers", "edited.yaml")
+    home.ended(study)
+    home.write("2", **{"method: grid, num: 12": "method: sobol, seed: 3, num: 15"})
+    words = "run", "edited.yaml", "--update", study, "--yes"
+    assert "3 more samples to add: give the same command again" in home.merlin(*words).stderr
+    assert home.ended(study)["totals"]["planned"] == 16  # of the 12 samples
+    home.merlin(*words)
+    wait_until(lambda: rows(study) == [2.0] * 15, lambda: rows(study))
+    wait_until(lambda: home.ask("status", study / "extensions/001")["totals"]["missing"] == 0)
+    home.merlin("shards", "verify", study)

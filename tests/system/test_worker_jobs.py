@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import merlin
 from paper_slurm import PaperSlurm
 from schedulers.stand_in import StandIn
 from servers import RedisServer
 
 from merlin.base.locks import locked
-from merlin.cli import main as command_line
 
 SPEC = """\
 description: {name: demo study, description: d}
@@ -23,12 +23,6 @@ study:
   - {name: post, run: {cmd: "true", depends: [sim]}}
 """
 URL = "redis://127.0.0.1:1/0"
-
-
-def merlin(*words: str | Path) -> int | str | None:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main([str(word) for word in words])
-    return caught.value.code
 
 
 @pytest.fixture

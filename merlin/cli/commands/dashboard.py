@@ -6,15 +6,11 @@ from typing import Any
 
 import click
 
-from merlin.cli.options import EXISTING_FOLDER, FILE, json_option
+from merlin.cli.options import FILE, json_option, places_options
 
 
 @click.command()
-@click.argument("workspaces", nargs=-1, type=EXISTING_FOLDER, metavar="[WORKSPACE]...")
-@click.option(
-    "--root", "roots", type=EXISTING_FOLDER, multiple=True, metavar="DIR",
-    help="Show every study whose workspace lies in DIR, also those to come; may repeat.",
-)  # fmt: skip
+@places_options("Show every study")
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N",
     help="Listen here; 0 takes any free port  [default: the first free one from 8765 on].",

@@ -12,7 +12,8 @@ from merlin.base.text import count
 from merlin.cli.options import json_option, workspace_argument
 from merlin.cli.output import print_json, print_table, remark
 
-MOST_WORDS = 60  # characters of a reason
+MAX_REASONS = 3  # of a step
+_WHAT = {"kept": "its results are kept, by --keep"}
 MANIFEST_SUFFIX = ".manifest"
 
 if TYPE_CHECKING:
@@ -53,22 +54,33 @@ def history(workspace: Path, undo: bool, as_json: bool) -> None:
     rows = []
     for note in notes:
         state = "now" if note.number == line[0] else "" if note.number in line else "undone"
-        rows.append((str(note.number), state, note.created, note.user, _changes(note)))
-    print_table(("revision", "", "made", "by", "what has changed"), rows, right=("revision",))
+        made = note.created[:16].replace("T", " ")
+        rows.append((str(note.number), state, made, note.user, "\n".join(_changes(note))))
+    columns = ("revision", "", "made", "by", "what has changed")
+    print_table(columns, rows, right=("revision",), folded="what has changed")
 
 
-def _changes(note: RevisionNote) -> str:
-    """A line of words."""
+def _changes(note: RevisionNote) -> list[str]:
+    """Lines of words."""
     if note.number == 0:
-        return "the study began"
-    words = [note.samples] if note.samples else []
+        return ["the study began"]
+    reasons: dict[str, dict[str, None]] = {}  # of several instances of a step each is told once
     for step in note.steps:
         if step.what != "same" and not step.id.endswith(MANIFEST_SUFFIX):  # a data set's reasons stand once
-            why = " ".join(step.why[0].split()) if step.what == "changed" else step.what
-            words.append(f"{step.id}: {why if len(why) <= MOST_WORDS else why[:MOST_WORDS] + '…'}")
-    again = sum(step.again for step in note.steps)
-    words = words or ["numbers or descriptions"]
-    return "; ".join(words) + f" ({count(again, 'task')} again)"
+            words = step.why if step.what == "changed" else (_WHAT.get(step.what, step.what),)
+            reasons.setdefault(step.step, {}).update(dict.fromkeys(" ".join(w.split()) for w in words))
+    lines = [f"samples: {note.samples}"] if note.samples else []
+    lines += [f"{step}: {_first(list(words))}" for step, words in reasons.items()]
+    again, collected = sum(step.again for step in note.steps), sum(step.collected for step in note.steps)
+    lines += [f"outputs of {count(collected, 'task')} collected again"] if collected else []
+    lines += [f"{count(again, 'task')} run again"] if again else []
+    return lines or ["nothing that results depend on"]
+
+
+def _first(reasons: list[str]) -> str:
+    """As many as an update shows."""
+    more = len(reasons) - MAX_REASONS
+    return "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _plain(note: RevisionNote, line: list[int]) -> dict[str, Any]:

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import click
 
-from merlin.cli.options import EXISTING_FOLDER, FILE
+from merlin.cli.options import FILE, places_options
 
 
 @click.command()
-@click.argument("workspaces", nargs=-1, type=EXISTING_FOLDER, metavar="[WORKSPACE]...")
-@click.option(
-    "--root", "roots", type=EXISTING_FOLDER, multiple=True, metavar="DIR",
-    help="Every study whose workspace lies in DIR, also those to come; may repeat.",
-)  # fmt: skip
+@places_options("Every study")
 @click.option(
     "--textfile", type=FILE, metavar="FILE", help="Write FILE, for node_exporter; it ends in .prom."
 )

@@ -17,6 +17,7 @@ from merlin.cli.options import (
     workers_option,
     workspace_argument,
 )
+from merlin.cli.output import remark
 from merlin.errors import UsageError
 
 
@@ -47,16 +48,17 @@ def restart(
     stay as they are unless --failed is given. With a broker the missing tasks are published for workers, as merlin
     run does it; without, or with --local, they run here. Exit codes as for merlin run.
     """
-    from merlin.api.left_to_run import with_work
-    from merlin.cli.extending import restart_all
+    from merlin.api.left_to_run import refuse_changed_samples, with_work
     from merlin.cli.publishing import broker_for
+    from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions
     from merlin.plan.job_policy import needs_no_workers
-    from merlin.workspace.directory import open_workspace
+    from merlin.plan.reopen import Again
+    from merlin.workspace.holding import open_finished
 
     if steps and not failed:
         raise UsageError("--step narrows --failed; give both: merlin restart WORKSPACE --failed --step NAME")
-    opened = open_workspace(workspace)
+    opened = open_finished(workspace, remark)
     check_steps(opened.plan, steps, also={instance.id for instance in opened.plan.instances})
     limit = None if max_failures is None else parse_failure_limit(max_failures)
     local = local or needs_no_workers(opened.plan.instances)
@@ -65,9 +67,9 @@ def restart(
         raise UsageError(
             "--max-failures is for runs on this machine, and a broker is configured; add --local"
         )
-    studies = with_work(opened, failed=failed)
-    for study in studies:
-        if study.samples_may_change:
-            study.samples()  # refuses now what the first chunk would refuse later
-    options = RunOptions(workers=num_workers, redo_failed=failed, steps=steps or None, max_failures=limit)
-    sys.exit(restart_all(studies, config, options, as_json=as_json))
+    again = Again(failed=failed, steps=steps or None)
+    studies = with_work(opened, again)
+    refuse_changed_samples(studies)
+    options = RunOptions(workers=num_workers, again=again, max_failures=limit)
+    works = [Work(study=study, options=options) for study in studies]
+    sys.exit(told(run_works(works, config, as_json=as_json), as_json=as_json))

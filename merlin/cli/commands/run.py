@@ -24,7 +24,7 @@ from merlin.cli.options import (
     update_options,
     workers_option,
 )
-from merlin.cli.output import print_json, remark, warn
+from merlin.cli.output import remark, warn
 from merlin.errors import command_line
 
 if TYPE_CHECKING:
@@ -159,18 +159,11 @@ def _carry_out(
     workspace: Workspace, config: Config | None, num_workers: int | None, ways: dict[str, str], as_json: bool
 ) -> int:
     """Run the study here or publish it, and report; returns the exit code. `ways` are those to start workers."""
-    from merlin.cli import execute, publishing
+    from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions
 
     if config is None:
         remark(f"workspace {workspace.path}")
-        report = execute.run_to_end(workspace, RunOptions(workers=num_workers))
-    else:
-        report = publishing.hand_over(workspace, config, RunOptions(), **ways)
-    if as_json:
-        print_json(report)
-    elif config is None:
-        execute.show_report(report, names_workspace=False)
-    else:
-        publishing.show_report(report)
-    return int(report["exit_code"])
+    options = RunOptions(workers=num_workers)
+    work = Work(study=workspace, options=options, ways=ways, is_named=True)
+    return told(run_works([work], config, as_json=as_json), as_json=as_json)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,9 @@ from merlin.execution.distributed.publish import make_carrier
 from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.slots import Slots
-from merlin.execution.distributed.transport import use_guarded
+from merlin.execution.distributed.transport import end_wait, use_guarded
+from merlin.execution.fork_server import ForkServer
+from merlin.execution.pool import WorkerProcess
 from merlin.execution.walltime import Walltime
 
 QUIET = ("celery.worker.strategy", "celery.app.trace")
@@ -82,7 +85,8 @@ def make_app(config: Config) -> Celery:
 class WorkerApp:
     """The application of a worker process and its one engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: ForkServer | None = None) -> None:
+        self._server = server
         self.config = config = require_config()
         self.refusals, self.slots = Refusals(), Slots()
         use_guarded(self.refusals, self.slots)
@@ -127,10 +131,16 @@ class WorkerApp:
             here=here,
             first_wait_s=first_wait_s(os.environ, is_in_allocation=bool(here.job)),
             slots=self.slots,
+            start_process=partial(WorkerProcess, server=self._server),
         )
         signals.worker_ready.connect(lambda **_: self._start(engine), weak=False)
-        signals.worker_shutting_down.connect(lambda **_: engine.shut_down(), weak=False)
+        signals.worker_shutting_down.connect(lambda **_: self._shut_down(engine), weak=False)
         signals.worker_shutdown.connect(lambda **_: engine.close(), weak=False)
+
+    def _shut_down(self, engine: Engine) -> None:
+        """Celery calls this in the handler of a signal, where nothing may wait for a server."""
+        engine.shut_down()
+        threading.Thread(target=end_wait, name="end-wait", daemon=True).start()
 
     def _start(self, engine: Engine) -> None:
         engine.start()

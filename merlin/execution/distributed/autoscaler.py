@@ -92,8 +92,9 @@ class Autoscaler:
         demand: Demanding,
         *,
         clock: Callable[[], float],
+        assumed_slots: float = 1.0,
     ) -> None:
-        """`clock`: epoch seconds."""
+        """`clock`: epoch seconds; `assumed_slots`: of a node, as long as no worker has reported."""
         self._jobs, self._client, self._caps, self._demand = jobs, client, caps, demand
         self._clock = clock
         self._rate = Rate()
@@ -101,6 +102,7 @@ class Autoscaler:
         self._num_fruitless = self._num_refused = 0
         self._refusal = ""
         self._per_node: float | None = None  # slots, as seen last
+        self._assumed_slots = assumed_slots
         self._num_slots = 0
         self._near_end_at: float | None = None  # when the end of the work seemed near
         self._tracked: dict[str, Tracked] = {}  # by the job's name
@@ -289,6 +291,7 @@ class Autoscaler:
             trouble=trouble,
             slots_per_node=per_node,
             rate_per_node=None if per_node is None else per_node * self._rate.share,
+            assumed_slots=self._assumed_slots,
             elsewhere=sum(elsewhere.values()) * self._rate.share,
             start_s=self._start_s,
             num_fruitless=self._num_fruitless,

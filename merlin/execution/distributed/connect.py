@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from merlin.config.reach import check_endpoint, explain
+from merlin.config.redis_library import load_redis
 from merlin.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def redis_client(config: Config) -> Redis:
 
 def make_client(endpoint: Endpoint) -> Redis:
     """A client that has not connected yet; threads may share it."""
+    load_redis()
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry

@@ -229,4 +229,6 @@ class Engine:
         if not self._walltime.has_time_for(chunk.need_s) or self._here.host in chunk.avoid:
             self._runs.decline(study, leases, chunk)
             return
+        if self._idle_watch is not None:
+            self._idle_watch.note_work()
         self._runs.run(study, notice.session, leases, chunk, admitted.assignment)

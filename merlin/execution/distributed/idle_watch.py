@@ -36,6 +36,10 @@ class IdleWatch:
         self._idleness = Idleness(time.monotonic(), first_s)
         self.is_announced = False  # the registry says that it leaves
 
+    def note_work(self) -> None:
+        """The worker has taken a chunk, which may end before the next look."""
+        self._idleness.busy(time.monotonic())
+
     def is_useless(self, now: float) -> bool:
         """Whether the worker leaves. `now`: monotonic. Raises ExecutionError if the server does not answer."""
         if self._info().running:

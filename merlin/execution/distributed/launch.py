@@ -225,7 +225,7 @@ def worker_command(
     """
     theirs = [*worker.args, *extra_args]
     queues = [config.queue_name(q) if config else QUEUE_TAG + q for q in worker.queues]
-    line = [sys.executable, "-P", "-m", "celery", "-A", APP, "worker"]
+    line = [sys.executable, "-P", "-m", "merlin.celery", "-A", APP, "worker"]
     if not _has(theirs, "-n", "--hostname"):
         line += ["-n", f"{worker.name}.{place}"]
     line += ["-Q", ",".join(queues)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from merlin.errors import ExecutionError, OwnershipLostError, StudyGoneError, WorkspaceError, command_line
-from merlin.execution.conductor import append_records, reset_records
+from merlin.execution.conductor import append_records
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.contracts import Standing
 from merlin.execution.distributed.leaving import lease_s
@@ -23,9 +23,9 @@ from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
 from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
+from merlin.ledger.resets import resets
 from merlin.ledger.session import next_session
-from merlin.plan.pieces import Range
-from merlin.plan.reopen import reopen, reopen_failed
+from merlin.plan.reopen import NOTHING, Again
 from merlin.status.snapshot import is_published
 from merlin.workspace.directory import Workspace
 from merlin.workspace.holding import lock
@@ -59,15 +59,11 @@ def open_study(
     workspace: Workspace,
     config: Config,
     *,
-    redo_failed: bool = False,
-    steps: Collection[str] | None = None,
-    again: Mapping[str, list[Range]] | None = None,
+    again: Again = NOTHING,
 ) -> Opened:
-    """Publish all tasks that the ledger does not have yet.
+    """Publish all tasks that the ledger does not have yet, and those of `again`, although they have ended.
 
-    A study that already runs continues; if it has no owner, messages that may be lost are sent again. With
-    `redo_failed`, failed tasks (of `steps`, or of all steps) also run again; so do the tasks of `again`, by step
-    instance, however they ended.
+    A study that already runs continues; if it has no owner, messages that may be lost are sent again.
 
     Raises:
         ExecutionError: the broker or Redis cannot be reached, or chunks of the study still run.
@@ -75,41 +71,19 @@ def open_study(
     """
     tools = make_tools(config)
     with _wait_for_lock(workspace):
-        return _Publisher(workspace, tools, _Redo(redo_failed, steps, again or {})).open()
-
-
-@dataclass(frozen=True, slots=True)
-class _Redo:
-    """What runs again although it has ended."""
-
-    failed: bool
-    steps: Collection[str] | None  # … of these steps only
-    again: Mapping[str, list[Range]]
-
-    def __bool__(self) -> bool:
-        return self.failed or bool(self.again)
-
-    def resets(self, workspace: Workspace) -> list[RangeRecord]:
-        """The records that make these tasks missing."""
-        plan, out = workspace.plan, list[RangeRecord]()
-        outcomes = replay(workspace.ledger_dir, plan).outcomes if self else {}
-        if self.failed:
-            out += reset_records(reopen_failed(plan, outcomes, self.steps))
-        if self.again:
-            out += reset_records(reopen(plan, outcomes, self.again))
-        return out
+        return _Publisher(workspace, tools, again).open()
 
 
 class _Publisher:
-    def __init__(self, workspace: Workspace, tools: Tools, redo: _Redo) -> None:
+    def __init__(self, workspace: Workspace, tools: Tools, again: Again) -> None:
         self._workspace, self._tools, self._registry = workspace, tools, tools.backend.registry
-        self._redo = redo
+        self._again = again
         self._study = Study(workspace, workspace.digest)
         self._mailbox = tools.backend.mailbox(self._study.id)
 
     def open(self) -> Opened:
         running = self._advertised()
-        if running is not None and not self._redo and self._mailbox.exists():
+        if running is not None and not self._again and self._mailbox.exists():
             return self._resume(running.session, resumed=True)
         if running is not None:
             with suppress(StudyGoneError):  # from now on nobody records anything for the old run
@@ -146,7 +120,10 @@ class _Publisher:
 
     def _record_start(self, session: str) -> None:
         """Record the start of the run, and reset the tasks that run again."""
-        records = self._redo.resets(self._workspace)
+        plan, records = self._workspace.plan, list[RangeRecord]()
+        if self._again:
+            outcomes = replay(self._workspace.ledger_dir, plan).outcomes
+            records = resets(self._again.to_reset(plan, outcomes))
         data = {"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()}
         append_records(self._workspace, session, *records, EventRecord(kind="run_started", data=data))
 

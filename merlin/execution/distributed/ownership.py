@@ -286,18 +286,18 @@ class Ownership:
         names = self._workforce.names_on(node)
         held = [offer.lease for offer in self._mailbox.offers() if offer.worker in names]
         self._mailbox.void(held)
-        unfinished: dict[str, list[Range]] = {}
+        taken: dict[str, list[Range]] = {}
         for chunk in filter(None, map(self.owner.scheduler.held, held)):
-            unfinished.setdefault(chunk.instance, []).extend(pieces_of(chunk))
+            taken.setdefault(chunk.instance, []).extend(pieces_of(chunk))
         bad = self.owner.bad_nodes
-        self._run_again(bad.failed_on(node), unfinished)
+        self._run_again(bad.failed_on(node), taken)
         self._conductor.note(QUARANTINED, node=node, step=bad.quarantined[node])
         why = why_quarantined(node, bad.quarantined[node])
         log.error("%s: %s; they run again on other nodes", self._study.workspace.path, why)
 
-    def _run_again(self, failed: dict[str, list[Range]], unfinished: dict[str, list[Range]]) -> None:
+    def _run_again(self, failed: dict[str, list[Range]], taken: dict[str, list[Range]]) -> None:
         self._write()  # what was skipped because of these failures is to be found in the ledger
-        self._conductor.run_again(failed, unfinished)
+        self._conductor.run_again(failed, taken)
         self._has_reset = True
 
     def _handle_expired(self, lease: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 
 from amqp.method_framing import frame_handler
 from amqp.serialization import PROPERTY_CLASSES
@@ -36,11 +37,28 @@ class Channel(redis.Channel):
     It does not store taken messages in Redis: if one is lost with its worker, the owner of its study sends it again.
     """
 
+    waiting: ClassVar[Channel | None] = None  # the one that has waited last
     ack_emulation = False
+    _client_id: int | None = None  # the server's number of the connection that waits for messages,
+    _known_socket: Any = None  # as long as it has this socket
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self.QoS = QoS  # type: ignore[assignment]
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        connection = self.client.connection
+        if connection._sock is None or connection._sock is not self._known_socket:
+            self._client_id = _client_id(connection)
+            self._known_socket = connection._sock
+            Channel.waiting = self
+        super()._brpop_start(timeout)  # type: ignore[no-untyped-call]
+
+    def end_wait(self) -> None:
+        """Let the server answer at once that no message has come. For another thread; without the right, it waits."""
+        if self._in_poll and self._client_id is not None:
+            with suppress(*self.connection_errors, ResponseError), self.conn_or_acquire() as client:
+                client.client_unblock(self._client_id)
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -93,10 +111,28 @@ class Channel(redis.Channel):
             return None
 
 
+def _client_id(connection: Any) -> int | None:
+    """The server's number of a connection; None if the server does not tell."""
+    try:
+        connection.send_command("CLIENT", "ID")
+        return int(connection.read_response())
+    except ResponseError:
+        return None
+
+
 class Transport(redis.Transport):
     Channel = Channel
     refusals: Refusals
     slots: Slots | None = None
+
+
+def end_wait() -> None:
+    """Let a worker that waits for messages leave at once, and not when the server's answer is due, a second later.
+
+    A connection that were closed instead could lose a message that is on its way.
+    """
+    if Channel.waiting is not None:
+        Channel.waiting.end_wait()
 
 
 # --------------------------------------------------------------------- RabbitMQ

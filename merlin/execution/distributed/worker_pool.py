@@ -26,6 +26,12 @@ LEAVE_S = 2.0  # for idle processes to exit when asked; then they are killed
 MIN_IDLE = 8  # processes are kept even where fewer run at once: several small studies take turns
 REAP_S = 10.0  # for a killed process to end; one that hangs in the kernel is not waited for
 
+
+def num_threads(size: int) -> int:
+    """Of the numerical libraries in each of so many worker processes."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, size))
+
+
 StartProcess = Callable[..., WorkerProcess]
 
 
@@ -89,7 +95,7 @@ class WorkerPool:
     def __init__(self, name: str, size: int, start: StartProcess, walltime: Walltime | None = None) -> None:
         self._name, self._size, self._start = name, size, start
         self._walltime = walltime or Walltime()
-        self._threads = max(1, len(os.sched_getaffinity(0)) // max(1, size))
+        self._threads = num_threads(size)
         self._lock = threading.Lock()
         self._idle: list[
             tuple[str, str, WorkerProcess]

@@ -73,7 +73,9 @@ def _run(line: RunLine, room: Room, pictures: bool) -> str:
 
 def _head(run: RunPaths, history: History, measured: dict[str, Any] | None) -> str:
     if measured is not None:
-        return f'<p class="sub">{quality_subtitle(measured)}</p>\n{cards(quality_cards(measured, history))}'
+        compared = tables.baseline_table(measured.get("baseline"))
+        shown = cards(quality_cards(measured, history))
+        return f'<p class="sub">{quality_subtitle(measured)}</p>\n{compared}{shown}'
     steps = max((trained.step for trained in history.trainers), default=0)
     seconds = max((trained.train_s for trained in history.trainers), default=0.0)
     numbers = [

@@ -1,25 +1,17 @@
-"""Processes that write an export's files, started afresh: nothing of the command's threads and open files is in them.
-
-They end with the command, however it ends: each holds the reading end of a pipe whose writing end only the command has.
-"""
+"""An export's files, written in several processes."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import pickle
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import as_completed
 from functools import lru_cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from merlin.errors import ShardError
 from merlin.shards.export.base import ExportedFile, ExportOptions
 from merlin.shards.export.formats import make_exporter
+from merlin.shards.processes import fresh_processes
 
 
 def write_in_processes(
@@ -29,31 +21,9 @@ def write_in_processes(
 
     Raises what writing one of them raised, and ShardError if a process died.
     """
-    context = multiprocessing.get_context("spawn")
-    command_lives, ours = context.Pipe(duplex=False)
-    num_workers = min(num_workers, len(numbers))
-    with ProcessPoolExecutor(num_workers, context, _begin, (command_lives,)) as pool:
-        try:
-            for job in as_completed([pool.submit(_write, path, out, options, n) for n in numbers]):
-                yield job.result()
-        except BrokenProcessPool:
-            raise ShardError(
-                "a process that wrote files died, perhaps for want of memory; start the export again, and it goes on"
-            ) from None
-        finally:
-            ours.close()
-            pool.shutdown(cancel_futures=True)
-            command_lives.close()
-
-
-def _begin(command_lives: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command says when to stop
-    threading.Thread(target=_end_with_command, args=(command_lives,), daemon=True).start()
-
-
-def _end_with_command(command_lives: Connection) -> None:
-    command_lives.poll(None)
-    os._exit(1)
+    with fresh_processes(min(num_workers, len(numbers)), "a process that wrote files") as pool:
+        for job in as_completed([pool.submit(_write, path, out, options, n) for n in numbers]):
+            yield job.result()
 
 
 _exporter = lru_cache(maxsize=1)(make_exporter)

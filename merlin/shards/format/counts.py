@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import stat
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from merlin.base.records import as_kind, parsed
 
 MANIFEST_NAME = "manifest.json"
 OUTCOMES = ("ok", "failed", "filtered", "skipped", "missing")
@@ -44,6 +46,8 @@ def counts_of(directory: Path) -> Counts | None:
         found = path.stat()
     except OSError:
         return None
+    if not stat.S_ISREG(found.st_mode):  # a pipe may never end
+        return None
     return _counts_in(path, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
@@ -51,6 +55,6 @@ def counts_of(directory: Path) -> Counts | None:
 def _counts_in(path: Path, stamp: tuple[int, int, int]) -> Counts | None:
     """The counts in a manifest, which may be long and is asked again and again; it is replaced, never written to."""
     try:
-        return Counts(**json.loads(path.read_bytes())["counts"])
+        return as_kind(parsed(path.read_bytes())["counts"], Counts)
     except (OSError, ValueError, KeyError, TypeError):
         return None

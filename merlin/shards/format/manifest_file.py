@@ -256,5 +256,5 @@ def read_manifest(path: Path) -> DataSet:
                 f"{path}: its digest does not fit its content; the file is damaged or was edited"
             )
         return as_kind({**data, "directory": str(path.parent)}, DataSet)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError) as e:
         raise ShardError(f"{path}: not a readable manifest: {e}") from e

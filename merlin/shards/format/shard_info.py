@@ -135,7 +135,7 @@ def read_info(path: Path) -> ShardInfo:
         is_intact = combine(data) == digest
         info = as_kind(data, ShardInfo)
         stated = (data["content_digest"], data["file_digest"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise ShardError(f"{path}: not a readable shard description: {e}") from e
     if not is_intact or (info.content_digest, info.file_digest) != stated:
         raise ShardError(f"{path}: its digests do not agree with each other; the file was changed")

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from merlin.shards.format.aligned import CACHE_LINE, aligned_empty, copy_rows
+from merlin.shards.format.aligned import aligned_empty, copy_rows
 from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.reading.address_range import is_supported, map_limit
 from merlin.shards.reading.chunk_reader import ChunkReader, Share
+from merlin.shards.reading.gather import LARGE_BYTES, Gather
 from merlin.shards.reading.mapped_column import MappedColumn
 from merlin.shards.reading.shard_file import Chunked, Contiguous, ReplacedError, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
@@ -25,7 +26,6 @@ from merlin.shards.reading.sharing import Cache, ForkLock, Workers
 Array = np.ndarray[Any, Any]
 
 CACHE_BYTES = 256 << 20
-_LARGE_BYTES = 4096  # items from here on are copied one by one; smaller ones by a vectorised gather
 _RUN_BYTES = 2048  # as long as this in the mean, runs of items are copied one by one
 
 
@@ -46,6 +46,7 @@ class Store:
         self._workers = Workers(threads)
         self._chunks = ChunkReader(self.files, self._cache, self._workers)
         self._compressed = {f.path for f in data.fields if f.compression not in ("", "none")}
+        self._gather = Gather(self._workers)
         self._mapped: dict[str, MappedColumn | None] = {}
         self._strides: dict[str, tuple[int, int]] = {}  # of mapped columns with regular places: see `_stride`
         self._map_budget = map_limit() // 2  # the other half is for files that are mapped completely
@@ -120,7 +121,7 @@ class Store:
         mapped = self._map(path)
         if mapped is not None and mapped.is_complete and path in self._strides:
             num, gap = self._strides[path]
-            _gather(mapped.items, rows + rows // num * gap if gap else rows, out)
+            self._gather.rows(mapped.items, rows + rows // num * gap if gap else rows, out)
         else:
             self.take(path, *self.locate_all(rows), out)
         return out
@@ -167,7 +168,7 @@ class Store:
             return
         mapped = self._map(path)
         if mapped is not None and mapped.place(shards):
-            _gather(mapped.items, local + mapped.first[shards], out)
+            self._gather.rows(mapped.items, local + mapped.first[shards], out)
             return
         shares: list[Share] = []
         for shard, at in _groups(shards):
@@ -227,7 +228,7 @@ class Store:
         if not is_supported() or not item_bytes or self.layout(path)[0].kind == "O":
             return None
         num_maps = 2 * len(self.data.shards)  # with what is reserved between two parts
-        share = self._map_budget if item_bytes >= _LARGE_BYTES or is_ragged else self._map_budget // 8
+        share = self._map_budget if item_bytes >= LARGE_BYTES or is_ragged else self._map_budget // 8
         if path.removesuffix("/values") in self._compressed or num_maps > share:
             return None
         if is_ragged:  # how many items there are is known when a file is opened; no more than fit it
@@ -261,17 +262,9 @@ class Store:
         self._cache.clear()
 
 
-def _gather(items: Array, wanted: Array, out: Array) -> None:
-    """out[k] = items[wanted[k]], for a whole number of items."""
-    if items.strides[0] >= _LARGE_BYTES and out.ctypes.data % CACHE_LINE:
-        copy_rows(items, wanted.tolist(), out, range(len(out)))
-    else:
-        np.take(items, wanted, axis=0, out=out, mode="clip")  # "raise" would go through a copy
-
-
 def _scatter(items: Array, wanted: Array, out: Array, at: Array) -> None:
     """out[at] = items[wanted]."""
-    if items[:1].nbytes >= _LARGE_BYTES:
+    if items[:1].nbytes >= LARGE_BYTES:
         copy_rows(items, wanted.tolist(), out, at.tolist())
     else:
         out[at] = items[wanted]

@@ -10,12 +10,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from merlin.base.files import TEMPORARY_SUFFIX
-from merlin.errors import ShardError, UsageError
+from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import NAME, read_manifest
 from merlin.shards.format.rows import Ranges
-from merlin.shards.format.shard_info import info_name, read_info, shard_name
-from merlin.shards.unfinished import UnfinishedDirectory
+from merlin.shards.unfinished_shards import UnfinishedShards
 from merlin.shards.writing.bundle import DIRECTORY
 from merlin.shards.writing.folders import Folders
 
@@ -51,11 +49,11 @@ class CollectedShard:
     origins: Origins
 
 
-class CollectDirectory(UnfinishedDirectory[CollectedShard]):
+class CollectDirectory(UnfinishedShards[CollectedShard]):
     """The directory of a data set that is collected again."""
 
     def __init__(self, directory: Path, study_id: str, definition: str) -> None:
-        super().__init__(directory, _WHAT, "shards.jsonl", CollectedShard)
+        super().__init__(directory, _WHAT, CollectedShard)
         self._request = {"study_id": study_id, "definition": definition}
 
     def is_complete(self, mark: str) -> bool:
@@ -82,30 +80,10 @@ class CollectDirectory(UnfinishedDirectory[CollectedShard]):
                 f"{self.directory} holds an unfinished data set of another study; give another --out"
             )
         if request is not None and request != self._request:
-            self._remove_shards()
-        done = {item.shard: item for item in self.finished() if self._is_there(item)}
+            self.remove_data_set()
+        done = self.shards_there()
         shutil.rmtree(
             folders_in(self.directory).bundles, ignore_errors=True
         )  # of shards that are not finished
         self.start(dict(self._request), list(done.values()))
         return done
-
-    def _is_there(self, item: CollectedShard) -> bool:
-        try:
-            info = read_info(self.directory / info_name(item.shard))
-            size = (self.directory / shard_name(item.shard)).stat().st_size
-        except (ShardError, OSError):
-            return False
-        return info.info_digest == item.info_digest and size == info.size_bytes
-
-    def _remove_shards(self) -> None:
-        for pattern in (
-            "ensemble*.h5",
-            "shard_*.h5",
-            "shard_*.json",
-            "shard_*.json.next",
-            f"*{TEMPORARY_SUFFIX}",
-        ):
-            for path in self.directory.glob(pattern):
-                path.unlink()
-        self.remove_record()

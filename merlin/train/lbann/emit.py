@@ -119,6 +119,8 @@ def refuse(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> None
           for key, is_set in without_counterpart.items()),
         (several and tournament.strategy not in ("random_pairwise", "none"), "tournament.strategy",
          f"random_pairwise or none, not {tournament.strategy}"),
+        (several and tournament.merge, "tournament.merge", "LBANN keeps one of two models; write merge: false"),
+        (several and tournament.lr_scale is not None, "tournament.lr_scale", "put it into optimizer.lr"),
         (several and config.mutates_width, "tournament.mutation.width",
          "all trainers have the same model; leave it out"),
         (several and config.splits.train != _TRAIN, "splits.train", f"several trainers share the split '{_TRAIN}'"),

@@ -124,9 +124,13 @@ class Trainee(nn.Module):
     """
 
     phases: tuple[str, ...] = ("model",)
+    num_fitted: int = 0  # training samples that `fit` is called with; it is not if there are none
 
     def start(self, normaliser: Normaliser) -> None:
         """Called before the first step of a new run, e.g. to take weights from elsewhere; not when a run goes on."""
+
+    def fit(self, samples: Batch) -> None:
+        """Called after `start` with some training samples, the same for all trainers, e.g. to choose a basis."""
 
     def parameters_of(self, phase: str) -> Iterable[Parameter]:
         """What the optimiser of a phase changes; all parameters by default."""

@@ -24,6 +24,7 @@ from merlin.workspace.prepare import code_version
 MODELS: dict[str, str] = {
     "regressor": "merlin.train.models.regressor:Regressor",
     "classifier": "merlin.train.models.classifier:Classifier",
+    "latent_surrogate": "merlin.train.models.latent_surrogate:LatentSurrogate",
     "icf_autoencoder": "merlin.train.models.icf_autoencoder:IcfAutoencoder",
     "icf_surrogate": "merlin.train.models.icf_surrogate:IcfSurrogate",
 }

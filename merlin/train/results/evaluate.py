@@ -30,9 +30,10 @@ from merlin.train.data import TrainingData
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
+from merlin.train.results.baseline import compare
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.evaluation_file import FORMAT, NAME, VERSION
-from merlin.train.results.held_out import choose_split, open_held_out
+from merlin.train.results.held_out import ALL, choose_split, open_held_out
 from merlin.train.results.physical import PhysicalModel, as_chw
 from merlin.train.results.scores import ClassScores, ImageScores, ScalarScores
 from merlin.train.results.similarity import ssim
@@ -102,15 +103,14 @@ def evaluate(
     """
     run = RunDirectory(Path(run_path))
     if not is_run(run.path):
-        raise UsageError(
-            f"{run.path} is no training run: it has no run.json; give what `merlin train` has made"
-        )
+        raise UsageError(f"{run.path} is no training run: it has no run.json; give what `merlin train` made")
     chosen = choose_device(device, 0)
     best = load_best(run.path, str(chosen), trust_code=trust_code)
     run_facts, config = run.facts(), load_config(run.config_path).config
     held_out = open_held_out(best, config, run_facts.data_digest, data)
     digest = held_out.ens.manifest.content_digest
-    dataset, name, note = choose_split(held_out, split, digest == run_facts.data_digest)
+    is_own = digest == run_facts.data_digest
+    dataset, name, note = choose_split(held_out, split, is_own)
     evaluator = _RunEvaluator(best, held_out, dataset, chosen)
     evaluator.run(progress)
     facts = {
@@ -126,10 +126,19 @@ def evaluate(
         "num_samples": len(dataset),
         "notes": [note] if note else [],
         **evaluator.results(),
+        "baseline": _baseline(best, held_out, dataset, name) if is_own else None,
     }
     known = {q.name: q for q in (*best.quantities.inputs, *best.quantities.outputs)}
     points = evaluator.scalars.points(), evaluator.inputs.points()
     return Evaluation(run, config, run_facts, facts, *points, evaluator.shown(), known)
+
+
+def _baseline(best: BestModel, data: TrainingData, dataset: ShardDataset, split: str) -> Any:
+    """The comparison with baselines; None on samples that these know."""
+    if split in (data.config.splits.train, ALL):
+        return None
+    found = compare(best, data, dataset, split)
+    return None if found is None else found.to_json()
 
 
 class _Scalars:

@@ -17,7 +17,7 @@ from merlin.train.metrics_log import NAME, read_metrics
 from merlin.train.run_paths import RunPaths
 
 Array = np.ndarray[Any, Any]
-Kept = Literal["local", "partner"]
+Kept = Literal["local", "partner", "merged"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Round:
-    """A round of one trainer; `partner` is the trainer whose model it was offered."""
+    """A round of one trainer; `partner` is the trainer whose model it was offered.
+
+    kept: merged for the mean of both, or, without a partner, of all models.
+    """
 
     number: int
     step: int
@@ -66,6 +69,11 @@ class History:
     def num_rounds(self) -> int:
         return max((r.number for r in self.rounds), default=0)
 
+    @property
+    def averaged(self) -> list[int]:
+        """The rounds that are known in which models became the mean of all, ascending."""
+        return sorted({r.number for r in self.rounds if r.kept == "merged" and r.partner is None})
+
     def capacities(self) -> dict[int, float]:
         """The factor of the present model's widths, of trainers that have one that may differ from the configured."""
         ordered = sorted(self.rounds, key=lambda played: played.number)
@@ -97,7 +105,7 @@ class _MetricsLine:
     state: str = ""
     round: int | None = None
     partner: float | None = None
-    kept: str = "local"
+    kept: Kept = "local"
     capacity: float | None = None
 
 
@@ -151,5 +159,4 @@ def _rounds(lines: Mapping[int, list[_MetricsLine]]) -> Iterable[Round]:
         for line in found:
             if line.kind == "round" and line.round is not None:
                 partner = None if line.partner is None else int(line.partner)
-                kept: Kept = "partner" if line.kept == "partner" else "local"
-                yield Round(line.round, line.step, index, partner, kept, line.capacity)
+                yield Round(line.round, line.step, index, partner, line.kept, line.capacity)

@@ -59,7 +59,7 @@ class CurvePoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundLine:
-    """A trainer in a tournament round; kept: local or partner."""
+    """A trainer in a tournament round; kept: local, partner or merged, which without a partner is the mean of all."""
 
     number: int
     step: int

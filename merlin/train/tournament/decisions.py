@@ -39,7 +39,7 @@ class DecidingMetric:
 class Decision:
     """Whose model is kept, and why in a few words."""
 
-    kept: Literal["local", "partner"]
+    kept: Literal["local", "partner", "merged"]
     reason: str
 
 
@@ -63,6 +63,19 @@ def decide(local: Scores, partner: Scores, metrics: Sequence[DecidingMetric]) ->
             return Decision("local", f"the local model's {metric.name} {how}")
     names = " and ".join(metric.name for metric in metrics)
     return Decision("partner", f"the partner's {names} {'is' if len(metrics) == 1 else 'are'} better")
+
+
+def decide_merged(
+    local: Scores, partner: Scores, merged: Scores, metrics: Sequence[DecidingMetric]
+) -> Decision:
+    """As `decide`, and then the mean of both models is kept if it wins all metrics against the better one."""
+    first = decide(local, partner, metrics)
+    better = local if first.kept == "local" else partner
+    if decide(better, merged, metrics).kept == "local":
+        return first
+    names = " and ".join(metric.name for metric in metrics)
+    verb = "is" if len(metrics) == 1 else "are"
+    return Decision("merged", f"the {names} of the mean of both {verb} better")
 
 
 def costs(scores: Scores, metrics: Sequence[DecidingMetric]) -> tuple[float, ...]:

@@ -34,6 +34,14 @@ class OfferedModel:
     state: State
 
 
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of the models of these trainers, as a state that `Trainer.import_state` takes."""
+
+    trainers: tuple[int, ...]
+    state: State
+
+
 class ModelTransport(Protocol):
     """Used by the first rank of a trainer. What waits is a generator, so that it can be left between two looks."""
 
@@ -51,6 +59,10 @@ class ModelTransport(Protocol):
 
     def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[OfferedModel | None]:
         """The model that this trainer takes, by `moves` as {taker: giver}; None if there is none."""
+        ...
+
+    def mean(self, number: int, own: State, trainers: Sequence[int], limit_s: float) -> Waiting[Mean | None]:
+        """The mean of the models that these trainers, this one among them, offer; None if there is no sound one."""
         ...
 
     def saved(self, number: int, done: bool) -> Waiting[None]:

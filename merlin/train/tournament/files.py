@@ -25,7 +25,8 @@ from merlin.base.records import as_kind, to_plain
 from merlin.errors import CheckpointError
 from merlin.shards.format.regular_file import read_json
 from merlin.train.state_file import read_state, write_state
-from merlin.train.tournament.exchange import OfferedModel, State, Summary, Waiting
+from merlin.train.tournament.averaging import Total, flat, who_counts
+from merlin.train.tournament.exchange import Mean, OfferedModel, State, Summary, Waiting
 from merlin.train.tournament.presence import Members, presence_directory
 
 FORMAT = "merlin-offer"
@@ -37,7 +38,8 @@ _NAME = re.compile(r"round_(\d+)\.json")
 class FileTransport:
     """Offers under one directory on a file system that all trainers share.
 
-    `patience` is how many rounds somebody may be behind and still be waited for.
+    `patience` is how many rounds somebody may be behind and still be waited for; `between` how many rounds there are
+    from one checkpoint to the next.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class FileTransport:
         num: int,
         *,
         patience: float,
+        between: int = 1,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._directory = directory
         self._index = index
         self._patience = patience
+        self._between = between
         self._note = note
         self._given_up: dict[int, int] = {}  # whom we waited for in vain, and what it had offered
         self._members = Members(presence_directory(directory), index, num)
@@ -92,6 +96,22 @@ class FileTransport:
             return None
         which = yield from self._await(number, giver, time.monotonic() + limit_s)
         return None if which is None else self._read(giver, which)
+
+    def mean(self, number: int, own: State, trainers: Sequence[int], limit_s: float) -> Waiting[Mean | None]:
+        """Of the newest models, without those that are far behind, cannot be read, or are not finite."""
+        end = time.monotonic() + limit_s
+        rounds = {self._index: number}
+        for trainer in trainers:
+            if trainer != self._index:
+                which = yield from self._await(number, trainer, end)
+                rounds |= {} if which is None else {trainer: which}
+        total = Total()
+        for trainer in who_counts(rounds):
+            if trainer == self._index:
+                total.add(trainer, flat(own))
+            elif (offer := self._read(trainer, rounds[trainer])) is not None:
+                total.add(trainer, flat(offer.state))
+        return total.mean(own, self._index)
 
     def saved(self, number: int, done: bool) -> Waiting[None]:
         if done:
@@ -165,7 +185,7 @@ class FileTransport:
     def _forget(self, number: int) -> None:
         """Remove own offers that nobody will ask for any more."""
         border = min(self._members.least_saved(), number - 1)
-        border = max(border, number - KEPT - math.ceil(self._patience))
+        border = max(border, number - KEPT + 1 - self._between - math.ceil(self._patience))
         for old in self._rounds(self._index):
             if old <= border:
                 path = self._path(self._index, old)

@@ -20,7 +20,15 @@ from torch import distributed as dist
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import TrainingError
 from merlin.train.parallel.mesh import Leaders, pack, unpack
-from merlin.train.tournament.exchange import OfferedModel, RoundInterruptedError, State, Summary, Waiting
+from merlin.train.tournament.averaging import flat, is_sound, mean_of
+from merlin.train.tournament.exchange import (
+    Mean,
+    OfferedModel,
+    RoundInterruptedError,
+    State,
+    Summary,
+    Waiting,
+)
 
 LOST_S = 600.0  # least time in which somebody has to come
 _PIECE_BYTES = 1 << 30  # sent at once
@@ -59,6 +67,42 @@ class GroupTransport:
         if giver is None:
             return None
         return OfferedModel(giver, number, self._state if giver == me else state)
+
+    def mean(self, number: int, own: State, trainers: Sequence[int], limit_s: float) -> Waiting[Mean | None]:
+        """Each trainer finds the mean of one slice for all, so that nobody receives more than two models.
+
+        Every trainer of the world has to call it.
+        """
+        vector = flat(own)
+        self._set(f"sizes/{number}", len(vector) if is_sound(vector) else 0)
+        sizes = yield from self._await(f"sizes/{number}", range(self._leaders.size), limit_s)
+        longest = max(sizes.values())
+        counted = [trainer for trainer, size in sorted(sizes.items()) if size == longest]
+        if not longest:
+            return None
+        with self._explaining(f"round {number}"):
+            mean = self._mean_by_slices(vector, counted, longest)
+        return mean_of(own, self._leaders.index, counted, mean)
+
+    def _mean_by_slices(self, vector: Tensor, counted: Sequence[int], size: int) -> Tensor:
+        """The mean of the vectors of the trainers `counted`, in the order of their numbers."""
+        me, num = self._leaders.index, self._leaders.size
+        width = -(-size // num)
+        mine = torch.nn.functional.pad(vector[:size], (0, width * num - min(size, len(vector))))
+        slices = mine.to(self._device).split(width)
+        received = {k: torch.empty_like(slices[me]) for k in counted if k != me}
+        others = [k for k in range(num) if k != me]
+        self._together(
+            [(slices[k], k) for k in others if me in counted], [(t, k) for k, t in received.items()]
+        )
+        first, *rest = (received.get(trainer, slices[me]) for trainer in counted)
+        total = first.clone()
+        for part in rest:
+            total += part
+        means = {k: torch.empty_like(total) for k in others}
+        means[me] = total / len(counted)
+        self._together([(means[me], k) for k in others], [(means[k], k) for k in others])
+        return torch.cat([means[k] for k in range(num)])[:size].cpu()
 
     def saved(self, number: int, done: bool) -> Waiting[None]:
         if number == self._saved:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from merlin.train.metrics_log import finite_or_none
-from merlin.train.tournament.decisions import DecidingMetric, Scores, decide
+from merlin.train.tournament.averaging import Total, flat
+from merlin.train.tournament.decisions import DecidingMetric, Scores, decide, decide_merged
 from merlin.train.tournament.exchange import (
     ModelTransport,
     RoundInterruptedError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from merlin.train.models.base import Direction
     from merlin.train.trainer import Trainer
 
+SECONDS = ("exchange_s", "wait_s", "evaluation_s")  # what a round takes
 LEAST_WAIT_S = 30.0  # for processes that start, and where an interval takes next to no time
 _LOOK_S = (0.002, 0.1)  # the first and the longest pause between two looks
 _SLICE_S = 5.0  # after which the other ranks learn that the first one still waits
@@ -44,11 +46,11 @@ class Rounds:
         self,
         config: TrainConfig,
         directions: Mapping[str, Direction],
-        loader: ShardLoader,
+        loader: ShardLoader | None,
         transport: ModelTransport | None,
         stop: Callable[[], bool],
     ) -> None:
-        """`loader` has the samples that this trainer judges models by."""
+        """`loader` has the samples that this trainer judges models by, None if no samples decide."""
         self._config = config.tournament
         self._seed = config.seed
         self._metrics = metrics_of(config, directions)
@@ -57,31 +59,52 @@ class Rounds:
         self._stop = stop
         self._birth = 0
         self._since = time.monotonic()
-        self._seconds: dict[str, float] = {}
+        self._seconds = dict.fromkeys(SECONDS, 0.0)
 
     def play(self, trainer: Trainer, number: int) -> dict[str, Any]:
         """Play round `number` (from 1), which may replace parts of the trainer's model.
 
-        Returns facts for the metrics file, as {"partner": 3, "kept": "local" | "partner", "scores": {…}}; without
-        "kept" if it met nobody. Raises RoundInterruptedError.
+        Returns facts for the metrics file, as {"partner": 3, "kept": "local" | "partner" | "merged", "scores": {…}};
+        without "kept" if it met nobody. Raises RoundInterruptedError.
         """
-        self._seconds = {"exchange_s": 0.0, "wait_s": 0.0, "evaluation_s": 0.0}
         limit_s = max(LEAST_WAIT_S, self._config.wait * (time.monotonic() - self._since))
+        play = {"averaging": self._average, "random_pairwise": self._meet}.get(
+            self._config.strategy, self._copy
+        )
         try:
-            if self._config.strategy == "random_pairwise":
-                facts = self._meet(trainer, number, limit_s if self._config.wait else 0.0)
-            else:
-                facts = self._copy(trainer, number, limit_s if self._config.wait else 0.0)
+            facts = play(trainer, number, limit_s if self._config.wait else 0.0)
         finally:
             self._since = time.monotonic()
-        return {**facts, "values": {name: round(value, 6) for name, value in self._seconds.items()}}
+        return facts
+
+    def take_seconds(self) -> dict[str, float]:
+        """What rounds have taken since the last call."""
+        taken, self._seconds = self._seconds, dict.fromkeys(SECONDS, 0.0)
+        return {name: round(value, 6) for name, value in taken.items()}
+
+    def _average(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
+        """All models that there are become their mean."""
+        own = self._export(trainer)
+        self._offer(number, {}, own)
+        found = self._drive(trainer, lambda transport: self._mean(transport, trainer, number, limit_s, own))
+        if found["state"] is None:
+            return {"partners": []}
+        self._import(trainer, found["state"])
+        self._birth = number
+        return {"partners": [k for k in found["trainers"] if k != trainer.index], "kept": "merged"}
+
+    def _mean(
+        self, transport: ModelTransport, trainer: Trainer, number: int, limit_s: float, own: State
+    ) -> Waiting[dict[str, Any]]:
+        found = yield from transport.mean(number, own, transport.participants(number), limit_s)
+        if found is None or found.trainers == (trainer.index,):
+            return {"state": None}
+        return {"trainers": found.trainers, "state": found.state}
 
     def _meet(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
-        """Random pairs: keep the better of two models, by the samples of this trainer."""
+        """Random pairs: keep the better of two models, or their mean, by the samples of this trainer."""
         own = self._export(trainer)
-        if self._transport is not None:
-            with self._timed("exchange_s"):
-                self._transport.offer(number, Summary({}, self._birth), own)
+        self._offer(number, {}, own)
         local = self._evaluate(trainer)
         found = self._drive(trainer, lambda transport: self._partner(transport, trainer, number, limit_s))
         facts: dict[str, Any] = {"partner": found["partner"], "scores": {"local": _jsonable(local)}}
@@ -89,12 +112,21 @@ class Rounds:
             return facts
         self._import(trainer, found["state"])
         theirs = self._evaluate(trainer)
-        decision = decide(local, theirs, self._metrics)
-        if decision.kept == "local":
-            self._import(trainer, own)
-        else:
-            self._birth = number
         facts["scores"]["partner"] = _jsonable(theirs)
+        mean = self._mean_of_both(trainer.index, own, found) if self._config.merge else None
+        if mean is None:
+            decision = decide(local, theirs, self._metrics)
+        else:
+            self._import(trainer, mean)
+            merged = self._evaluate(trainer)
+            facts["scores"]["merged"] = _jsonable(merged)
+            decision = decide_merged(local, theirs, merged, self._metrics)
+        states = {"local": own, "partner": found["state"], "merged": mean}
+        last = "partner" if mean is None else "merged"
+        if decision.kept != last:
+            self._import(trainer, states[decision.kept])
+        if decision.kept != "local":
+            self._birth = number
         return {**facts, "partner_round": found["round"], "kept": decision.kept, "reason": decision.reason}
 
     def _partner(
@@ -108,13 +140,20 @@ class Rounds:
             return {"partner": moves.get(trainer.index), "state": None}
         return {"partner": offer.trainer, "round": offer.number, "state": offer.state}
 
+    @staticmethod
+    def _mean_of_both(index: int, own: State, found: Mapping[str, Any]) -> State | None:
+        """The same for both partners; None if a model is not finite."""
+        total, vectors = Total(), {index: flat(own), found["partner"]: flat(found["state"])}
+        for trainer in sorted(vectors):
+            total.add(trainer, vectors[trainer])
+        mean = total.mean(own, index)
+        return None if mean is None or len(mean.trainers) < len(vectors) else mean.state
+
     def _copy(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
         """Truncation and evolution: all are compared by their own scores, and some become mutated copies."""
         local = self._evaluate(trainer)
         own = self._export(trainer)
-        if self._transport is not None:
-            with self._timed("exchange_s"):
-                self._transport.offer(number, Summary(local, self._birth), own)
+        self._offer(number, local, own)
         found = self._drive(trainer, lambda transport: self._parent(transport, trainer, number, limit_s))
         facts: dict[str, Any] = {"partner": found["partner"], "scores": {"local": _jsonable(local)}}
         if found["state"] is None:
@@ -160,11 +199,17 @@ class Rounds:
         with self._timed("exchange_s"):
             return trainer.export_state(self._config.exchange)
 
+    def _offer(self, number: int, scores: dict[str, float], own: State) -> None:
+        if self._transport is not None:
+            with self._timed("exchange_s"):
+                self._transport.offer(number, Summary(scores, self._birth), own)
+
     def _import(self, trainer: Trainer, state: State) -> None:
         with self._timed("exchange_s"):
             trainer.import_state(state, self._config.exchange)
 
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:
+        assert self._loader is not None
         with self._timed("evaluation_s"):
             return trainer.evaluate(self._loader)
 
@@ -203,22 +248,23 @@ class Rounds:
             time.sleep(pause)
             pauses += time.monotonic() - looked
             pause = min(1.5 * pause, _LOOK_S[1])
-        self._seconds["wait_s"] = self._seconds.get("wait_s", 0.0) + pauses
-        spent = time.monotonic() - begin - pauses
-        self._seconds["exchange_s"] = self._seconds.get("exchange_s", 0.0) + spent
+        self._seconds["wait_s"] += pauses
+        self._seconds["exchange_s"] += time.monotonic() - begin - pauses
         return answer
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
         begin = time.monotonic()
         yield
-        self._seconds[what] = self._seconds.get(what, 0.0) + time.monotonic() - begin
+        self._seconds[what] += time.monotonic() - begin
 
     # beside the rounds
 
     def agree(self, trainer: Trainer, number: int) -> int:
         """The round, at most `number`, from which all go on; `number` is that of the newest checkpoint."""
-        return self._drive(trainer, lambda transport: transport.agree(number))
+        agreed = self._drive(trainer, lambda transport: transport.agree(number))
+        self.take_seconds()
+        return agreed
 
     def after_save(self, number: int, saved: bool) -> None:
         """Report that a checkpoint was written after round `number`, or could not be."""
@@ -236,7 +282,8 @@ class Rounds:
         self._birth = int(state["birth"])
 
     def close(self, finished: bool) -> None:
-        self._loader.close()
+        if self._loader is not None:
+            self._loader.close()
         if self._transport is not None:
             self._transport.close(finished)
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installation import Installation, Worker, installation
+from installation import Installation, Worker, before_ours, installation
 from lines_study import LinesStudy
 from servers import RedisServer
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")
+VARIABLES = ("N=100", "SLEEP=0.02", "SHARD=50")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_was_offered_by_an_owner_that_died_before_it_sent_the_message_runs(
     (home.folder / "dies").mkdir()
     (home.folder / "dies/sitecustomize.py").write_text(DIES.format(num=num))
     study = LinesStudy.publish(home, *VARIABLES)
-    owner = home.start_worker(study.spec, PYTHONPATH=str(home.folder / "dies"))
+    owner = home.start_worker(study.spec, PYTHONPATH=before_ours(home.folder / "dies"))
     wait_until(lambda: not owner.is_alive, study.show)
     with home.redis.client() as client:
         assert client.hlen(home.key(study.id, "offers")) > 0

@@ -14,7 +14,7 @@ from tripwire import Tripwire
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")
+VARIABLES = ("N=100", "SLEEP=0.02", "SHARD=50")
 
 
 def begun(home: Installation) -> LinesStudy:

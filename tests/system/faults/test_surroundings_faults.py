@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,22 +12,18 @@ import pytest
 from installation import LEASE_S, installation
 from lines_study import LinesStudy
 from servers import RedisServer, unavailable
+from small_disk import small_disk
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MB. Only root can make one, and not in every container: skipped elsewhere."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "merlin-test", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a small file system cannot be mounted: {getattr(error, 'stderr', error)}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path / "small", 16) as is_mounted:
+        if not is_mounted:
+            pytest.skip("a small file system cannot be mounted")
+        yield tmp_path / "small"
 
 
 def fill(folder: Path) -> Path:
@@ -51,22 +46,20 @@ def is_full(folder: Path) -> bool:
     return False
 
 
-def test_a_full_disk_costs_time_and_nothing_else(
-    tmp_path: Path, own_redis: RedisServer, small_disk: Path
-) -> None:
+def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, own_redis: RedisServer, disk: Path) -> None:
     with installation(tmp_path, own_redis) as home:
-        variables = ["N=200", "SLEEP=0.02", "SHARD=100", f"OUTPUT_PATH={small_disk}", "HOLD=199"]
+        variables = ["N=100", "SLEEP=0.02", "SHARD=50", f"OUTPUT_PATH={disk}", "HOLD=99"]
         study = LinesStudy.publish(home, *variables, held=True)
         home.replace_workers(study.spec, 2)
         study.wait_for(40)
-        filler = fill(small_disk)
-        while not is_full(small_disk):  # the workers remove files, too
-            filler = fill(small_disk)
+        filler = fill(disk)
+        while not is_full(disk):  # the workers remove files, too
+            filler = fill(disk)
         time.sleep(2 * LEASE_S)  # being full for so long is the fault
         before = study.num_ended
         assert before < study.planned
         filler.unlink()
-        (small_disk / "one more").unlink(missing_ok=True)
+        (disk / "one more").unlink(missing_ok=True)
         study.let_go()
         home.restart(study.workspace.path, "--failed")  # tasks that could not write have failed
         home.replace_workers(study.spec, 2)
@@ -89,7 +82,7 @@ def test_a_worker_whose_clock_is_an_hour_off_works_like_the_others(
 ) -> None:
     # a lease that is much shorter than an hour, and does not run out because the machine is slow
     with installation(tmp_path, own_redis, lease_s=60.0) as home:
-        study = LinesStudy.publish(home, "N=100", "SLEEP=0.02", "SHARD=50")
+        study = LinesStudy.publish(home, "N=60", "SLEEP=0.02", "SHARD=30")
         home.start_worker(study.spec, **wrong_clock(hours))
         home.start_worker(study.spec)
         study.wait_for_end()
@@ -102,7 +95,7 @@ def test_a_worker_whose_clock_is_an_hour_off_takes_over_from_the_dead(
     tmp_path: Path, own_redis: RedisServer, hours: int
 ) -> None:
     with installation(tmp_path, own_redis) as home:
-        study = LinesStudy.publish(home, "N=100", "SLEEP=0.02", "SHARD=50")
+        study = LinesStudy.publish(home, "N=60", "SLEEP=0.02", "SHARD=30")
         home.start_worker(study.spec)
         study.wait_for(40)
         home.start_worker(study.spec, **wrong_clock(hours))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from installation import Installation, installation
+from installation import Installation, before_ours, installation
 from lines_study import LinesStudy
 from servers import RedisServer
 from waiting import wait_until
@@ -19,7 +19,7 @@ from waiting import wait_until
 from merlin.plan.plan_io import write_plan
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=160", "SLEEP=0.02", "SHARD=80")
+VARIABLES = ("N=100", "SLEEP=0.02", "SHARD=50")
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_bug_of_ours_fails_tasks_and_does_not_cost_worker_after_worker(
     (tmp_path / "bug/sitecustomize.py").write_text(BUG)
     with installation(tmp_path, any_redis) as home:
         study = LinesStudy.publish(home, "N=200", "SLEEP=0", "SHARD=100")
-        worker = home.start_worker(study.spec, PYTHONPATH=str(tmp_path / "bug"))
+        worker = home.start_worker(study.spec, PYTHONPATH=before_ours(tmp_path / "bug"))
         path = study.workspace.path
         report = json.loads(home.merlin("monitor", path, "--sleep", "0.2", "--json", code=1).stdout)
         assert "canary" in report["stop_reason"]

@@ -51,12 +51,28 @@ def test_a_scheduler_that_does_not_answer_is_never_no_jobs():
     assert "squeue gave no answer" in move.reason
 
 
-def test_one_probe_while_nothing_is_known():
-    unknown = Work(is_open=True, num_startable=10_000)
-    assert submitted(decide(situation(unknown), CAPS)) == [1]
-    assert submitted(decide(situation(unknown), replace(CAPS, min_nodes=3))) == [3]
-    for probe in (job(is_running=False), job()):
-        assert [type(move) for move in decide(situation(unknown, probe), CAPS)] == [Wait]
+def test_while_no_task_has_ended_each_is_assumed_to_take_a_second():
+    unknown = Work(is_open=True, num_startable=300)
+    assert submitted(decide(situation(unknown), CAPS)) == [3]  # 300 s / (one slot a node * 100 s)
+    assert submitted(decide(situation(unknown, assumed_slots=2.0), CAPS)) == [2]
+    assert submitted(decide(situation(unknown, slots_per_node=300.0, rate_per_node=300.0), CAPS)) == [1]
+    assert submitted(decide(situation(replace(unknown, num_startable=10_000)), CAPS)) == [4, 4]
+    assert submitted(decide(situation(unknown), replace(CAPS, min_nodes=5, nodes_per_job=5))) == [5]
+    for first in (job(nodes=3, is_running=False), job(nodes=3)):
+        assert [type(move) for move in decide(situation(unknown, first), CAPS)] == [Wait]
+    assert submitted(decide(situation(replace(unknown, num_startable=0)), CAPS)) == []
+
+
+def test_while_no_task_has_ended_a_walltime_of_its_step_counts():
+    long = Work(is_open=True, num_startable=6, longest_s=3600.0)
+    assert submitted(decide(situation(long), CAPS)) == [4, 2]
+    assert submitted(decide(situation(long, assumed_slots=6.0), CAPS)) == [1]
+    assert {move.walltime_s for move in decide(situation(long), CAPS)} == {3600.0}
+
+
+def test_what_the_ledger_knows_is_not_learned_again_from_a_first_node():
+    known = replace(situation(), slots_per_node=None, rate_per_node=None, assumed_slots=10.0)
+    assert submitted(decide(known, CAPS)) == [4, 4]
 
 
 def test_work_over_rate_and_backlog_says_how_many_nodes():

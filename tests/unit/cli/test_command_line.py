@@ -160,6 +160,17 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert process.wait() in (0, 1)
 
 
+@pytest.mark.parametrize(("words", "less"), [(["status", "--help"], 10), (["plan", "--help"], 0)])
+def test_commands_that_look_at_studies_let_those_that_compute_go_first(
+    tmp_path: Path, words: list[str], less: int
+) -> None:
+    code = "import atexit, os; atexit.register(lambda: print('niceness', os.nice(0)))\n"
+    code += f"import sys; sys.argv[1:] = {words}\nfrom merlin.cli.main import command; command()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == f"niceness {min(19, os.nice(0) + less)}"
+
+
 def test_the_shell_completes_commands_and_options() -> None:
     environment = {
         **os.environ,

@@ -7,8 +7,8 @@ from merlin.cli.display import LINE_EVERY_S, Speed
 from merlin.cli.output import to_json
 from merlin.cli.progress import LineDisplay, LiveDisplay
 from merlin.execution.events import Progress
-from merlin.plan.plan import Plan
 from merlin.plan.task_states import TaskCounts
+from merlin.testing.plans import plan
 
 
 class Clock:
@@ -27,13 +27,6 @@ def counts(planned: int, ok: int, failed: int = 0, running: int = 1) -> TaskCoun
 
 def progress(**per_step: TaskCounts) -> Progress:
     return Progress(seconds=0.0, per_step=per_step, num_workers=1)
-
-
-def plan() -> Plan:
-    return Plan(
-        name="p", study_id="s", workspace="/w", spec_path="", spec_root="", spec_digest="", created="",
-        seed=0, samples=None, variables={}, instances=(),
-    )  # fmt: skip
 
 
 def test_lines_are_few_and_tell_each_step_that_ends_once() -> None:

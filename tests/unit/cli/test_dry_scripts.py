@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from merlin.cli import main as command_line
+from in_process import merlin
 
 SPEC = """
 description: {name: dry, description: d}
@@ -45,12 +44,6 @@ LINES = {
     "lsf": "jsrun --np 4 --nrs 2 ",
     "pbs": "mpiexec -n 4 --ppn 2 ",
 }
-
-
-def merlin(*words: str) -> int | str | None:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main(words)
-    return caught.value.code
 
 
 @pytest.fixture

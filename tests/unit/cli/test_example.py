@@ -8,16 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from merlin.cli import main as command_line
+from in_process import merlin
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def merlin(*words: str) -> int | str | None:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main(words)
-    return caught.value.code
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import merlin
 
-from merlin.cli import main as command_line
 from merlin.cli.find import find_workspace
 from merlin.config.study_places import remember, remembered, remembered_folders
 from merlin.errors import WorkspaceError
@@ -24,12 +24,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo.yaml").write_text(SPEC)
     return tmp_path
-
-
-def merlin(*words: str | Path) -> int | str | None:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main([str(word) for word in words])
-    return caught.value.code
 
 
 def make(*options: str) -> Path:

@@ -10,20 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from study_on_disk import make_workspace, step
+from in_process import merlin
+from study_on_disk import make_workspace
 from waiting import wait_until
 
-from merlin.cli import main as command_line
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
+from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
-
-
-def merlin(*words: object) -> int | str | None:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main([str(word) for word in words])
-    return caught.value.code
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from in_process import merlin
 
-from merlin.cli import main as command_line
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
@@ -21,12 +21,6 @@ notify:
 - {when: end, cmd: 'echo "$MERLIN_EVENT $MERLIN_WORKSPACE" >> $(SPECROOT)/told'}
 """
 BROKEN = "- {when: stall, webhook: $MERLIN_NO_SUCH_HOOK}\n"
-
-
-def merlin(*words: object) -> int | str | None:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main([str(word) for word in words])
-    return caught.value.code
 
 
 @pytest.fixture

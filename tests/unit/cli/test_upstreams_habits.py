@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-
-from merlin.cli import main as command_line
+from in_process import merlin
 
 SPEC = """\
 description: {name: demo, description: d}
@@ -17,12 +16,6 @@ study: [{name: a, description: d, run: {cmd: "echo $(X) $(P)"}}]
 global.parameters: {P: {values: [0.5], label: P.%%}}
 merlin: {samples: {file: samples.npy, column_labels: [X]}}
 """
-
-
-def merlin(*words: str | Path) -> int | str | None:
-    with pytest.raises(SystemExit) as caught:
-        command_line.main([str(word) for word in words])
-    return caught.value.code
 
 
 @pytest.fixture
@@ -119,7 +112,7 @@ def test_one_sample_is_one_sample(here: Path, capsys: pytest.CaptureFixture[str]
 def test_run_workers_echo_prints_a_line_for_celery(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert merlin("-lvl", "debug", "run-workers", "demo.yaml", "--echo") == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert " celery -A merlin worker " in line
+    assert "celery -A merlin worker " in line
     assert "-Q '[merlin]_merlin'" in line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,16 @@ def test_a_command_that_takes_long_goes_on_and_leaves_no_dead_process(
     (tmp_path / "go").touch()
     wait_until(lambda: Path(done.log).read_text() == "half\nwhole\n")
     wait_until(lambda: read_process(int(pid)) is None and not Path(f"/proc/{pid}").exists())
+
+
+def test_what_an_action_starts_is_as_urgent_as_what_a_user_starts(
+    study: Workspace, connect: Callable[..., TestClient], in_place_of_merlin: Callable[[str], None]
+) -> None:
+    in_place_of_merlin("import os; print('niceness', os.nice(0))")
+    answer = connect(allows_actions=True).post(
+        f"/api/study/{study.path.name}/actions/rerun-failed", headers=BEARER, json={}
+    )
+    assert answer.json()["output"] == f"niceness {os.nice(0)}"
 
 
 def test_a_page_can_act_on_studies_that_are_shown_and_on_no_others(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -42,6 +43,18 @@ def test_a_lane_gives_results_and_errors_back() -> None:
 
 def _time_out() -> None:
     raise TimeoutError("of the work itself")
+
+
+def test_whoever_looks_gives_way_and_whoever_asked_does_not() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    async def check() -> None:
+        before = niceness()
+        assert await Lane("a study").run(niceness) == min(19, before + 10)
+        assert await Lane("an action", gives_way=False).run(niceness) == niceness() == before
+
+    run(check())
 
 
 def test_what_hangs_holds_up_its_own_lane_alone_and_what_waited_is_dropped() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
-from study_on_disk import make_workspace, step
+from study_on_disk import make_workspace
 from waiting import wait_until
 
 from merlin.dashboard.ended_pages import EndedPages
@@ -27,6 +27,7 @@ from merlin.execution.events import SilentObserver
 from merlin.execution.job_counts import StepJobCounts
 from merlin.shards.format.counts import Counts
 from merlin.status.eta import Eta
+from merlin.testing.plans import step
 from merlin.views.at_work import QueueLine, WorkerLine
 from merlin.views.step_lines import NOTHING, DataSetLine, StepLine
 from merlin.views.study_line import StudyLine

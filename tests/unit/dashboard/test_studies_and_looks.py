@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import Coroutine
@@ -395,13 +396,25 @@ def test_names_that_are_no_utf8_do_not_break_an_answer(two: str, three: Path, pr
     assert [file["name"] for file in answer.json()["files"]] == ["caf?.txt"]
 
 
-def test_a_damaged_study_has_a_page_that_says_so(three: Path, program: TestClient) -> None:
-    (three / "one_20260101-000000/merlin_info/plan.json").write_text("{}")
+@pytest.mark.parametrize("plan", ["{}", "[" * 100_000, ""])
+def test_a_damaged_study_has_a_page_that_says_so(three: Path, program: TestClient, plan: str) -> None:
+    (three / "one_20260101-000000/merlin_info/plan.json").write_text(plan)
     below = "/api/study/one_20260101-000000"
     answer = program.get(below)
     assert (answer.status_code, answer.json()["state"]) == (200, "unreadable")
     for address in ("/heat?step=sim", "/tasks", "/throughput", "/failures", "/task?instance=sim&task=1"):
         assert program.get(f"{below}{address}").status_code in (404, 422), address
+
+
+def test_a_ledger_that_somebody_cuts_while_it_is_looked_at_breaks_no_answer(
+    three: Path, program: TestClient, two: str
+) -> None:
+    assert program.get(f"{two}/tasks").json()["total"] == 20
+    for path in (three / "two_20260103-000000/merlin_info/ledger").iterdir():
+        os.truncate(path, path.stat().st_size // 2)
+    for address in ("/tasks", "/task?instance=sim&task=19", "/failures", "/throughput"):
+        assert program.get(f"{two}{address}").status_code in (200, 422), address
+    assert program.get(f"{two}/tasks").status_code == 200
 
 
 def test_a_study_that_nobody_touched_is_left_as_it_was(three: Path, program: TestClient, two: str) -> None:

@@ -39,7 +39,7 @@ class Queues:
     """Work and workers, as a test wants them."""
 
     num_open: int = 1
-    num_startable: int = 1000
+    num_startable: int = 10
     left_s: float | None = None
     busy_s: float = 0.0
     needs_s: Mapping[str, float] = field(default_factory=dict)
@@ -107,10 +107,10 @@ def kinds(moves: list[Move]) -> list[str]:
     return [type(move).__name__ for move in moves]
 
 
-def test_one_probe_then_as_many_as_the_work_demands_then_none(site):
-    (probe,) = site.round()
-    assert isinstance(probe, Submit)
-    assert (probe.job, probe.num_nodes) == ("1", 1)
+def test_as_many_as_assumed_then_as_many_as_the_work_demands_then_none(site):
+    (first,) = site.round()
+    assert isinstance(first, Submit)
+    assert (first.job, first.num_nodes) == ("1", 1)
     assert kinds(site.round()) == ["Wait"]
     site.run_job("1")
     assert kinds(site.round()) == ["Wait"]

@@ -13,9 +13,7 @@ from study_on_disk import (
     end_of,
     make_workspace,
     processes_of,
-    same,
     start_run,
-    step,
     workers_of,
 )
 from waiting import wait_until
@@ -28,7 +26,9 @@ from merlin.execution.events import RecordingObserver, RunSummary
 from merlin.execution.pool import WorkerProcess
 from merlin.ledger.replay import replay
 from merlin.plan.plan import Edge
+from merlin.plan.reopen import Again
 from merlin.plan.tasks import Chunk, Outcome
+from merlin.testing.plans import same, step
 from merlin.workspace.directory import Workspace
 
 TWO = RunOptions(workers=2)
@@ -90,7 +90,7 @@ def test_a_second_run_has_nothing_to_do_unless_failures_are_redone(tmp_path: Pat
     assert counts(run(workspace)[0]) == (22, 1, 1, 0)
     assert len(lines(log)) == 12
     flag.touch()
-    assert counts(run(workspace, RunOptions(workers=2, redo_failed=True))[0]) == (24, 0, 0, 0)
+    assert counts(run(workspace, RunOptions(workers=2, again=Again(failed=True)))[0]) == (24, 0, 0, 0)
     assert lines(log)[12:] == ["5"]
 
 
@@ -143,7 +143,7 @@ def test_what_depends_on_a_task_that_chose_to_fail_runs_and_runs_again_with_it(t
     assert not summary.is_success
     mended.touch()
     assert counts(run(workspace)[0]) == (8, 2, 2, 0)
-    assert counts(run(workspace, RunOptions(workers=2, redo_failed=True))[0]) == (9, 1, 2, 0)
+    assert counts(run(workspace, RunOptions(workers=2, again=Again(failed=True)))[0]) == (9, 1, 2, 0)
     post = workspace.instance("post")
     lines = [workspace.task_dir(post, task) / "times" for task in (0, 1, 3)]
     assert [len(path.read_text().splitlines()) for path in lines] == [1, 2, 1]
@@ -162,7 +162,7 @@ def test_the_next_run_knows_from_the_ledger_who_chose_to_fail(tmp_path: Path) ->
     summary, _ = run(workspace)
     assert "failed hard" in summary.stop_reason and summary.per_step["sim"].missing == 0
     go.touch()
-    summary, _ = run(workspace, RunOptions(workers=2, redo_failed=True, steps=("gate",)))
+    summary, _ = run(workspace, RunOptions(workers=2, again=Again(failed=True, steps=("gate",))))
     assert counts(summary) == (6, 1, 0, 0)
 
 

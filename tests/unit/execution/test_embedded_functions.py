@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from study_on_disk import make_workspace, processes_of, step
+from study_on_disk import make_workspace, processes_of
 
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
 from merlin.ledger.replay import replay
 from merlin.plan.plan import StepKind
+from merlin.testing.plans import step
 
 MODULE = """
 import os, signal

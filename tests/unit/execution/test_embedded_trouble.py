@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from study_on_disk import RUN, end_of, make_workspace, processes_of, start_run, step, workers_of
+from study_on_disk import RUN, end_of, make_workspace, processes_of, start_run, workers_of
 from waiting import wait_until
 
 from merlin.errors import ExecutionError
@@ -22,6 +22,7 @@ from merlin.execution.orphans import kill_orphans
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import write_plan
+from merlin.testing.plans import step
 
 
 def test_workers_that_cannot_start_end_the_run_with_their_last_words(

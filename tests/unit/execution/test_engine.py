@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from cluster import LEASE_S, Cluster, Worker, run_ok
-from study_on_disk import same, step
 from waiting import wait_until
 
 from merlin.errors import ExecutionError, RedisUnreachableError, StudyGoneError
@@ -28,6 +27,7 @@ from merlin.execution.distributed.worker_pool import ChunkRun
 from merlin.execution.machine import Machine
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.memory import MemoryCarrier
+from merlin.testing.plans import same, step
 from merlin.testing.processes import Work
 
 QUICKLY: dict[Any, dict[str, float]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from study_on_disk import make_workspace, step
+from study_on_disk import make_workspace
 
 from merlin.errors import LeaseLostError
 from merlin.execution import journal as module
@@ -14,6 +14,7 @@ from merlin.execution.journal import PERMISSION_S, ChunkJournal
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import NO_OUTCOME, Chunk, Outcome
+from merlin.testing.plans import step
 from merlin.workspace.directory import open_workspace
 
 

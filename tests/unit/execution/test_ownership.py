@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from cluster import LEASE_S, Cluster
-from study_on_disk import step
 from waiting import wait_until
 
 from merlin.errors import (
@@ -31,10 +30,12 @@ from merlin.execution.distributed.tools import Tools
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.pieces import pieces_of
+from merlin.plan.reopen import Again
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.status.snapshot import CANCELLED, is_published
 from merlin.testing.memory import MemoryBackend
+from merlin.testing.plans import step
 from merlin.testing.processes import Work
 
 QUICKLY: dict[Any, dict[str, float]] = {
@@ -352,8 +353,8 @@ def test_a_restart_that_is_killed_anywhere_leaves_a_study_that_goes_on(
     if not has_owner:
         owner.release()
     with suppress(Killed):
-        redo = open_study._Redo(failed=True, steps=None, again={})
-        open_study._Publisher(cluster.workspace, killed_at(cluster, call, number), redo).open()
+        again = Again(failed=True)
+        open_study._Publisher(cluster.workspace, killed_at(cluster, call, number), again).open()
     cluster.messages()  # are lost
     cluster.worker().start()
     cluster.wait_until_over(pass_s=5.0)
@@ -373,8 +374,7 @@ def test_a_command_that_slept_after_it_began_a_run_leaves_the_run_to_its_owner(m
 
     backend = MemoryBackend(cluster.server, lease_s=LEASE_S, trouble=trouble)
     tools = Tools(config=cluster.config, backend=backend, carrier=cluster.carrier, lease_s=LEASE_S)
-    nothing = open_study._Redo(failed=False, steps=None, again={})
-    opened = open_study._Publisher(cluster.workspace, tools, nothing).open()
+    opened = open_study._Publisher(cluster.workspace, tools, Again()).open()
     assert (opened.resumed, opened.planned, opened.is_complete) == (True, 3, False)
 
 

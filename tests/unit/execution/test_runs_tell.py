@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_on_disk import end_of, make_workspace, start_run, step
+from study_on_disk import end_of, make_workspace, start_run
 from waiting import wait_until
 
 from merlin.errors import ExecutionError
@@ -22,6 +22,7 @@ from merlin.ledger.replay import replay
 from merlin.plan.notify_rule import NotifyRule
 from merlin.status.live import is_live
 from merlin.status.snapshot import take_snapshot
+from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 TWO = RunOptions(workers=2)

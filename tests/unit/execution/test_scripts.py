@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from study_on_disk import make_workspace, step
+from study_on_disk import make_workspace
 
 from merlin.execution.scripts import ScriptTemplate
 from merlin.execution.shell import shell_argv, task_environment
+from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_on_disk import end_of, make_workspace, processes_of, start_run, step, workers_of
+from study_on_disk import end_of, make_workspace, processes_of, start_run, workers_of
 from waiting import wait_until
 
 from merlin.batch.here import WALLTIME_END
@@ -22,6 +22,7 @@ from merlin.execution.events import SilentObserver
 from merlin.execution.walltime import MARGIN_S, Walltime, Warnings
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Outcome
+from merlin.testing.plans import step
 
 OK, INTERRUPTED = Outcome.OK, Outcome.INTERRUPTED
 

@@ -145,7 +145,7 @@ def test_a_line_has_our_defaults_and_the_namespace(config):
     line = worker_command(config, spec_worker(), num_cores=4)
     queues = ",".join(f"[merlin]_{name}@{config.namespace}" for name in ("simq", "postq"))
     assert line == [
-        *(sys.executable, "-P", "-m", "celery", "-A", "merlin", "worker"),
+        *(sys.executable, "-P", "-m", "merlin.celery", "-A", "merlin", "worker"),
         *("-n", "simw.%h", "-Q", queues, "--pool", "threads", "--concurrency", "4", "-l", "INFO"),
     ]
     assert "geheim" not in words(line)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, run_ok
-from study_on_disk import same, step
 from waiting import wait_until
 
 from merlin.batch.here import Here
@@ -16,6 +15,7 @@ from merlin.execution.conductor import quarantined_nodes
 from merlin.execution.distributed import chunk_runs, owners, upkeep, workforce
 from merlin.execution.walltime import MARGIN_S, Walltime
 from merlin.plan.tasks import ChunkResult, Outcome
+from merlin.testing.plans import same, step
 from merlin.testing.processes import Work
 
 
@@ -87,6 +87,36 @@ def test_a_worker_leaves_before_its_walltime_is_over_and_its_chunks_run_elsewher
         cluster.close()
 
 
+def test_a_failure_that_a_bad_node_has_recorded_and_not_reported_runs_elsewhere(tmp_path: Path) -> None:
+    good, has_recorded = threading.Event(), threading.Event()
+
+    def fail(work: Work) -> ChunkResult:
+        if has_recorded.is_set():
+            return work.finish(Outcome.FAILED)
+        has_recorded.set()
+        work.finish(Outcome.FAILED)
+        work.hang()
+        raise AssertionError
+
+    def wait(work: Work) -> ChunkResult:
+        good.wait(60)
+        return run_ok(work)
+
+    cluster = Cluster(tmp_path, step("sim", 60))
+    try:
+        cluster.worker(fail, here=Here(host="bad", cores=2, job="7")).start()
+        cluster.worker(wait, here=Here(host="fine", cores=2, job="8")).start()
+        wait_until(lambda: len(cluster.server.workers) == 2)
+        cluster.publish()
+        wait_until(lambda: cluster.outcomes()["FAILED"] >= 12, cluster.show)
+        good.set()
+        cluster.wait_until_over()
+        cluster.expect_all_ok()
+    finally:
+        good.set()
+        cluster.close()
+
+
 def test_a_bad_node_is_named_once_and_what_failed_there_runs_elsewhere(tmp_path: Path) -> None:
     good = threading.Event()
 
@@ -99,8 +129,8 @@ def test_a_bad_node_is_named_once_and_what_failed_there_runs_elsewhere(tmp_path:
 
     cluster = Cluster(tmp_path, step("sim", 60), step("post", 60, same("sim")))
     try:
-        bad = cluster.worker(fail, here=Here(host="bad", cores=2)).start()
-        cluster.worker(wait, here=Here(host="fine", cores=2)).start()
+        bad = cluster.worker(fail, here=Here(host="bad", cores=2, job="7")).start()
+        cluster.worker(wait, here=Here(host="fine", cores=2, job="8")).start()
         wait_until(lambda: len(cluster.server.workers) == 2)
         cluster.publish()
         wait_until(lambda: cluster.outcomes()["FAILED"] >= 12, cluster.show)  # more than the canary allows

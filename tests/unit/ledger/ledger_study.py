@@ -6,19 +6,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from merlin.ledger.records import RESET, ChunkRecord, Failure, RangeRecord
-from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.plan import Plan
 from merlin.plan.tasks import NO_OUTCOME, Outcome, ReturnCode
+from merlin.testing.plans import plan, step
 
 
 def plan_of(*, study_id: str = "s1", **sizes: int) -> Plan:
-    instances = tuple(
-        StepInstance(id=name, step=name, kind=StepKind.CMD, num_tasks=num, per_sample=True)
-        for name, num in sizes.items()
-    )
-    return Plan(
-        name="study", study_id=study_id, workspace="/nowhere", spec_path="", spec_root="", spec_digest="",
-        created="2026-01-01T00:00:00+00:00", seed=0, samples=None, variables={}, instances=instances,
-    )  # fmt: skip
+    return plan(*(step(name, num) for name, num in sizes.items()), study_id=study_id)
 
 
 def chunk(

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
-from ledger_study import chunk, outcomes_of, plan_of
+from ledger_study import chunk, failed, outcomes_of, plan_of
 
 from merlin.errors import LedgerError
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.tasks import NO_OUTCOME
 
 WRITE_FOREVER = textwrap.dedent("""
     import sys, time
@@ -140,3 +142,27 @@ def test_another_file_under_a_segments_name_is_refused(tmp_path):
     (tmp_path / "x.mlg").write_bytes(b"this is something else entirely")
     with pytest.raises(LedgerError, match="not a ledger segment"):
         replay(tmp_path, plan_of(sim=1))
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 5)
+
+
+def _overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"\xff" * 5)
+
+
+@pytest.mark.parametrize("harm", [_cut, _overwrite])
+def test_a_record_that_was_changed_after_it_was_read_is_an_error_and_is_not_compacted(tmp_path, harm):
+    with LedgerWriter(tmp_path, "w", study_id="s1", sync=False) as writer:
+        writer.append(chunk([0, 1, 0, 1], failures=(failed(1), failed(3))))
+    state = replay(tmp_path, plan_of(sim=4))
+    (segment,) = {entry.segment for entry in state.entries()}
+    harm(writer.path)
+    with pytest.raises(LedgerError, match="was changed at byte"):
+        list(state.failures())
+    with pytest.raises(LedgerError, match="was changed at byte"):
+        list(segment.payloads([entry.header for entry in state.entries()]))
+    assert outcomes_of(replay(tmp_path, plan_of(sim=4)).outcomes["sim"]) == [NO_OUTCOME] * 4

@@ -1,35 +1,22 @@
 """Two plans of a study, and what has become of the code of its steps between them."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.plan.code_changes import code_changes
-from merlin.plan.plan import Plan
 from merlin.plan.plan_io import plan_digest, plan_from_json, plan_to_json, relocate
+from merlin.testing.plans import plan
 
-PLAN = Plan(
-    name="s",
-    study_id="1",
-    workspace="/data/study_1",
-    spec_path="/a/s.yaml",
-    spec_root="/a",
-    spec_digest="0",
-    created="2026-01-01T00:00:00+00:00",
-    seed=0,
-    samples=None,
-    variables={},
-    instances=(),
-)
 names = st.sampled_from(["model.py", "in/deck.txt", "/shared/table.h5", "a b"])
 digests = st.sampled_from(["0" * 64, "1" * 64])
 codes = st.dictionaries(st.sampled_from("abc"), st.dictionaries(names, digests), max_size=3)
 
 
 def with_code(**code):
-    return replace(PLAN, code=code)
+    return plan(workspace="/data/study_1", code=code)
 
 
 def test_every_change_of_a_file_is_a_line():
@@ -41,8 +28,8 @@ def test_every_change_of_a_file_is_a_line():
 
 
 def test_a_step_without_a_record_has_not_changed():
-    assert code_changes(PLAN, with_code(a={"x": "1"})) == {}
-    assert code_changes(with_code(a={"x": "1"}), PLAN) == {}
+    assert code_changes(plan(), with_code(a={"x": "1"})) == {}
+    assert code_changes(with_code(a={"x": "1"}), plan()) == {}
     assert code_changes(with_code(b={"x": "1"}), with_code(a={"x": "1"})) == {}
     assert code_changes(with_code(a={}), with_code(a={"x": "1"})) == {"a": ["x is new"]}
 
@@ -64,16 +51,16 @@ def test_there_are_changes_if_the_records_differ_and_they_can_be_turned_round(ol
 
 @given(codes)
 def test_the_record_survives_the_file_of_the_plan(code):
-    plan = with_code(**code)
-    assert plan_from_json(plan_to_json(plan)) == plan
-    assert (plan_digest(plan) == plan_digest(PLAN)) == (not code)
+    made = with_code(**code)
+    assert plan_from_json(plan_to_json(made)) == made
+    assert (plan_digest(made) == plan_digest(plan())) == (not code)
 
 
 def test_a_plan_without_a_record_is_written_and_proved_as_before_there_were_any():
-    assert "code" not in json.loads(plan_to_json(PLAN))
-    data = asdict(relocate(PLAN, "."))
+    assert "code" not in json.loads(plan_to_json(plan()))
+    data = asdict(relocate(plan(), "."))
     del data["code"]
-    assert plan_digest(plan_from_json(plan_to_json(PLAN))) == plan_digest(PLAN)
+    assert plan_digest(plan_from_json(plan_to_json(plan()))) == plan_digest(plan())
     assert (
         plan_from_json(json.dumps({"format": "merlin-plan", "version": 1, **data, "workspace": "/w"})).code
         == {}

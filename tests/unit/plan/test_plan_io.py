@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merlin.errors import WorkspaceError
-from merlin.plan.plan import Aggregate, Edge, Plan, PlannedField, SamplesInfo, StepInstance, StepKind
+from merlin.plan.plan import Aggregate, Edge, PlannedField, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import plan_digest, plan_from_json, plan_to_json, read_plan, relocate, write_plan
+from merlin.testing.plans import plan
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)
 scalars = words | st.integers() | st.booleans() | st.floats(allow_nan=False)
@@ -49,20 +50,7 @@ infos = st.builds(SamplesInfo, file=words, num=st.integers(0, 10**9), labels=st.
 
 
 def make_plan(**changes):
-    base = Plan(
-        name="s",
-        study_id="1",
-        workspace="/data/study_1",
-        spec_path="/a/s.yaml",
-        spec_root="/a",
-        spec_digest="0",
-        created="2026-01-01T00:00:00+00:00",
-        seed=0,
-        samples=None,
-        variables={},
-        instances=(),
-    )
-    return replace(base, **changes)
+    return replace(plan(workspace="/data/study_1"), **changes)
 
 
 @settings(deadline=None)

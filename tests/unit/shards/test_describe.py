@@ -118,3 +118,7 @@ def test_samples_of_an_extension_are_numbered_through(tmp_path):
     failed = [(group.source, group.examples) for group in facts.left_out if group.outcome == "failed"]
     assert failed == [("sim", (7, 8)), ("extensions/001/sim", (67, 68))]
     assert "extensions/001/sim" in "\n".join(lines(facts, 100))
+
+
+def test_a_path_stays_whole_on_a_narrow_terminal(facts):
+    assert any(line.endswith(str(facts.path)) for line in list(lines(facts, 40))[1:])

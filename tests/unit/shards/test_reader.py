@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import threading
 
@@ -14,8 +15,9 @@ from reading_data import NUM, PRESENT, make_reading_study
 from shard_study import make_study, values_of
 
 import merlin
-from merlin.errors import NotADataSetError
+from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.ensemble import Ensemble
+from merlin.shards.format.counts import counts_of
 
 SIZE = len(PRESENT)
 
@@ -311,6 +313,21 @@ def test_a_slice_over_shards_is_a_view_if_they_end_where_it_fits(tmp_path):
 def test_a_directory_without_manifest_is_not_a_data_set(tmp_path):
     with pytest.raises(NotADataSetError):
         merlin.open_shards(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"counts": {"planned": "x", "ok": "x"}}', "{}", ""])
+def test_a_senseless_manifest_is_a_damaged_data_set_that_counts_nothing(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ShardError, match="manifest"):
+        merlin.open_shards(tmp_path)
+    assert counts_of(tmp_path) is None
+
+
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_manifest(tmp_path):
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(NotADataSetError):
+        merlin.open_shards(tmp_path)
+    assert counts_of(tmp_path) is None
 
 
 def test_every_row_is_planned_or_absent(ens):

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from open_loops import loops_of
 from surrogate_data import make_surrogate_data
-from train_run import Recorder, prepare_run, state_digest, train_run
+from train_run import prepare_run, state_digest, train_run
 
 from merlin.errors import ConfigError, TrainingError, UsageError
 from merlin.train.config_file import parse_config
-from merlin.train.events import StopRequest
 from merlin.train.lbann.emit import refuse
 from merlin.train.metrics_log import read_metrics
-from merlin.train.parallel.mesh import Mesh
-from merlin.train.parallel.rendezvous import Rendezvous
-from merlin.train.parallel.world import World
 from merlin.train.prepare import check
-from merlin.train.process import open_loop, set_up_torch
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.history import read_history
 from merlin.train.results.report.sections import make_sections
@@ -45,23 +39,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def loops(data, tmp_path):
-    """Opens the loops of trainers of one run, and closes them."""
-    with ExitStack() as stack:
-
-        @contextmanager
-        def opened(prepared, index):
-            mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
-            prepared.run.trainer(index).path.mkdir(parents=True)
-            device = set_up_torch(prepared.run, prepared.config, mesh)
-            with open_loop(prepared.run, prepared.config, mesh, device, Recorder(), StopRequest()) as loop:
-                yield loop
-
-        def open_some(*words: str, num: int = 3) -> list:
-            prepared = prepare_run(data, tmp_path / "run", *WORDS, *words)
-            begun = replace(prepared, run=prepared.begin())
-            return [stack.enter_context(opened(begun, k)) for k in range(num)]
-
-        yield open_some
+    with loops_of(data, tmp_path / "run", *WORDS) as opened:
+        yield opened
 
 
 def play(loop, number: int = 1) -> dict:

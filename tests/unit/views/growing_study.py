@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from study_on_disk import write_study
 
 from merlin.ledger.records import RESET, ChunkRecord, Failure, RangeRecord, Record
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.plan import Edge, Plan, SamplesInfo, StepInstance, StepKind
-from merlin.plan.plan_io import write_plan
+from merlin.plan.plan import Edge
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.workspace.directory import Workspace, extension_name, open_workspace
+from merlin.testing.plans import every, step
+from merlin.workspace.directory import Workspace, extension_name
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 WORDS = {OK: "ok", FAILED: "failed", SKIPPED: "skipped", SOFT_FAILED: "failed"}  # else missing
@@ -23,35 +24,16 @@ NUM = 20
 
 def make_study(path: Path, *, num: int = NUM, extension: int = 0, first: int = 0) -> Workspace:
     """`sim` (two parameter values) and `post`, each per sample, and `end`, one task."""
-    info = path / "merlin_info"
-    info.mkdir(parents=True)
-    np.save(info / "samples.npy", first + np.arange(num, dtype=np.float64).reshape(num, 1))
-    plan = Plan(
-        name="study",
+    return write_study(
+        path,
+        step("sim/P.1", num, step="sim", label="P.1", params={"P": 1}),
+        step("sim/P.2", num, step="sim", label="P.2", params={"P": 2}),
+        step("post", num, Edge(source="sim/P.1", kind="same", group="sim")),
+        step("end", 1, every("post", "post"), per_sample=False),
         study_id=f"s{extension}",
-        workspace=str(path),
-        spec_path="study.yaml",
-        spec_root="/",
-        spec_digest="",
-        created="2026-01-01T00:00:00+00:00",
-        seed=0,
-        samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=("X",), first=first),
-        variables={},
-        instances=(
-            _step("sim/P.1", num, step="sim", label="P.1", params={"P": 1}),
-            _step("sim/P.2", num, step="sim", label="P.2", params={"P": 2}),
-            _step("post", num, edges=(Edge(source="sim/P.1", kind="same", group="sim"),)),
-            _step("end", 1, per_sample=False, edges=(Edge(source="post", kind="all", group="post"),)),
-        ),
+        first=first,
         extension=extension,
     )
-    write_plan(info / "plan.json", plan)
-    return open_workspace(path)
-
-
-def _step(id: str, num: int, **more: Any) -> StepInstance:
-    fields = {"step": id, "kind": StepKind.CMD, "per_sample": True, **more}
-    return StepInstance(id=id, num_tasks=num, **fields)
 
 
 def extend_study(study: Workspace, *, num: int = NUM) -> Workspace:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from study_on_disk import make_workspace
 
 from merlin import __version__
 from merlin.batch.contract import JobState
@@ -17,8 +18,6 @@ from merlin.execution.job_folder import StepJob
 from merlin.ledger.records import ChunkRecord, EventRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.fit import Need, lacking
-from merlin.plan.plan import Plan, SamplesInfo
-from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Chunk, Outcome
 from merlin.status.activity import Holder
 from merlin.testing.plans import same, step
@@ -26,7 +25,7 @@ from merlin.views.explain import explain_study, obstacles_of
 from merlin.views.obstacle import Kind, Obstacle
 from merlin.views.obstacles import obstacles
 from merlin.views.study_facts import Disk, Handed, OnServers, StudyFacts, Waiting, facts_of
-from merlin.workspace.directory import Workspace, open_workspace
+from merlin.workspace.directory import Workspace
 
 NOW = 10_000.0
 WORKER = WorkerInfo(
@@ -43,24 +42,8 @@ WORKER = WorkerInfo(
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     """`sim` on the queue hot, and `post` after it; four samples, of which 0 is ok."""
-    path = tmp_path / "study_20260101-000000"
-    (path / "merlin_info").mkdir(parents=True)
-    np.save(path / "merlin_info/samples.npy", np.zeros((4, 1)))
-    plan = Plan(
-        name="study",
-        study_id="s1",
-        workspace=str(path),
-        spec_path="",
-        spec_root="",
-        spec_digest="",
-        created="",
-        seed=0,
-        samples=SamplesInfo(file="merlin_info/samples.npy", num=4, labels=("X",)),
-        variables={},
-        instances=(step("sim", 4, queue="hot"), step("post", 4, same("sim"), queue="cold")),
-    )
-    write_plan(path / "merlin_info/plan.json", plan)
-    with LedgerWriter(path / "merlin_info/ledger", "w0", session="r1", study_id="s1") as ledger:
+    made = make_workspace(tmp_path, step("sim", 4, queue="hot"), step("post", 4, same("sim"), queue="cold"))
+    with LedgerWriter(made.ledger_dir, "w0", session="r1", study_id="s1") as ledger:
         ledger.append(
             EventRecord(kind="run_started", data={"workers": 1, "pid": 3, "host": "n1"}, time=1.0),
             ChunkRecord(
@@ -72,7 +55,7 @@ def workspace(tmp_path: Path) -> Workspace:
                 seconds=np.ones(1, np.float32),
             ),
         )
-    return open_workspace(path)
+    return made
 
 
 def on_servers(**more: object) -> OnServers:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from merlin.execution.distributed.registry import OpenWork, RunningChunk, WorkerInfo
-from merlin.plan.plan import Edge, Plan, StepInstance, StepKind
+from merlin.testing.plans import every, plan, step
 from merlin.views.serving import live_workers
 
 OK = 0
 
 
-def step(name: str, queue: str, *edges: Edge) -> StepInstance:
-    return StepInstance(
-        id=name, step=name, kind=StepKind.CMD, num_tasks=10, per_sample=True, queue=queue, edges=edges
-    )
-
-
-PLAN = Plan(
-    name="study", study_id="s1", workspace="/w", spec_path="s.yaml", spec_root="/", spec_digest="", created="",
-    seed=0, samples=None, variables={},
-    instances=(step("sim", "hot"), step("post", "cold", Edge(source="sim", kind="all", group="sim"))),
-)  # fmt: skip
+PLAN = plan(step("sim", 10, queue="hot"), step("post", 10, every("sim", "sim"), queue="cold"), study_id="s1")
 
 
 def worker(

@@ -8,8 +8,9 @@ import pytest
 
 from merlin.errors import ExecutionError
 from merlin.execution.events import RecordingObserver
-from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.plan import StepInstance
 from merlin.plan.task_states import TaskCounts
+from merlin.testing.plans import plan, step
 from merlin.views.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
 
 
@@ -37,15 +38,7 @@ def unreachable() -> Look:
 
 
 def instance(id: str, queue: str) -> StepInstance:
-    step = id.partition("/")[0]
-    return StepInstance(id=id, step=step, kind=StepKind.CMD, num_tasks=10, per_sample=True, queue=queue)
-
-
-def plan(*instances: StepInstance) -> Plan:
-    return Plan(
-        name="p", study_id="s", workspace="/w", spec_path="", spec_root="", spec_digest="", created="",
-        seed=0, samples=None, variables={}, instances=instances,
-    )  # fmt: skip
+    return step(id, 10, step=id.partition("/")[0], queue=queue)
 
 
 def test_a_study_is_over_when_nothing_is_missing():

@@ -125,11 +125,11 @@ def test_the_plan_moves_with_the_study(spec_of, tmp_path):
     ("change", "told"),
     [
         ({"factor": 3}, r"sim.*\n.*- run \$\(X\) \$\(Y\) 2 >.*\n.*\+ run \$\(X\) \$\(Y\) 3 >"),
-        ({"dtype": "float32"}, "dtype of field y of collect: 'float64', now 'float32'"),
+        ({"dtype": "float32"}, "dtype of field y of collect: float64, now float32"),
         ({"change": lambda text: text.replace("samples_per_shard: 8", "samples_per_shard: 4")}, "8, now 4"),
         (
             {"change": lambda text: text.replace("make mesh", "make finer mesh")},
-            "'make mesh', now 'make finer",
+            "make mesh, now make finer",
         ),
         ({"change": lambda text: text.replace("$(X) $(Y)", "$(Y)")}, r"command of sim"),
         (

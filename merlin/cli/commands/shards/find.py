@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from merlin.cli.options import EXISTING
+from merlin.cli.output import remark
 from merlin.errors import NotADataSetError, UsageError
+
+if TYPE_CHECKING:
+    from merlin.workspace.directory import Workspace
 
 path_argument = click.argument("path", type=EXISTING)
 
@@ -27,6 +32,9 @@ def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:
     """
     if path.name == "manifest.json":
         path = path.parent
+    for parent in path.absolute().parents:
+        if (parent / "merlin_info" / "switch.json").is_file():
+            _open(parent)  # the data set may not be in its place yet
     if (path / "manifest.json").is_file():
         return [path]
     if (path / "merlin_info").is_dir():
@@ -36,12 +44,17 @@ def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:
     raise NotADataSetError(f"{path} is no data set: it has no manifest.json")
 
 
+def _open(path: Path) -> Workspace:
+    from merlin.workspace.holding import open_finished
+
+    return open_finished(path, remark)
+
+
 def _in_workspace(path: Path, lost: bool) -> list[Path]:
     from merlin.plan.plan import StepKind
     from merlin.shards.proving.origin import has_manifest_outcome
-    from merlin.workspace.directory import open_workspace
 
-    workspace = open_workspace(path)
+    workspace = _open(path)
     aggregates = [i for i in workspace.plan.instances if i.kind is StepKind.AGGREGATE]
     found = []
     for instance in aggregates:

@@ -1,9 +1,10 @@
-"""Which trainer's model went where: a line for each trainer, and a link wherever it took over another's model."""
+"""Which trainer's model went where: a line for each trainer, and a link wherever it took or merged another's model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import groupby
 from typing import Any
 
 from merlin.shards.plot import canvas as look
@@ -15,6 +16,7 @@ from merlin.train.results.report.curves import COLOURS
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.95, 0.35, 0.12, 0.5
 _MOST_INCHES = 7.0
 _MOST_NAMES = 24
+_MOST_MEANS = 60  # of all models that are drawn
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,26 @@ class Lineage:
         return sum(played.kept == "partner" for played in self.history.rounds)
 
     @property
+    def merged(self) -> int:
+        """The means of two models."""
+        return sum(played.kept == "merged" and played.partner is not None for played in self.history.rounds)
+
+    @property
     def note(self) -> str:
+        if self.history.averaged:
+            return f"{self.history.num_rounds:,} rounds, in which all models became their mean; lines are some of them"
         left = sorted({origin[-1] for origin in self.origins.values()})
         began = f"trainer {left[0]}" if len(left) == 1 else f"{len(left)} of {len(self.trainers)} trainers"
         return (
             f"{self.history.num_rounds:,} rounds; a link is a model that another trainer took over "
-            f"({self.taken:,} times). At the end all models go back to {began}"
+            f"({self.taken:,} times){self._merged_note}. At the end all models go back to {began}"
             + ("; at the right: capacity" if self.capacities else "")
+        )
+
+    @property
+    def _merged_note(self) -> str:
+        return (
+            f", and a diamond one that became the mean of two ({self.merged:,} times)" if self.merged else ""
         )
 
     def section(self) -> Section:
@@ -65,20 +80,23 @@ def _draw(chart: Lineage, height: float, canvas: Canvas) -> None:
     axes = canvas.axes(_LEFT, _TOP, WIDTH - _LEFT - _RIGHT, height)
     rounds = chart.history.rounds
     place = {trainer: row for row, trainer in enumerate(chart.trainers)}
-    links = {(p.number, p.trainer): p.partner for p in rounds if p.kept == "partner"}
     for trainer, row in place.items():
-        for number, origin in enumerate(chart.origins[trainer]):
-            colour = chart.colour(origin)
-            axes.plot([number, number + 1], [row, row], color=colour, linewidth=2.2, zorder=2,
-                      solid_capstyle="butt")  # fmt: skip
-            giver = links.get((number, trainer))
-            if giver in place:
-                axes.plot([number - 0.28, number], [place[giver], row], color=colour, linewidth=1.1, zorder=3)
-                axes.plot([number], [row], "o", color=colour, markersize=4.2, mew=0, zorder=5)
+        for origin, same in groupby(enumerate(chart.origins[trainer]), key=lambda entry: entry[1]):
+            numbers = [number for number, _ in same]
+            axes.plot([numbers[0], numbers[-1] + 1], [row, row], color=chart.colour(origin), linewidth=2.2,
+                      zorder=2, solid_capstyle="butt")  # fmt: skip
+    averaged = chart.history.averaged
+    for number in averaged[:: -(-len(averaged) // _MOST_MEANS) or 1]:
+        axes.plot([number, number], [0, len(place) - 1], color=look.SOFT, linewidth=0.7, zorder=1)
     for played in rounds:
+        at, row = played.number, place[played.trainer]
+        colour = chart.colour(chart.origins[played.trainer][at])
         if played.kept == "local":
-            dot = [played.number], [place[played.trainer]]
-            axes.plot(*dot, "o", color=look.PAPER, markersize=2.6, mew=0, zorder=4)
+            axes.plot([at], [row], "o", color=look.PAPER, markersize=2.6, mew=0, zorder=4)
+        elif played.partner in place:
+            shape = "D" if played.kept == "merged" else "o"
+            axes.plot([at - 0.28, at], [place[played.partner], row], color=colour, linewidth=1.1, zorder=3)
+            axes.plot([at], [row], shape, color=colour, markersize=4.2, mew=0, zorder=5)
     _finish(axes, chart, place)
 
 

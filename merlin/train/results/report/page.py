@@ -59,6 +59,7 @@ def make_page(evaluation: Evaluation, history: History, sections: Mapping[str, S
     remarks = "".join(f'<p class="remark">{escape(note)}</p>' for note in evaluation.facts["notes"])
     header = f"""<h1>{name}</h1>
 <p class="sub">{quality_subtitle(evaluation.facts)}</p>
+{tables.baseline_table(evaluation.facts.get("baseline"))}
 {cards(quality_cards(evaluation.facts, history))}
 {remarks}
 <p class="lead">{_lead(evaluation)}</p>"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from merlin.base.page.table import facts_table, table
@@ -66,6 +67,29 @@ def _named(scores: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
     for name, found in scores.items():
         units = escape(found.get("units", ""))
         yield f"<b>{escape(name)}</b>" + (f' <span class="sub">{units}</span>' if units else ""), found
+
+
+def baseline_table(found: Mapping[str, Any] | None) -> str:
+    """The model beside a linear one and the nearest neighbour; "" if they were not compared."""
+    if found is None:
+        return ""
+    names = {"model": "this model", "linear": "linear model", "nearest": "nearest neighbour"}
+    rows = []
+    for who, name in names.items():
+        # numbers that were not finite are null in JSON
+        known = {field: _number(of[who]) for field, of in found["fields"].items() if who in of}
+        if known:
+            worst = max(known, key=lambda field: (isnan(known[field]), known[field]))
+            middle = _percent(_number(found["median_error"][who]))
+            rows.append([f"<b>{name}</b>", middle, f"{_percent(known[worst])} ({escape(worst)})"])
+    worse = ", ".join(map(escape, found["not_better"]))
+    note = f'<p class="remark">The model is no better than a baseline for: {worse}</p>' if worse else ""
+    columns = ("error, in percent of the spread", "median field", "worst field")
+    return note + table(columns, rows, right=columns[1:])
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else value
 
 
 def scalars_table(scores: Mapping[str, Any]) -> str:

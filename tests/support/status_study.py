@@ -5,48 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from study_on_disk import write_study
 
 from merlin.ledger.records import ChunkRecord, EventRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.plan import Plan, SamplesInfo, StepInstance, StepKind
-from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.workspace.directory import Workspace, open_workspace
+from merlin.testing.plans import step
+from merlin.workspace.directory import Workspace
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 
 
 def make_workspace(path: Path, *, num: int = 20, labels: tuple[str, ...] = ("X0", "step")) -> Workspace:
     """`sim` (two parameter values, per sample), `post` (per sample), `end` (one task)."""
-    info = path / "merlin_info"
-    info.mkdir(parents=True)
-    columns = np.arange(num * len(labels), dtype=np.float64).reshape(num, len(labels))
-    np.save(info / "samples.npy", columns)
-
-    def step(name: str, **more) -> StepInstance:
-        fields = {"id": name, "step": name, "kind": StepKind.CMD, "num_tasks": num, "per_sample": True}
-        return StepInstance(**{**fields, **more})
-
-    plan = Plan(
-        name="study",
-        study_id="s1",
-        workspace=str(path),
-        spec_path="study.yaml",
-        spec_root="/",
-        spec_digest="",
-        created="2026-01-01T00:00:00+00:00",
-        seed=0,
-        samples=SamplesInfo(file="merlin_info/samples.npy", num=num, labels=labels),
-        variables={},
-        instances=(
-            step("sim/P.1", step="sim", label="P.1", params={"P": 1}, queue="hot"),
-            step("sim/P.2", step="sim", label="P.2", params={"P": 2}, queue="hot"),
-            step("post"),
-            step("end", num_tasks=1, per_sample=False),
-        ),
+    return write_study(
+        path,
+        step("sim/P.1", num, step="sim", label="P.1", params={"P": 1}, queue="hot"),
+        step("sim/P.2", num, step="sim", label="P.2", params={"P": 2}, queue="hot"),
+        step("post", num),
+        step("end", 1, per_sample=False),
+        labels=labels,
     )
-    write_plan(info / "plan.json", plan)
-    return open_workspace(path)
 
 
 def add(

@@ -1,0 +1,83 @@
+"""Whether a plan would make the same rows of a data set as another plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from merlin.plan.differences import changed
+from merlin.plan.plan import Plan, StepKind
+from merlin.plan.revise import OF_THE_MANIFEST, definitions
+
+_FREE = frozenset({"level", "description"})  # how well a field is compressed, and what is said of it
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    step: str
+    message: str
+
+
+def differences(old: Plan, new: Plan) -> list[Difference]:
+    """Where steps that make rows are not defined as before, as far as their rows would be others.
+
+    Steps that run once, after the samples, may differ if no row depends on them.
+    """
+    ours, theirs = _definitions(old), _definitions(new)
+    found = []
+    for id in dict.fromkeys((*ours, *theirs)):
+        if id not in theirs:
+            found.append(Difference(ours[id]["step"], f"step instance {id} is gone"))
+        elif id not in ours:
+            found.append(Difference(theirs[id]["step"], f"step instance {id} is new"))
+        else:
+            found += _of_instance(id, ours[id], theirs[id])
+    if old.env != new.env:
+        found.append(Difference("", f"the environment of tasks: {changed(old.env, new.env)}"))
+    return found
+
+
+def _definitions(plan: Plan) -> dict[str, dict[str, Any]]:
+    makes = _making_rows(plan)
+    return {id: dict(_of_rows(parts)) for id, parts in definitions(plan).items() if id in makes}
+
+
+def _of_rows(parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The parts of a definition but those of storage; a manifest has the rest from its data set."""
+    for part, value in parts.items():
+        is_its_own = parts["kind"] != StepKind.MANIFEST or part in OF_THE_MANIFEST or part in ("step", "kind")
+        if is_its_own and part.rpartition(".")[2] not in _FREE:
+            yield part, value
+
+
+def _making_rows(plan: Plan) -> set[str]:
+    """All instances but those that run once, after the samples, and that nothing waits for that makes rows."""
+    gathers = (StepKind.AGGREGATE, StepKind.MANIFEST)
+    late: set[str] = set()  # new samples change what they see
+    for instance in plan.instances:
+        if instance.per_sample or any(edge.source in late for edge in instance.edges):
+            late.add(instance.id)
+    makes: set[str] = set()
+    for instance in reversed(plan.instances):
+        if instance.per_sample or instance.kind in gathers or instance.id in makes or instance.id not in late:
+            makes.add(instance.id)
+            # a manifest also waits for steps that read the samples' files, if these are cleaned up
+            if instance.kind is not StepKind.MANIFEST:
+                makes.update(edge.source for edge in instance.edges)
+    return makes
+
+
+def _of_instance(id: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
+    for part in dict.fromkeys((*old, *new)):
+        if part not in old or part not in new:
+            if part.startswith("field "):  # what the field is does not matter then
+                yield Difference(old["step"], f"{part} of {id} is {'new' if part in new else 'gone'}")
+        elif old[part] != new[part]:
+            yield Difference(old["step"], f"{_named(part)} of {id}: {changed(old[part], new[part])}")
+
+
+def _named(part: str) -> str:
+    """ "dtype of field y" for fields.y.dtype."""
+    field, _, key = part.removeprefix("fields.").rpartition(".")
+    return f"{key} of field {field}" if field else part

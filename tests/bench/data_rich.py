@@ -1,0 +1,288 @@
+"""Trainers that average or merge their models, where samples are so many that one trainer cannot see them often.
+
+The 15 scalars of the ICF study from its five inputs, by the regressor; the targets that are trained on have noise of a
+share of their spread, those of the validation have none. One trainer has all samples; K trainers have a K-th each, and
+their runs are shorter. All trainers of a run live in this process, and train and play in turns. A parallel run is
+modelled: each trainer has a clock, which its own seconds of computing move on; in a round all clocks are set to the
+latest, because trainers wait for each other, and what is exchanged travels over `LINK`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tournament import BOUNDS
+
+from merlin.base.document.findings import Findings
+from merlin.shards.ensemble import open_shards
+from merlin.shards.importing.run import import_data
+from merlin.spec.import_schema import parse_import_schema
+from merlin.train.config_file import parse_config
+from merlin.train.events import StopRequest
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
+from merlin.train.prepare import check
+from merlin.train.process import open_loop, set_up_torch
+from merlin.train.reports import Silent
+from merlin.train.tournament.averaging import Total, flat, is_sound, mean_of
+from merlin.train.tournament.exchange import OfferedModel
+
+SAMPLES = 205_000
+LOGARITHM_FROM = 3.0  # times the least value
+BLOCK = 4096  # implosions that are advanced together
+SPLITS = "splits: {train: 0.975, validation: 0.025}\nsamples_per_shard: 250000"
+CONFIG = """
+data: {data}
+directory: {directory}
+seed: {seed}
+model: {{name: regressor, width: 64, depth: 3}}
+optimizer: {{lr: {lr}}}
+schedule: {{name: cosine}}
+training: {{steps: {steps}, batch_size: {batch}, device: cpu, threads: 1, validate_every: 1000000}}
+loader: {{partition: equal}}
+tournament: {{trainers: {trainers}, wait: 100000, {tournament}}}
+"""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects two trainers, in each direction."""
+
+    bytes_per_s: float
+    latency_s: float
+
+    def seconds(self, num_bytes: float, messages: int) -> float:
+        return messages * self.latency_s + num_bytes / self.bytes_per_s
+
+
+LINK = Link(10e9 / 8, 50e-6)
+
+
+def all_reduced(num_values: int, trainers: int) -> float:
+    """Bytes that each of the trainers sends, so that all have the mean of a vector: a slice each, there and back."""
+    return 2 * (trainers - 1) / trainers * 4 * num_values
+
+
+def simulate(num: int) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Inputs and scalars of `num` implosions, and samples per second of computing."""
+    import icf
+    import icf_diagnostics
+    import icf_implosion
+
+    rng = np.random.default_rng(2026)
+    inputs = {
+        name: rng.uniform(-reach, reach, num) if reach else rng.uniform(0, 1, num)
+        for name, reach in BOUNDS.items()
+    }
+    begin = time.process_time()
+    parts = []
+    for lo in range(0, num, BLOCK):
+        some = {name: values[lo : lo + BLOCK] for name, values in inputs.items()}
+        parts.append(icf_diagnostics.scalars(icf_implosion.implode(icf.design(some)))[0])
+    scalars = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    for name, values in scalars.items():  # yields span decades, whose logarithms are learned far better
+        if values.min() > 0 and values.max() > LOGARITHM_FROM * values.min():
+            scalars[name] = np.log(values)
+    return inputs, scalars, num / (time.process_time() - begin)
+
+
+def write_data(folder: Path, inputs: Mapping[str, Any], scalars: Mapping[str, Any], noise: float) -> Path:
+    """A data set whose samples to train on have noise of a share of each scalar's standard deviation."""
+    fields = ", ".join(f"{name}: {{kind: scalar}}" for name in scalars)
+    schema = f"inputs: [{', '.join(inputs)}]\nfields: {{{fields}}}\n{SPLITS}\n"
+
+    def made(path: Path, values: Mapping[str, Any]) -> Path:
+        path.mkdir(parents=True)
+        np.savez(path / "samples.npz", **inputs, **values)
+        import_data([path / "samples.npz"], parse_import_schema(schema, Findings("schema")), path / "data")
+        return path / "data"
+
+    clean = made(folder / "clean", scalars)
+    if not noise:
+        return clean
+    ens, rng = open_shards(clean), np.random.default_rng(1)
+    rows = ens.sample_id[ens.splits["train"]]
+    noisy = {name: values.copy() for name, values in scalars.items()}
+    for values in noisy.values():
+        values[rows] += noise * values.std() * rng.standard_normal(len(rows))
+    return made(folder / "noisy", noisy)
+
+
+class Table:
+    """A transport between trainers of one process, who put their models on a table before a round.
+
+    Each works out its slice of a mean, as in a process group, and finds the rest there.
+    """
+
+    def __init__(self, states: dict[int, Any], index: int) -> None:
+        self.states, self._index = states, index
+        self.vectors: dict[int, torch.Tensor] = {}
+        self.whole: torch.Tensor | None = None
+
+    def participants(self, number: int) -> list[int]:
+        return sorted(self.states)
+
+    def offer(self, number: int, summary: Any, state: Any) -> None:
+        pass
+
+    def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Any:
+        yield from ()
+        giver = moves.get(self._index)
+        return None if giver is None else OfferedModel(giver, number, self.states[giver])
+
+    def mean(self, number: int, own: Any, trainers: Sequence[int], limit_s: float) -> Any:
+        yield from ()
+        vector = flat(own)
+        assert is_sound(vector) and self.whole is not None
+        width = -(-len(vector) // len(trainers))
+        mine = slice(width * self._index, width * (self._index + 1))
+        part = sum(self.vectors[k][mine] for k in trainers) / len(trainers)
+        assert torch.allclose(part, self.whole[mine])
+        return mean_of(own, self._index, trainers, self.whole)
+
+    def close(self, finished: bool) -> None:
+        pass
+
+
+@dataclass
+class Course:
+    """What a run reached: at looks the steps of each trainer, the modelled seconds, and the least validation loss."""
+
+    steps: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    num_rounds: int = 0
+    sent_bytes: float = 0.0  # by each trainer
+    step_s: float = 0.0  # of computing, the mean of all trainers
+    round_s: float = 0.0
+    num_values: int = 0  # that a model has, with its moments
+    num_parameters: int = 0
+
+    @property
+    def final(self) -> float:
+        return self.losses[-1]
+
+    def reached(self, loss: float) -> float:
+        """Modelled seconds until the loss was no more than that; infinite if it never was."""
+        return next((s for s, of in zip(self.seconds, self.losses, strict=True) if of <= loss), math.inf)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How trainers work: each makes so many steps."""
+
+    trainers: int
+    steps: int
+    lr: float  # of one trainer; what trainers exchange is trained with lr_scale times that
+    tournament: str = "strategy: none"
+    batch: int = 32
+
+
+def run(data: Path, folder: Path, seed: int, recipe: Recipe, looks: int = 40) -> Course:
+    """Train all trainers in turns, and look at their losses now and then."""
+    text = CONFIG.format(
+        data=data, directory=folder, seed=seed, lr=recipe.lr, steps=recipe.steps, batch=recipe.batch,
+        trainers=recipe.trainers, tournament=recipe.tournament,
+    )  # fmt: skip
+    prepared = check(parse_config(text, "bench.yaml"))
+    prepared = replace(prepared, run=prepared.begin())
+    with ExitStack() as stack:
+        loops = []
+        for index in range(recipe.trainers):
+            mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
+            prepared.run.trainer(index).path.mkdir(parents=True, exist_ok=True)
+            device = set_up_torch(prepared.run, prepared.config, mesh)
+            opened = open_loop(prepared.run, prepared.config, mesh, device, Silent(), StopRequest())
+            loops.append(stack.enter_context(opened))
+        return Play(loops, recipe.steps).play(looks)
+
+
+class Play:
+    """The trainers of a run in turns, and their clocks."""
+
+    def __init__(self, loops: Sequence[Any], num_steps: int) -> None:
+        self.loops, self.num_steps = loops, num_steps
+        self.timing = loops[0]._timing
+        self.clocks = [0.0] * len(loops)
+        self.course = Course()
+        self.states: dict[int, Any] = {}
+        self._random: dict[int, Any] = {}
+        for loop in loops if self.timing is not None else ():
+            loop.tournament._transport.close(False)
+            loop.tournament._transport = Table(self.states, loop.trainer.index)
+
+    def play(self, looks: int) -> Course:
+        course, num = self.course, len(self.loops)
+        marks = sorted({round(self.num_steps * (i + 1) / looks) for i in range(looks)})
+        following = self.num_steps + 1 if self.timing is None else self.timing.following(0)
+        step = 0
+        while step < self.num_steps:
+            target = min(following, next(mark for mark in marks if mark > step))
+            self._train(target - step)
+            step, met = target, False
+            if step == following and step <= self.timing.final:
+                self._round()
+                following, met = self.timing.following(step), True
+            if step in marks:
+                self._look(step, self.loops[:1] if met and self.loops[0]._averages else self.loops)
+        course.step_s /= self.num_steps * num
+        course.round_s /= max(1, course.num_rounds * num)
+        state = self.loops[0].trainer.export_state()
+        course.num_values = len(flat(state))
+        course.num_parameters = sum(p.numel() for p in self.loops[0].trainer.trainee.parameters())
+        return course
+
+    def _train(self, num: int) -> None:
+        for k, loop in enumerate(self.loops):
+            if k in self._random:
+                torch.set_rng_state(self._random[k])
+            begin = time.thread_time()
+            loop.trainer.train_steps(num)
+            taken = time.thread_time() - begin
+            self.clocks[k] += taken
+            self.course.step_s += taken
+            self._random[k] = torch.get_rng_state()
+
+    def _round(self) -> None:
+        """All wait for the slowest, exchange, and play."""
+        course, num = self.course, len(self.loops)
+        course.num_rounds += 1
+        for k, loop in enumerate(self.loops):
+            self.states[k] = loop.trainer.export_state()
+        size = 4 * len(flat(self.states[0]))
+        if self.loops[0]._averages:
+            self._lay_mean()
+            size = all_reduced(size // 4, num)
+        course.sent_bytes += size
+        latest = max(self.clocks) + LINK.seconds(size, 2)
+        for k, loop in enumerate(self.loops):
+            begin = time.thread_time()
+            loop.tournament.play(loop.trainer, course.num_rounds)
+            taken = time.thread_time() - begin
+            self.clocks[k] = latest + taken
+            course.round_s += taken
+
+    def _lay_mean(self) -> None:
+        total, tables = Total(), [loop.tournament._transport for loop in self.loops]
+        vectors = {k: flat(state) for k, state in self.states.items()}
+        for k, vector in vectors.items():
+            total.add(k, vector)
+        mean = total.mean(self.states[0], 0)
+        assert mean is not None and len(mean.trainers) == len(vectors)
+        for table in tables:
+            table.vectors, table.whole = vectors, flat(mean.state)
+
+    def _look(self, step: int, loops: Sequence[Any]) -> None:
+        self.course.steps.append(step)
+        self.course.seconds.append(max(self.clocks))
+        losses = [loop.trainer.evaluate(loop.validation)["loss"] for loop in loops]
+        self.course.losses.append(min(losses))

@@ -1,0 +1,158 @@
+"""Trainers that average or merge their models against one trainer and against synchronous data parallel.
+
+In the regime that they are for: samples so many that a run sees each at most three times, the targets with noise. The
+settings of one trainer are those with which it did best. A round is a seed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from data_rich import LINK, SAMPLES, Course, Recipe, all_reduced, run, simulate, write_data
+from measure import fresh
+from report import Row
+
+NOISE = 0.05  # of a scalar's standard deviation
+STEPS = 16_000  # of the one trainer
+AVERAGING = "strategy: averaging, interval: 10, interval_end: 1, lr_scale: {}"
+MERGING = "strategy: random_pairwise, merge: true, interval: 100, lr_scale: {}"
+ONE = Recipe(1, STEPS, 0.007)
+CLEAN_ONE = Recipe(1, STEPS, 0.005)
+AVERAGED = {
+    4: Recipe(4, 6400, 0.005, AVERAGING.format(4.0)),
+    8: Recipe(8, 5700, 0.0075, AVERAGING.format(4.0)),
+}
+MERGED = Recipe(4, 13_000, 0.005, MERGING.format(2.0))
+CLEAN_AVERAGED = Recipe(4, 10_000, 0.005, AVERAGING.format(4.0))
+SYNCHRONOUS = {4: Recipe(1, 6400, 0.02, batch=128), 8: Recipe(1, 4600, 0.02, batch=256)}
+FLOORS = {4: "≥ 2.5×", 8: "≥ 3.5×"}
+
+
+class Runs:
+    """Runs of one seed; `scale` shortens them all, for trying the harness."""
+
+    def __init__(self, folder: Path, seed: int, scale: float) -> None:
+        self.folder, self.seed, self.scale = folder, seed, scale
+
+    def run(self, data: Path, recipe: Recipe) -> Course:
+        recipe = replace(recipe, steps=max(40, round(recipe.steps * self.scale)))
+        found = run(data, fresh(self.folder / "run"), self.seed, recipe)
+        print(recipe, f"{found.final:.3g} after {found.seconds[-1]:.2f} s", flush=True)
+        return found
+
+
+class Compared(Runs):
+    """One trainer, averaging trainers, and what else can be done in the same time, with noise."""
+
+    def __init__(self, folder: Path, data: Path, seed: int, scale: float) -> None:
+        super().__init__(folder, seed, scale)
+        self.one = self.run(data, ONE)
+        self.averaged = {num: self.run(data, recipe) for num, recipe in AVERAGED.items()}
+        self.synchronous = {
+            num: self.in_parallel(self.run(data, recipe), num) for num, recipe in SYNCHRONOUS.items()
+        }
+        self.shorter = {num: self.within(data, of, 1) for num, of in self.averaged.items()}
+        self.independent = {num: self.within(data, of, num) for num, of in self.averaged.items()}
+
+    def within(self, data: Path, other: Course, trainers: int) -> Course:
+        """One trainer, or several that never meet, with as many steps as fit into the time of another run."""
+        steps = round(other.seconds[-1] / self.one.step_s / self.scale)
+        return self.run(data, replace(ONE, trainers=trainers, steps=steps))
+
+    def in_parallel(self, course: Course, num: int) -> Course:
+        """A run with large batches, of which each of `num` ranks computes a part, as large as the one trainer's."""
+        sent = all_reduced(course.num_parameters, num)
+        step_s = self.one.step_s + LINK.seconds(sent, 2)
+        seconds = [step * step_s for step in course.steps]
+        return replace(course, seconds=seconds, sent_bytes=sent * course.steps[-1])
+
+
+def speed_up(alone: Course, together: Course) -> float:
+    """In modelled time, to the final loss of the one trainer; 0 if that was not reached."""
+    return alone.seconds[-1] / together.reached(alone.final)
+
+
+def shown(values: Sequence[float]) -> str:
+    """The median of the seeds, and their range."""
+    if statistics.median(values) == 0:
+        return "not reached"
+    spread = f" ({min(values):.2f}–{max(values):.2f})" if len(values) > 1 else ""
+    return f"{statistics.median(values):.2f}×{spread}"
+
+
+def middle(courses: Sequence[Course]) -> str:
+    return f"{statistics.median(of.final for of in courses):.2e}"
+
+
+def _speed_row(what: str, alone: Sequence[Course], together: Sequence[Course], floor: str) -> Row:
+    speeds = [speed_up(a, b) for a, b in zip(alone, together, strict=True)]
+    return Row(what, middle(together), middle(alone), shown(speeds), floor, "")
+
+
+def _against(what: str, ours: Sequence[Course], other: Sequence[Course], floor: str) -> Row:
+    better = [b.final / a.final for a, b in zip(ours, other, strict=True)]
+    return Row(what, middle(ours), middle(other), shown(better), floor, "")
+
+
+def _rows_of(num: int, seeds: Sequence[Compared], told: str) -> list[Row]:
+    ones, averaged = [of.one for of in seeds], [of.averaged[num] for of in seeds]
+    synchronous = [of.synchronous[num] for of in seeds]
+    traffic = averaged[0].sent_bytes / synchronous[0].sent_bytes
+    equal = f"{num} averaging trainers, final loss against {{}} in the same modelled time, {told}"
+    return [
+        _speed_row(
+            f"{num} averaging trainers, modelled time to the final loss of one, {told}; each sends "
+            f"{averaged[0].sent_bytes / 1e6:,.0f} MB", ones, averaged, FLOORS[num],
+        ),
+        _speed_row(
+            f"the same for synchronous data parallel with {num} times the batch; each rank sends "
+            f"{synchronous[0].sent_bytes / 1e6:,.0f} MB, {1 / traffic:.1f} times as much",
+            ones, synchronous, "reported",
+        ),
+        _against(equal.format("one trainer"), averaged, [of.shorter[num] for of in seeds], "> 1×"),
+        _against(
+            equal.format(f"the best of {num} independent ones"), averaged,
+            [of.independent[num] for of in seeds], "≥ 1.4×",
+        ),
+    ]  # fmt: skip
+
+
+def data_rich(tmp: Path, rounds: int, num: int) -> list[Row]:
+    """Speed-ups of trainers that average, at as many seeds as there are rounds."""
+    inputs, scalars, per_s = simulate(num)
+    data = write_data(tmp, inputs, scalars, NOISE)
+    seeds = [Compared(tmp, data, seed, num / SAMPLES) for seed in range(rounds)]
+    told = f"{num:,} ICF samples with {NOISE:.0%} noise"
+    rows = [Row("ICF samples simulated, scalars alone, one core", f"{per_s:,.0f}/s", "", "", "reported", "")]
+    for trainers in AVERAGED:
+        rows += _rows_of(trainers, seeds, told)
+    costs = [of.averaged[4] for of in seeds]
+    round_ms, step_ms = (
+        1000 * statistics.median(getattr(of, key) for of in costs) for key in ("round_s", "step_s")
+    )
+    what = f"computing of a round of averaging, a model of {costs[0].num_parameters:,} parameters"
+    shown_ms = f"{round_ms:.2f} ms; a step takes {step_ms:.2f} ms"
+    return [*rows, Row(what, shown_ms, "", "", "reported", "")]
+
+
+def others(tmp: Path, rounds: int, num: int) -> list[Row]:
+    """The same without noise, and a tournament that merges in place of averaging."""
+    inputs, scalars, _ = simulate(num)
+    noisy = write_data(tmp / "with", inputs, scalars, NOISE)
+    clean = write_data(tmp / "without", inputs, scalars, 0.0)
+    runs = [Runs(tmp, seed, num / SAMPLES) for seed in range(rounds)]
+    pairs = {
+        f"4 averaging trainers, modelled time to the final loss of one, {num:,} ICF samples without noise": [
+            (of.run(clean, CLEAN_ONE), of.run(clean, CLEAN_AVERAGED)) for of in runs
+        ],
+        "a tournament of 4 trainers that merge every 100 steps, modelled time to the final loss of one, "
+        f"{num:,} ICF samples with {NOISE:.0%} noise": [
+            (of.run(noisy, ONE), of.run(noisy, MERGED)) for of in runs
+        ],
+    }
+    return [
+        _speed_row(what, [a for a, _ in both], [b for _, b in both], "≥ 1.7×") for what, both in pairs.items()
+    ]

@@ -1,0 +1,39 @@
+"""Loops of the trainers of one run in this process, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from train_run import Recorder, prepare_run
+
+from merlin.train.events import StopRequest
+from merlin.train.parallel.mesh import Mesh
+from merlin.train.parallel.rendezvous import Rendezvous
+from merlin.train.parallel.world import World
+from merlin.train.process import open_loop, set_up_torch
+
+
+@contextmanager
+def loops_of(data: Path, directory: Path, *always: str) -> Iterator[Callable[..., list[Any]]]:
+    """A function that opens the loops of `num` trainers, configured by the words; they are closed at the end."""
+    with ExitStack() as stack:
+
+        def open_some(*words: str, num: int = 3, stop: StopRequest | None = None) -> list[Any]:
+            prepared = prepare_run(data, directory, *always, *words)
+            begun = replace(prepared, run=prepared.begin())
+            return [stack.enter_context(_opened(begun, index, stop or StopRequest())) for index in range(num)]
+
+        yield open_some
+
+
+@contextmanager
+def _opened(prepared: Any, index: int, stop: StopRequest) -> Iterator[Any]:
+    mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
+    prepared.run.trainer(index).path.mkdir(parents=True)
+    device = set_up_torch(prepared.run, prepared.config, mesh)
+    with open_loop(prepared.run, prepared.config, mesh, device, Recorder(), stop) as loop:
+        yield loop

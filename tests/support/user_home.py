@@ -1,0 +1,43 @@
+"""A user's directory, and commands of merlin in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from commands import run_merlin
+
+
+class UserHome:
+    """Of the variables of merlin, its commands see those that are given, and of configuration what lies in `folder`."""
+
+    def __init__(self, folder: Path, **env: str) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
+        self.env = {**inherited, "HOME": str(folder), **env}
+
+    def start(self, *words: str | Path, **env: str) -> subprocess.Popen[str]:
+        """`merlin …` as a process of its own, to be killed."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "merlin.cli", *map(str, words)],
+            cwd=self.folder, env={**self.env, **env}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def merlin(
+        self, *words: str | Path, code: int | None = 0, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `merlin …`, which ends with `code`, or with any if that is None."""
+        done = run_merlin(*words, cwd=self.folder, env={**self.env, **env})
+        shown = f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert code is None or done.returncode == code, shown
+        return done
+
+    def ask(self, *words: str | Path, code: int | None = 0) -> Any:
+        """The JSON document that `merlin … --json` prints."""
+        return json.loads(self.merlin(*words, "--json", code=code).stdout)

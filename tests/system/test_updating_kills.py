@@ -1,0 +1,211 @@
+"""Updates are killed at any moment: then the study is the old one or the new one, and each ends as a fresh run."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changing_study import EXTRA, POST, SPEC, Home, contents, of_collect, put, study_of
+from commands import run_python
+from effort import repeats
+
+from merlin.workspace.directory import open_workspace
+
+
+@pytest.fixture
+def home(finished_change: Path, tmp_path: Path) -> Home:
+    shutil.copytree(finished_change, tmp_path / "home", symlinks=True)
+    return Home(tmp_path / "home")
+
+
+# ------------------------------------------------------------------ kill -9
+
+# updates a study, and ends at the n-th thing that it does to the file system, or does so after it has replaced the plan
+KILLED = """
+import os, sys
+from pathlib import Path
+left, counts = [int(sys.argv[3])], ["after the switch" not in sys.argv]
+CALLS = {"os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "shutil.copyfile", "os.truncate"}
+def count(event, args):
+    if event == "os.rename" and str(args[1]).endswith("/merlin_info/plan.json"):
+        counts[0] = True
+    if not counts[0]:
+        return
+    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+    if writes or event in CALLS or (event == "open" and args[1] is None and args[2] & os.O_CREAT):
+        left[0] -= 1
+        if left[0] == 0:
+            os._exit(9)
+from merlin.api.revising import apply_update, held
+from merlin.api.updating import UpdateOptions, plan_update
+from merlin.cli.updating import _has_files
+from merlin.workspace.checking import load_checked
+from merlin.workspace.directory import open_workspace
+from merlin.workspace.options import StudyOptions
+spec = load_checked(sys.argv[1], {}, StudyOptions())
+study = open_workspace(sys.argv[2])
+with held(study):
+    sys.addaudithook(count)
+    apply_update(plan_update(spec, StudyOptions(), study, UpdateOptions(), _has_files))
+print(int(sys.argv[3]) - left[0])
+"""
+
+
+KILLED_AT = sorted(random.Random(17).sample(range(1, 90), repeats(5, 60)))
+
+
+@pytest.fixture(scope="module")
+def anew(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Any]]:
+    """What a fresh run of the edited spec makes."""
+    home = Home(tmp_path_factory.mktemp("anew") / "home")
+    home.write(edited(SPEC))
+    return contents(home.run())
+
+
+def edited(text: str) -> str:
+    return (
+        text.replace("echo 2 > factor", "echo 3 > factor")
+        .replace("Y: [2, 3]", "Y: [2, 4]")
+        .replace(POST, EXTRA)
+    )
+
+
+def update_and_kill(home: Home, study: Path, step: int, *more: str) -> int:
+    """The exit code: 9, or 0 if it did not do so many things."""
+    done = run_python(KILLED, home.folder / "change.yaml", study, str(step), *more, cwd=home.folder)
+    assert done.returncode in (0, 9), done.stderr
+    return done.returncode
+
+
+@pytest.mark.parametrize("step", KILLED_AT)
+def test_an_update_that_is_killed_leaves_the_old_study_or_the_new_one(
+    home: Home, anew: dict[str, tuple[str, Any]], step: int
+) -> None:
+    study = study_of(home)
+    before = contents(study)
+    home.write(edited(SPEC))
+    update_and_kill(home, study, step)
+    if open_workspace(study).plan.revision == 0:
+        assert contents(study) == before
+        assert home.ask("status", study)["state"] == "finished"
+    home.run("--update", study, "--yes")
+    assert contents(study) == anew
+    home.ask("shards", "verify", study)
+    home.ask("history", study, "--undo")
+    assert contents(study) == before
+
+
+# ------------------------------------------------------------------ whoever comes after a kill
+
+
+def names(study: Path) -> set[str]:
+    """All files and directories of a study, but for what the last command may have written."""
+    found = {str(path.relative_to(study)) for path in study.rglob("*")}
+    return {
+        name for name in found if "/ledger/" not in name and not name.endswith((".lock", "/lock", ".log"))
+    }
+
+
+# each opens the study; "study" stands for its workspace
+OPENING = (
+    "status study", "detailed-status study", "history study", "failures study", "explain study", "cost study",
+    "sql study select-1", "shards verify study", "shards describe study/collect", "plan change.yaml --update study",
+    "run-workers study --echo", "restart study --local", "history study --undo",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [2, 13])
+def test_a_change_that_was_cut_off_is_finished_by_the_next_command(
+    home: Home, tmp_path: Path, step: int
+) -> None:
+    study = study_of(home)
+    home.write(edited(SPEC))
+    shutil.copytree(home.folder, tmp_path / "whole", symlinks=True)
+    whole = study_of(Home(tmp_path / "whole"))
+    assert update_and_kill(Home(tmp_path / "whole"), whole, 1_000_000) == 0
+    assert update_and_kill(home, study, step, "after the switch") == 9
+    assert names(study) != names(whole)
+    for number, line in enumerate(OPENING):
+        other = tmp_path / str(number)
+        shutil.copytree(home.folder, other, symlinks=True)
+        path = str(study_of(Home(other)))
+        words = [word.replace("study", path) if word != "select-1" else "select 1" for word in line.split()]
+        done = Home(other).say(*words)
+        assert "was cut off" in done.stderr + done.stdout, (line, done.stdout, done.stderr)
+        if "--undo" not in words:
+            assert names(study_of(Home(other))) >= names(whole), line
+
+
+# ------------------------------------------------------------------ any sequence of edits
+
+
+F = "          f: {"
+Z, N = "          z: {file: out.json, key: z}\n", "          n: {file: out.json, key: id, dtype: int64}\n"
+CHOICES: tuple[tuple[Callable[[str], str], ...], ...] = (
+    (lambda text: text, put("SCALE: 2", "SCALE: 3"), put("SCALE: 2", "SCALE: 4")),
+    (lambda text: text, put(F, Z + F), put(F, N + F), put(F, Z + N + F)),
+    (lambda text: text, of_collect("valid: y > 0.3"), of_collect("valid: y < 0.8")),
+    (lambda text: text, put("model:draw", "model:other")),
+    (lambda text: text, put("values: [1, 2]", "values: [2]"), put("values: [1, 2]", "values: [1, 2, 3]")),
+    (lambda text: text, put("Y: [2, 3]", "Y: [2, 4]")),
+    (lambda text: text, put(POST, ""), put(POST, EXTRA)),
+)
+WRONG_KEY = put("key: s}", "key: missing}")  # no output has it, so that all of them fail until it is mended
+
+
+def some_edits(draw: random.Random, size: int) -> str:
+    """The spec with edits at random, of so many samples."""
+    text = SPEC.replace("N: 10", f"N: {size}")
+    for choices in CHOICES:
+        text = draw.choice(choices)(text)
+    return text
+
+
+@pytest.mark.parametrize("number", range(repeats(2, 24)))
+def test_any_sequence_of_edits_kills_and_updates_ends_as_a_fresh_run_of_the_last_spec(
+    home: Home, tmp_path: Path, number: int
+) -> None:
+    seed = int(os.environ.get("MERLIN_SOAK_SEED") or random.SystemRandom().randrange(1_000_000)) + number
+    print(f"to draw the same again: MERLIN_SOAK_SEED={seed - number}")
+    draw, study, size = random.Random(seed), study_of(home), 10
+    for _ in range(4):
+        size -= draw.choice((0, 0, 1, 2))
+        text = some_edits(draw, size)
+        is_wrong = draw.random() < 0.3
+        home.write(WRONG_KEY(text) if is_wrong else text)
+        fate = draw.random()
+        print(f"size {size}, wrong key {is_wrong}, fate {fate:.2f}")
+        if fate < 0.2:
+            update_and_kill(home, study, draw.randrange(1, 80))
+        elif fate < 0.4:
+            update_and_kill(home, study, draw.randrange(1, 30), "after the switch")
+        elif fate < 0.8:
+            home.run("--update", study, "--yes", code=None if is_wrong else 0)
+        elif open_workspace(study).plan.revision:
+            home.ask("history", study, "--undo")  # what comes back may have more samples, and never fewer
+    home.write(text)
+    home.run("--update", study, "--yes")
+    home.ask("shards", "verify", study)
+    anew = Home(tmp_path / "anew")
+    anew.write(text)
+    assert contents(study) == contents(anew.run())
+
+
+def test_what_an_update_has_reset_stays_so_when_the_next_one_has_fewer_samples(
+    home: Home, tmp_path: Path
+) -> None:
+    study = study_of(home)
+    home.write(SPEC.replace("SCALE: 2", "SCALE: 3"))
+    assert update_and_kill(home, study, 1_000_000) == 0  # it is updated, and not run
+    text = SPEC.replace("SCALE: 2", "SCALE: 3").replace("N: 10", "N: 8")
+    home.write(text)
+    home.run("--update", study, "--yes")
+    assert home.ran()["simulate"] == 8
+    anew = Home(tmp_path / "anew")
+    anew.write(text)
+    assert contents(study) == contents(anew.run())
