@@ -8,8 +8,9 @@ from merlin.train.config import TrainConfig
 
 AVERAGING_FROM = 16_000  # samples of a share, from which on trainers average
 MERGING_FROM = 1_000  # and from which on the mean of two models is a candidate
-AVERAGING_INTERVAL = {"process_group": 10, "files": 100}  # by transport: a round over files takes longer
-MOST_LR_SCALE = 4.0
+AVERAGING_INTERVAL = 100  # over files, where a round takes longer than in a process group
+MOST_LR_SCALE = 8.0
+MOST_JUDGING = 1_000  # samples of a share that only decide rounds; each round evaluates three models by them
 
 
 def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> TrainConfig:
@@ -29,10 +30,15 @@ def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> Tra
         elif num_phases == 1 and share >= MERGING_FROM:
             found["merge"] = True
     averages = found.get("strategy", tournament.strategy) == "averaging"
+    if found.get("merge", tournament.merge) and "tournament_fraction" not in given:
+        found["tournament_fraction"] = min(
+            tournament.tournament_fraction, MOST_JUDGING * tournament.trainers / max(1, num_samples)
+        )
     if averages:
+        interval, end = averaging_intervals(tournament.transport, tournament.trainers)
         usual = {
-            "interval": max(AVERAGING_INTERVAL[tournament.transport], tournament.interval_end or 1),
-            "interval_end": max(1, AVERAGING_INTERVAL[tournament.transport] // 10),
+            "interval": max(interval, tournament.interval_end or 1),
+            "interval_end": end,
             "lr_scale": lr_scale(tournament.trainers),
         }
         found |= {key: value for key, value in usual.items() if key not in given}
@@ -45,6 +51,14 @@ def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> Tra
     return config.model_copy(update=updates)
 
 
+def averaging_intervals(transport: str, trainers: int) -> tuple[int, int]:
+    """Steps from one round to the next, and at the end of the run; shorter with more trainers, who make fewer steps."""
+    if transport == "files":
+        return AVERAGING_INTERVAL, AVERAGING_INTERVAL // 10
+    interval = max(1, min(10, 40 // trainers))
+    return interval, min(5, interval)
+
+
 def lr_scale(trainers: int) -> float:
-    """The mean of K models has less noise, and bears longer steps: by the square root of K, up to four times."""
-    return float(min(MOST_LR_SCALE, trainers**0.5))
+    """The mean of K models has less noise, and bears longer steps: K times up to 4, then as the square root of K."""
+    return float(min(trainers, 2 * trainers**0.5, MOST_LR_SCALE))

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from merlin.errors import CheckpointError, TrainingError
+from merlin.train.flat import State, joined, overwrite, tensors_of
 from merlin.train.models.base import Batch, Trainee
 from merlin.train.optim import BASE_LR, MovingAverage, make_optimizer
 from merlin.train.parallel.mesh import Mesh
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 _HYPER = ("lr", "betas", "weight_decay", "momentum", "eps", BASE_LR)
 
-State = dict[str, Any]
+
+def _copied(value: Any) -> Any:
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 class Phase:
@@ -73,6 +76,7 @@ class Learner:
         self._decay = config.training.ema
         self.average = self._new_average()
         self._transposed = transposed(trainee)
+        self._found: tuple[AbstractSet[str], list[Tensor]] | None = None  # what is averaged
         self.phases[0].select()
 
     def _phase(self, name: str, config: TrainConfig) -> Phase:
@@ -88,7 +92,7 @@ class Learner:
         self.trainee.start(normaliser)
         if self.trainee.num_fitted:
             self.trainee.fit(samples(self.trainee.num_fitted))
-        self._keys = frozenset(self.trainee.state_dict())
+        self._keys, self._found = frozenset(self.trainee.state_dict()), None
         self.parallel.broadcast()
         self.average = self._new_average()
 
@@ -107,6 +111,7 @@ class Learner:
 
     def load_state_dict(self, state: State) -> None:
         """Take over what `state_dict` gave. Raises CheckpointError if it is of another model."""
+        self._found = None
         try:
             self.trainee.load_state_dict(state["model"])
             for phase in self.phases:
@@ -123,8 +128,8 @@ class Learner:
         prefixes = tuple(prefix for part in parts for prefix in self.trainee.parts()[part])
         return {key for key in self._keys if key.startswith(prefixes)}
 
-    def export(self, keys: AbstractSet[str]) -> State:
-        """Weights, their average, and the optimisers' complete state, as copies on the CPU.
+    def export(self, keys: AbstractSet[str], of: Callable[[Any], Any] = _copied) -> State:
+        """Weights, their average, and the optimisers' complete state, as copies on the CPU, or as `of` makes them.
 
         {"capacity": …, "weights": {name: …}, "average": {…},
         "optimizers": {phase: {"hyper": {…}, "state": {name: {…}}}}}
@@ -132,22 +137,45 @@ class Learner:
         average = {} if self.average is None else self.average.state_dict()
         return {
             "capacity": self.capacity,
-            "weights": {k: _copied(v) for k, v in self.trainee.state_dict().items() if k in keys},
-            "average": {k: _copied(v) for k, v in average.items() if k in keys},
+            "weights": {k: of(v) for k, v in self.trainee.state_dict().items() if k in keys},
+            "average": {k: of(v) for k, v in average.items() if k in keys},
             "optimizers": {
-                phase.name: self._export_optimizer(phase, keys)
+                phase.name: self._export_optimizer(phase, keys, of)
                 for phase in self.phases
                 if any(self._names[id(p)] in keys for p in phase.parameters)
             },
         }
 
-    def _export_optimizer(self, phase: Phase, keys: AbstractSet[str]) -> State:
+    def _export_optimizer(self, phase: Phase, keys: AbstractSet[str], of: Callable[[Any], Any]) -> State:
         group, moments = phase.optimizer.param_groups[0], phase.optimizer.state
         mine = [p for p in phase.parameters if self._names[id(p)] in keys and p in moments]
         return {
             "hyper": {name: group[name] for name in _HYPER if name in group},
-            "state": {self._names[id(p)]: {k: _copied(v) for k, v in moments[p].items()} for p in mine},
+            "state": {self._names[id(p)]: {k: of(v) for k, v in moments[p].items()} for p in mine},
         }
+
+    def values(self, keys: AbstractSet[str]) -> Tensor:
+        """What is averaged, as a copy on the CPU (n,)."""
+        return joined(self._averaged(keys)[0]).cpu()
+
+    def take_values(self, values: Tensor, keys: AbstractSet[str]) -> None:
+        """Overwrite what is averaged. Raises TrainingError if it is of another model."""
+        tensors, with_moments = self._averaged(keys)
+        overwrite(tensors, values.to(tensors[0].device), has_moments=with_moments)
+
+    def _averaged(self, keys: AbstractSet[str]) -> tuple[list[Tensor], bool]:
+        """What is averaged, sharing the model's memory, and whether moments are among it.
+
+        Kept while the tensors stay the same ones, since finding them takes longer than averaging a small model.
+        """
+        if self._found is not None and self._found[0] == keys:
+            return self._found[1], True
+        state = self.export(keys, lambda value: value.detach() if isinstance(value, Tensor) else value)
+        tensors, moments = tensors_of(state), [of["state"] for of in state["optimizers"].values()]
+        mine = {self._names[id(p)] for phase in self.phases for p in phase.parameters} & keys
+        if sum(map(len, moments)) == len(mine):  # otherwise some are still to come
+            self._found = keys, tensors
+        return tensors, any(moments)
 
     @torch.no_grad()
     def take(self, state: State, keys: AbstractSet[str]) -> None:
@@ -155,6 +183,7 @@ class Learner:
 
         Raises TrainingError if it is of another model.
         """
+        self._found = None
         mine = self.trainee.state_dict()
         for key, value in self._fitted(state["weights"], mine, keys).items():
             mine[key].copy_(value)
@@ -214,7 +243,3 @@ def merged(own: State, received: State, keys: AbstractSet[str]) -> State:
         "average": own["average"] | {k: theirs[k] for k in own["average"].keys() & theirs.keys() & keys},
         "optimizers": optimizers,
     }
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value

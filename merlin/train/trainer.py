@@ -283,6 +283,20 @@ class Trainer:
         self._learner.take(state, keys)
         self._losses.bad_steps = bad_steps
 
+    def values(self, parts: Sequence[str] = ("all",)) -> Tensor:
+        """What is averaged of named parts, as a copy on the CPU (n,): see `flat`. All ranks have to call it."""
+        self._learner.parallel.sync_buffers()
+        return self._learner.values(self._learner.keys_of(parts))
+
+    def take_values(self, values: Tensor, parts: Sequence[str] = ("all",), *, is_sound: bool = True) -> None:
+        """Take over a mean (n,) of what `values` gave; `is_sound`: the own model is in it. All ranks have to call it.
+
+        Raises TrainingError if it does not fit the model.
+        """
+        self._learner.take_values(values, self._learner.keys_of(parts))
+        if not is_sound:
+            self._losses.bad_steps = 0
+
     def _resize(self, capacity: float | None) -> None:
         """Replace the model by one of another width, drawn as a function of seed, trainer and step."""
         if self._widths is None or capacity is None:

@@ -3,8 +3,10 @@
 The 15 scalars of the ICF study from its five inputs, by the regressor; the targets that are trained on have noise of a
 share of their spread, those of the validation have none. One trainer has all samples; K trainers have a K-th each, and
 their runs are shorter. All trainers of a run live in this process, and train and play in turns. A parallel run is
-modelled: each trainer has a clock, which its own seconds of computing move on; in a round all clocks are set to the
-latest, because trainers wait for each other, and what is exchanged travels over `LINK`.
+modelled: each trainer has a clock, which its seconds of computing move on; in a round all clocks are set to the
+latest, because trainers wait for each other, and what is exchanged travels over `LINK`. What a few steps take is drawn
+from those of the one trainer, which had a core for itself, as each trainer of a cluster has: trainers that take turns
+in one process find the core's caches full of another one's data. Rounds are measured as they come, in turns.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ from merlin.train.parallel.world import World
 from merlin.train.prepare import check
 from merlin.train.process import open_loop, set_up_torch
 from merlin.train.reports import Silent
-from merlin.train.tournament.averaging import Total, flat, is_sound, mean_of
-from merlin.train.tournament.exchange import OfferedModel
+from merlin.train.tournament.averaging import Total, is_sound
+from merlin.train.tournament.exchange import Mean, OfferedModel
 
 SAMPLES = 205_000
+STRETCH = 10  # steps that are timed together
 LOGARITHM_FROM = 3.0  # times the least value
 BLOCK = 4096  # implosions that are advanced together
 SPLITS = "splits: {train: 0.975, validation: 0.025}\nsamples_per_shard: 250000"
@@ -123,13 +126,13 @@ class Table:
     Each works out its slice of a mean, as in a process group, and finds the rest there.
     """
 
-    def __init__(self, states: dict[int, Any], index: int) -> None:
-        self.states, self._index = states, index
-        self.vectors: dict[int, torch.Tensor] = {}
-        self.whole: torch.Tensor | None = None
+    def __init__(self, states: dict[int, Any], index: int, num: int) -> None:
+        self.states, self._index, self._num = states, index, num
+        self.values: dict[int, torch.Tensor] = {}
+        self.mean_of_all: Mean | None = None
 
     def participants(self, number: int) -> list[int]:
-        return sorted(self.states)
+        return list(range(self._num))
 
     def offer(self, number: int, summary: Any, state: Any) -> None:
         pass
@@ -139,15 +142,14 @@ class Table:
         giver = moves.get(self._index)
         return None if giver is None else OfferedModel(giver, number, self.states[giver])
 
-    def mean(self, number: int, own: Any, trainers: Sequence[int], limit_s: float) -> Any:
+    def mean(self, number: int, own: torch.Tensor, limit_s: float) -> Any:
         yield from ()
-        vector = flat(own)
-        assert is_sound(vector) and self.whole is not None
-        width = -(-len(vector) // len(trainers))
+        assert is_sound(own) and self.mean_of_all is not None
+        trainers = self.participants(number)
+        width = -(-len(own) // len(trainers))
         mine = slice(width * self._index, width * (self._index + 1))
-        part = sum(self.vectors[k][mine] for k in trainers) / len(trainers)
-        assert torch.allclose(part, self.whole[mine])
-        return mean_of(own, self._index, trainers, self.whole)
+        torch.stack([self.values[k][mine] for k in trainers]).mean(0)  # what it would do for the others
+        return self.mean_of_all
 
     def close(self, finished: bool) -> None:
         pass
@@ -162,7 +164,7 @@ class Course:
     losses: list[float] = field(default_factory=list)
     num_rounds: int = 0
     sent_bytes: float = 0.0  # by each trainer
-    step_s: float = 0.0  # of computing, the mean of all trainers
+    pace: list[float] = field(default_factory=list)  # seconds of a step, of stretches of a few steps
     round_s: float = 0.0
     num_values: int = 0  # that a model has, with its moments
     num_parameters: int = 0
@@ -174,6 +176,10 @@ class Course:
     def reached(self, loss: float) -> float:
         """Modelled seconds until the loss was no more than that; infinite if it never was."""
         return next((s for s, of in zip(self.seconds, self.losses, strict=True) if of <= loss), math.inf)
+
+    @property
+    def step_s(self) -> float:
+        return float(np.mean(self.pace))
 
 
 @dataclass(frozen=True)
@@ -187,8 +193,10 @@ class Recipe:
     batch: int = 32
 
 
-def run(data: Path, folder: Path, seed: int, recipe: Recipe, looks: int = 40) -> Course:
-    """Train all trainers in turns, and look at their losses now and then."""
+def run(
+    data: Path, folder: Path, seed: int, recipe: Recipe, pace: Sequence[float] = (), looks: int = 40
+) -> Course:
+    """Train all trainers in turns, and look at their losses now and then; their `pace` is that of one alone."""
     text = CONFIG.format(
         data=data, directory=folder, seed=seed, lr=recipe.lr, steps=recipe.steps, batch=recipe.batch,
         trainers=recipe.trainers, tournament=recipe.tournament,
@@ -203,14 +211,15 @@ def run(data: Path, folder: Path, seed: int, recipe: Recipe, looks: int = 40) ->
             device = set_up_torch(prepared.run, prepared.config, mesh)
             opened = open_loop(prepared.run, prepared.config, mesh, device, Silent(), StopRequest())
             loops.append(stack.enter_context(opened))
-        return Play(loops, recipe.steps).play(looks)
+        return Play(loops, recipe.steps, pace).play(looks)
 
 
 class Play:
     """The trainers of a run in turns, and their clocks."""
 
-    def __init__(self, loops: Sequence[Any], num_steps: int) -> None:
-        self.loops, self.num_steps = loops, num_steps
+    def __init__(self, loops: Sequence[Any], num_steps: int, pace: Sequence[float]) -> None:
+        self.loops, self.num_steps, self.pace = loops, num_steps, np.array(pace)
+        self._draws = np.random.default_rng(0)
         self.timing = loops[0]._timing
         self.clocks = [0.0] * len(loops)
         self.course = Course()
@@ -218,7 +227,7 @@ class Play:
         self._random: dict[int, Any] = {}
         for loop in loops if self.timing is not None else ():
             loop.tournament._transport.close(False)
-            loop.tournament._transport = Table(self.states, loop.trainer.index)
+            loop.tournament._transport = Table(self.states, loop.trainer.index, len(loops))
 
     def play(self, looks: int) -> Course:
         course, num = self.course, len(self.loops)
@@ -227,17 +236,17 @@ class Play:
         step = 0
         while step < self.num_steps:
             target = min(following, next(mark for mark in marks if mark > step))
-            self._train(target - step)
-            step, met = target, False
+            while step < target:
+                self._train(min(STRETCH, target - step))
+                step = min(target, step + STRETCH)
+            met = False
             if step == following and step <= self.timing.final:
                 self._round()
                 following, met = self.timing.following(step), True
             if step in marks:
                 self._look(step, self.loops[:1] if met and self.loops[0]._averages else self.loops)
-        course.step_s /= self.num_steps * num
         course.round_s /= max(1, course.num_rounds * num)
-        state = self.loops[0].trainer.export_state()
-        course.num_values = len(flat(state))
+        course.num_values = len(self.loops[0].trainer.values())
         course.num_parameters = sum(p.numel() for p in self.loops[0].trainer.trainee.parameters())
         return course
 
@@ -248,20 +257,20 @@ class Play:
             begin = time.thread_time()
             loop.trainer.train_steps(num)
             taken = time.thread_time() - begin
-            self.clocks[k] += taken
-            self.course.step_s += taken
+            self.course.pace.append(taken / num)
+            self.clocks[k] += num * self._draws.choice(self.pace) if len(self.pace) else taken
             self._random[k] = torch.get_rng_state()
 
     def _round(self) -> None:
         """All wait for the slowest, exchange, and play."""
         course, num = self.course, len(self.loops)
         course.num_rounds += 1
-        for k, loop in enumerate(self.loops):
-            self.states[k] = loop.trainer.export_state()
-        size = 4 * len(flat(self.states[0]))
+        size = 4.0 * len(self.loops[0].trainer.values())
         if self.loops[0]._averages:
             self._lay_mean()
-            size = all_reduced(size // 4, num)
+            size = all_reduced(round(size) // 4, num)
+        else:
+            self.states |= {k: loop.trainer.export_state() for k, loop in enumerate(self.loops)}
         course.sent_bytes += size
         latest = max(self.clocks) + LINK.seconds(size, 2)
         for k, loop in enumerate(self.loops):
@@ -272,14 +281,13 @@ class Play:
             course.round_s += taken
 
     def _lay_mean(self) -> None:
-        total, tables = Total(), [loop.tournament._transport for loop in self.loops]
-        vectors = {k: flat(state) for k, state in self.states.items()}
-        for k, vector in vectors.items():
-            total.add(k, vector)
-        mean = total.mean(self.states[0], 0)
-        assert mean is not None and len(mean.trainers) == len(vectors)
-        for table in tables:
-            table.vectors, table.whole = vectors, flat(mean.state)
+        total, values = Total(), {k: loop.trainer.values() for k, loop in enumerate(self.loops)}
+        for k, of in values.items():
+            total.add(k, of)
+        mean = total.mean()
+        assert mean is not None and len(mean.trainers) == len(values)
+        for loop in self.loops:
+            loop.tournament._transport.values, loop.tournament._transport.mean_of_all = values, mean
 
     def _look(self, step: int, loops: Sequence[Any]) -> None:
         self.course.steps.append(step)

@@ -6,6 +6,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from torch import Tensor
+
 from merlin.train.tournament.decisions import Scores
 
 State: TypeAlias = dict[str, Any]
@@ -36,10 +38,10 @@ class OfferedModel:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of the models of these trainers, as a state that `Trainer.import_state` takes."""
+    """The mean of the values (n,) of the models of these trainers, which `Trainer.take_values` takes."""
 
     trainers: tuple[int, ...]
-    state: State
+    values: Tensor
 
 
 class ModelTransport(Protocol):
@@ -61,8 +63,11 @@ class ModelTransport(Protocol):
         """The model that this trainer takes, by `moves` as {taker: giver}; None if there is none."""
         ...
 
-    def mean(self, number: int, own: State, trainers: Sequence[int], limit_s: float) -> Waiting[Mean | None]:
-        """The mean of the models that these trainers, this one among them, offer; None if there is no sound one."""
+    def mean(self, number: int, own: Tensor, limit_s: float) -> Waiting[Mean | None]:
+        """Offer the values (n,) of the own model, and get the mean of those of all who take part in round `number`.
+
+        None if there is no sound one.
+        """
         ...
 
     def saved(self, number: int, done: bool) -> Waiting[None]:

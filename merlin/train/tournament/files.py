@@ -20,17 +20,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from merlin.base.files import TEMPORARY_SUFFIX, replacing, write_text
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import CheckpointError
 from merlin.shards.format.regular_file import read_json
 from merlin.train.state_file import read_state, write_state
-from merlin.train.tournament.averaging import Total, flat, who_counts
+from merlin.train.tournament.averaging import Total, who_counts
 from merlin.train.tournament.exchange import Mean, OfferedModel, State, Summary, Waiting
 from merlin.train.tournament.presence import Members, presence_directory
 
 FORMAT = "merlin-offer"
 VERSION = 1
+VALUES = "values"  # of an offer to be averaged, in place of a complete state
 KEPT = 4  # offers that are kept of a trainer at least, for those who are late
 _NAME = re.compile(r"round_(\d+)\.json")
 
@@ -97,21 +100,22 @@ class FileTransport:
         which = yield from self._await(number, giver, time.monotonic() + limit_s)
         return None if which is None else self._read(giver, which)
 
-    def mean(self, number: int, own: State, trainers: Sequence[int], limit_s: float) -> Waiting[Mean | None]:
+    def mean(self, number: int, own: Tensor, limit_s: float) -> Waiting[Mean | None]:
         """Of the newest models, without those that are far behind, cannot be read, or are not finite."""
+        self.offer(number, Summary({}, 0), {VALUES: own})
         end = time.monotonic() + limit_s
         rounds = {self._index: number}
-        for trainer in trainers:
+        for trainer in self.participants(number):
             if trainer != self._index:
                 which = yield from self._await(number, trainer, end)
                 rounds |= {} if which is None else {trainer: which}
         total = Total()
         for trainer in who_counts(rounds):
             if trainer == self._index:
-                total.add(trainer, flat(own))
+                total.add(trainer, own)
             elif (offer := self._read(trainer, rounds[trainer])) is not None:
-                total.add(trainer, flat(offer.state))
-        return total.mean(own, self._index)
+                total.add(trainer, offer.state[VALUES])
+        return total.mean()
 
     def saved(self, number: int, done: bool) -> Waiting[None]:
         if done:

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import TrainingError
 from merlin.train.parallel.mesh import Leaders, pack, unpack
-from merlin.train.tournament.averaging import flat, is_sound, mean_of
+from merlin.train.tournament.averaging import is_sound
 from merlin.train.tournament.exchange import (
     Mean,
     OfferedModel,
@@ -68,21 +68,33 @@ class GroupTransport:
             return None
         return OfferedModel(giver, number, self._state if giver == me else state)
 
-    def mean(self, number: int, own: State, trainers: Sequence[int], limit_s: float) -> Waiting[Mean | None]:
+    def mean(self, number: int, own: Tensor, limit_s: float) -> Waiting[Mean | None]:
         """Each trainer finds the mean of one slice for all, so that nobody receives more than two models.
 
         Every trainer of the world has to call it.
         """
-        vector = flat(own)
-        self._set(f"sizes/{number}", len(vector) if is_sound(vector) else 0)
-        sizes = yield from self._await(f"sizes/{number}", range(self._leaders.size), limit_s)
-        longest = max(sizes.values())
-        counted = [trainer for trainer, size in sorted(sizes.items()) if size == longest]
+        sizes = yield from self._sizes(number, len(own) if is_sound(own) else 0, limit_s)
+        longest = max(sizes)
+        counted = [trainer for trainer, size in enumerate(sizes) if size == longest]
         if not longest:
             return None
         with self._explaining(f"round {number}"):
-            mean = self._mean_by_slices(vector, counted, longest)
-        return mean_of(own, self._leaders.index, counted, mean)
+            return Mean(tuple(counted), self._mean_by_slices(own, counted, longest))
+
+    def _sizes(self, number: int, own: int, limit_s: float) -> Waiting[list[int]]:
+        """Of the vectors of all trainers. Raises TrainingError if one of them does not come."""
+        mine = torch.tensor([own], device=self._device)
+        found = [torch.zeros_like(mine) for _ in range(self._leaders.size)]
+        end = time.monotonic() + max(limit_s, LOST_S)
+        with self._explaining(f"round {number}"):
+            work = dist.all_gather(found, mine, group=self._leaders.group, async_op=True)
+        while not work.is_completed():
+            if time.monotonic() > end:
+                raise TrainingError(f"{_lost(f'round {number}')} a trainer did not come in time")
+            yield
+        with self._explaining(f"round {number}"):
+            work.wait()
+        return [int(size) for size in found]
 
     def _mean_by_slices(self, vector: Tensor, counted: Sequence[int], size: int) -> Tensor:
         """The mean of the vectors of the trainers `counted`, in the order of their numbers."""

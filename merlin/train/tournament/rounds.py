@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from merlin.train.metrics_log import finite_or_none
-from merlin.train.tournament.averaging import Total, flat
+from merlin.train.tournament.averaging import mean_of_both
 from merlin.train.tournament.decisions import DecidingMetric, Scores, decide, decide_merged
 from merlin.train.tournament.exchange import (
     ModelTransport,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 SECONDS = ("exchange_s", "wait_s", "evaluation_s")  # what a round takes
 LEAST_WAIT_S = 30.0  # for processes that start, and where an interval takes next to no time
-_LOOK_S = (0.002, 0.1)  # the first and the longest pause between two looks
+_LOOK_S = (0.0002, 0.1)  # the first and the longest pause between two looks
 _SLICE_S = 5.0  # after which the other ranks learn that the first one still waits
 
 
@@ -84,22 +86,24 @@ class Rounds:
 
     def _average(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
         """All models that there are become their mean."""
-        own = self._export(trainer)
-        self._offer(number, {}, own)
-        found = self._drive(trainer, lambda transport: self._mean(transport, trainer, number, limit_s, own))
-        if found["state"] is None:
+        with self._timed("exchange_s"):
+            own = trainer.values(self._config.exchange)
+        found = self._drive(trainer, lambda transport: self._mean(transport, number, limit_s, own))
+        others = [k for k in found["trainers"] if k != trainer.index]
+        if not others:
             return {"partners": []}
-        self._import(trainer, found["state"])
+        with self._timed("exchange_s"):
+            is_own_in = trainer.index in found["trainers"]
+            trainer.take_values(found["values"], self._config.exchange, is_sound=is_own_in)
         self._birth = number
-        return {"partners": [k for k in found["trainers"] if k != trainer.index], "kept": "merged"}
+        return {"partners": others, "kept": "merged"}
 
-    def _mean(
-        self, transport: ModelTransport, trainer: Trainer, number: int, limit_s: float, own: State
-    ) -> Waiting[dict[str, Any]]:
-        found = yield from transport.mean(number, own, transport.participants(number), limit_s)
-        if found is None or found.trainers == (trainer.index,):
-            return {"state": None}
-        return {"trainers": found.trainers, "state": found.state}
+    @staticmethod
+    def _mean(transport: ModelTransport, number: int, limit_s: float, own: Tensor) -> Waiting[dict[str, Any]]:
+        found = yield from transport.mean(number, own, limit_s)
+        if found is None:
+            return {"trainers": [], "values": own}
+        return {"trainers": found.trainers, "values": found.values}
 
     def _meet(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
         """Random pairs: keep the better of two models, or their mean, by the samples of this trainer."""
@@ -113,7 +117,8 @@ class Rounds:
         self._import(trainer, found["state"])
         theirs = self._evaluate(trainer)
         facts["scores"]["partner"] = _jsonable(theirs)
-        mean = self._mean_of_both(trainer.index, own, found) if self._config.merge else None
+        both = {trainer.index: own, found["partner"]: found["state"]}
+        mean = mean_of_both(both, trainer.index) if self._config.merge else None
         if mean is None:
             decision = decide(local, theirs, self._metrics)
         else:
@@ -139,15 +144,6 @@ class Rounds:
         if offer is None:
             return {"partner": moves.get(trainer.index), "state": None}
         return {"partner": offer.trainer, "round": offer.number, "state": offer.state}
-
-    @staticmethod
-    def _mean_of_both(index: int, own: State, found: Mapping[str, Any]) -> State | None:
-        """The same for both partners; None if a model is not finite."""
-        total, vectors = Total(), {index: flat(own), found["partner"]: flat(found["state"])}
-        for trainer in sorted(vectors):
-            total.add(trainer, vectors[trainer])
-        mean = total.mean(own, index)
-        return None if mean is None or len(mean.trainers) < len(vectors) else mean.state
 
     def _copy(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
         """Truncation and evolution: all are compared by their own scores, and some become mutated copies."""

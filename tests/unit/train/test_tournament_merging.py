@@ -19,8 +19,9 @@ from train_run import prepare_run, state_digest
 from merlin.errors import ConfigError, TrainingError
 from merlin.train.config_defaults import lr_scale, with_defaults
 from merlin.train.config_file import parse_config
+from merlin.train.flat import flat, replaced
 from merlin.train.metrics_log import read_metrics
-from merlin.train.tournament.averaging import BEHIND, Total, flat, who_counts, with_flat
+from merlin.train.tournament.averaging import BEHIND, Total, mean_of_both, who_counts
 from merlin.train.tournament.decisions import DecidingMetric, decide, decide_merged
 from merlin.train.tournament.timing import Timing, rounds_per_checkpoint
 
@@ -91,13 +92,14 @@ def test_weights_and_moments_are_averaged_and_the_rest_stays(vectors) -> None:
     for trainer, values in enumerate(vectors):
         total.add(trainer, flat(state(values, values[::-1], trainer)))
     own = state(vectors[0], vectors[0], 7)
-    found = total.mean(own, 0)
+    found = total.mean()
     mean = np.mean(np.array(vectors, np.float64), axis=0)
     assert found.trainers == tuple(range(len(vectors)))
-    assert np.allclose(found.state["weights"]["b"], mean, atol=1e-3)
-    assert np.allclose(found.state["optimizers"]["model"]["state"]["b"]["exp_avg"], mean[::-1], atol=1e-3)
-    assert found.state["weights"]["n"] == 7 and found.state["bad_steps"] == 7
-    assert found.state["optimizers"]["model"]["hyper"] == own["optimizers"]["model"]["hyper"]
+    made = replaced(own, found.values)
+    assert np.allclose(made["weights"]["b"], mean, atol=1e-3)
+    assert np.allclose(made["optimizers"]["model"]["state"]["b"]["exp_avg"], mean[::-1], atol=1e-3)
+    assert made["weights"]["n"] == 7 and made["bad_steps"] == 7
+    assert made["optimizers"]["model"]["hyper"] == own["optimizers"]["model"]["hyper"]
     assert state_digest(own) == state_digest(state(vectors[0], vectors[0], 7))
 
 
@@ -107,19 +109,20 @@ def test_who_is_not_finite_or_has_made_no_step_gets_the_mean_of_the_others() -> 
         total = Total()
         for trainer, each in enumerate((sound, bad, sound)):
             total.add(trainer, flat(each))
-        found = total.mean(bad, 1)
-        assert found.trainers == (0, 2) and found.state["bad_steps"] == 0
-        assert found.state["weights"]["b"].tolist() == [1.0, 2.0, 3.0]
+        found = total.mean()
+        assert found.trainers == (0, 2)
+        assert replaced(bad, found.values)["weights"]["b"].tolist() == [1.0, 2.0, 3.0]
+        assert mean_of_both({0: sound, 1: bad}, own=1) is None
     total = Total()
     total.add(0, flat(state([math.inf, 0.0, 0.0])))
-    assert total.mean(sound, 0) is None
+    assert total.mean() is None
 
 
 def test_a_mean_of_other_models_is_refused() -> None:
     own = state([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
     for wrong in (torch.zeros(3), torch.zeros(50)):
         with pytest.raises(TrainingError, match=r"the models that were averaged have"):
-            with_flat(own, wrong)
+            replaced(own, wrong)
 
 
 # deciding among three
@@ -147,8 +150,10 @@ def resolved(num_samples: int, *words: str, phases: int = 1):
 def test_the_strategy_follows_the_size_of_a_share() -> None:
     large, middle, small = (resolved(8 * share) for share in (16_000, 1_000, 999))
     assert large.averages and large.schedule.name == "cosine"
-    assert large.tournament.lr_scale == lr_scale(8) > lr_scale(2) > 1 and lr_scale(1000) == 4
+    assert large.tournament.lr_scale == lr_scale(8) > lr_scale(4) == 4 > lr_scale(2) == 2
+    assert lr_scale(1000) == 8
     assert (middle.tournament.strategy, middle.tournament.merge) == ("random_pairwise", True)
+    assert middle.tournament.tournament_fraction == 0.1  # 100 samples
     assert (small.tournament.strategy, small.tournament.merge) == ("random_pairwise", False)
     assert large.merges and middle.merges and not small.merges
     assert not resolved(10**6, phases=2).merges  # adversaries
@@ -164,13 +169,16 @@ def test_what_is_written_stays() -> None:
     )
     assert "merge" not in kept.to_json()["tournament"]  # as in runs that began before there was one
     near = resolved(10**6, "tournament.transport=process_group").tournament
-    assert (near.interval, near.interval_end) == (10, 1)
+    assert (near.interval, near.interval_end) == (5, 5)
     far = resolved(10**6, "tournament.interval=5").tournament
     assert (far.interval, far.interval_end) == (5, 5)  # the usual end is above it
     own = resolved(100, "tournament.strategy=averaging", "tournament.lr_scale=1", "schedule.name=constant")
     assert own.averages and own.tournament.lr_scale == 1 and own.schedule.name == "constant"
     assert resolved(10**6, "tournament.strategy=none").tournament.lr_scale is None
     merging = resolved(10**6, "tournament.merge=true")
+    assert merging.tournament.tournament_fraction == 1000 / (10**6 / 8)
+    held = resolved(10**6, "tournament.merge=true", "tournament.tournament_fraction=0.1")
+    assert held.tournament.tournament_fraction == 0.1
     assert merging.tournament.strategy == "random_pairwise" and merging.merges
 
 
@@ -239,7 +247,8 @@ def test_a_round_makes_one_model_of_all(loops) -> None:
     total = Total()
     for k, of in enumerate(parts):
         total.add(k, flat(of))
-    assert torch.equal(flat(exported(last)), flat(total.mean(parts[2], 2).state))
+    assert torch.equal(flat(exported(last)), total.mean().values)
+    assert torch.equal(last.trainer.values(), total.mean().values)
     assert any("num_batches_tracked" in name for name in exported(last)["weights"])  # whole numbers
     assert state_digest(exported(some[0])) == state_digest(before)
 

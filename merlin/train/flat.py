@@ -1,0 +1,87 @@
+"""All floating-point values of a model, with its moving average and its optimisers' moments, as one vector.
+
+The state is one that `Learner.export` gives. All trainers know the order of its tensors, and the moments come last, so
+the vector of a model whose optimiser has made no step is the beginning of the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merlin.errors import TrainingError
+
+State = dict[str, Any]
+
+
+def flat(state: State) -> Tensor:
+    """The values of a state (n,)."""
+    return joined(tensors_of(state))
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """The values of tensors (n,)."""
+    return torch.cat([values.ravel() for values in tensors])
+
+
+def tensors_of(state: State) -> list[Tensor]:
+    """The tensors whose values are in the vector."""
+    return [holder[key] for holder, key in _places(state)]
+
+
+def replaced(state: State, vector: Tensor) -> State:
+    """A new state with the values of a vector. Raises TrainingError if the vector is of another model."""
+    made = _with_new_mappings(state)
+    for holder, key in _places(made):
+        holder[key] = holder[key].clone()
+    overwrite(tensors_of(made), vector, has_moments=has_moments(made))
+    return made
+
+
+@torch.no_grad()
+def overwrite(tensors: Sequence[Tensor], vector: Tensor, *, has_moments: bool) -> None:
+    """Write the values of a vector (n,) into tensors, without moments only the beginning.
+
+    Raises TrainingError if the vector is of another model.
+    """
+    sizes = [values.numel() for values in tensors]
+    size = sum(sizes)
+    if size > len(vector) or (has_moments and size != len(vector)):
+        raise TrainingError(
+            f"the models that were averaged have {len(vector):,} values, and this one has {size:,}"
+        )
+    parts = vector[:size].split(sizes)
+    torch._foreach_copy_(
+        list(tensors), [part.view_as(values) for part, values in zip(parts, tensors, strict=True)]
+    )
+
+
+def has_moments(state: State) -> bool:
+    """False for a model whose optimisers have made no step."""
+    return any(phase["state"] for phase in state["optimizers"].values())
+
+
+def _places(state: State) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where the floating-point tensors of a state are, in an order that all trainers know."""
+    moments = (
+        of for _, phase in sorted(state["optimizers"].items()) for _, of in sorted(phase["state"].items())
+    )
+    for holder in (state["weights"], state["average"], *moments):
+        for key in sorted(holder):
+            value = holder[key]
+            if isinstance(value, Tensor) and value.is_floating_point():
+                yield holder, key
+
+
+def _with_new_mappings(state: State) -> State:
+    """The same tensors in new mappings."""
+    optimizers = {
+        phase: {**of, "state": {name: dict(moments) for name, moments in of["state"].items()}}
+        for phase, of in state["optimizers"].items()
+    }
+    return {
+        **state, "weights": dict(state["weights"]), "average": dict(state["average"]), "optimizers": optimizers,
+    }  # fmt: skip
