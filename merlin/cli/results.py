@@ -16,9 +16,10 @@ from merlin.shards.plot.canvas import require_matplotlib
 from merlin.train.lbann.emit import emit
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.export import export_model, model_facts
+from merlin.train.results.intervals import SHOWN
 from merlin.train.results.predict import predict_file
 from merlin.train.results.report.page import write_report
-from merlin.train.results.surrogate import load_surrogate
+from merlin.train.results.surrogate import Surrogate, UncertainSurrogate, load_surrogate
 
 # key in the facts of an evaluation -> head of the table, and keys of its numbers
 _TABLES = {
@@ -92,6 +93,28 @@ def _show(facts: Mapping[str, Any]) -> None:
             print_table([head, *units, *columns], rows, right=columns)
     metrics = ", ".join(f"{name} {_number(value)}" for name, value in facts["metrics"].items())
     print(f"\nmetrics of the model: {metrics}")
+    if facts["uncertainty"] is not None:
+        _show_uncertainty(facts["uncertainty"])
+
+
+def _show_uncertainty(found: Mapping[str, Any]) -> None:
+    """The shares of true values in intervals, as they are and scaled, and the errors of the mean of all models."""
+    print(f"\n{found['sentence']}")
+    for note in found["notes"]:
+        print(f"note: {note}")
+    places = [found["levels"].index(level) for level in SHOWN]
+    levels = [f"{100 * level:.0f} %" for level in SHOWN]
+    rows = []
+    for name, of in found["fields"].items():
+        error, shares = of["error"], of["coverage"]
+        held = [f"{_percent(shares['raw'][i])} → {_percent(shares['scaled'][i])}" for i in places]
+        rows.append([name, _number(error["best"]), _number(error["mean"]), _number(of["scale"]), *held])
+    columns = ["best model", "mean", "scale", *levels]
+    print_table(["held in intervals of", *columns], rows, right=columns)
+
+
+def _percent(share: float) -> str:
+    return "–" if share != share else f"{100 * share:.0f}"
 
 
 def _number(value: float) -> str:
@@ -103,6 +126,7 @@ def predict_samples(
     samples: Path,
     out: Path,
     fields: str | None,
+    uncertainty: bool,
     batch_size: int,
     device: str,
     trust_code: bool,
@@ -110,7 +134,7 @@ def predict_samples(
 ) -> None:
     """Predict a file of samples."""
     begin = time.monotonic()
-    surrogate = load_surrogate(run, device=device, trust_code=trust_code)
+    surrogate = load_surrogate(run, device=device, trust_code=trust_code, uncertainty=uncertainty)
     names = split_names(fields)
     with progress_bar("predict", "samples", quiet=as_json) as report:
         done = predict_file(surrogate, samples, out, fields=names, batch_size=batch_size, progress=report)
@@ -119,10 +143,28 @@ def predict_samples(
         remark(f"merlin: warning: {note}")
     if as_json:
         facts = {key: getattr(done, key) for key in ("out", "inputs", "fields", "outside", "notes")}
-        print_json({"seconds": seconds, "num_samples": done.num, **facts})
+        print_json({"seconds": seconds, "num_samples": done.num, **facts, "uncertainty": _spread(surrogate)})
         return
     what = ", ".join(done.fields[:8]) + (", …" if len(done.fields) > 8 else "")
     print(f"{out}: {count(done.num, 'sample')}, {size(out.stat().st_size)}, {duration(seconds)}\n  {what}")
+    if isinstance(surrogate, UncertainSurrogate):
+        reaches = ", ".join(f"{100 * level:.0f} %: ±{surrogate.reach(level):.3g}" for level in SHOWN)
+        print(f"  means of {count(len(surrogate.members.models), 'model')}; intervals in *_std: {reaches}")
+
+
+def _spread(surrogate: Surrogate) -> dict[str, Any] | None:
+    """What the standard deviations of predictions are, and how many of them an interval reaches to each side."""
+    if not isinstance(surrogate, UncertainSurrogate):
+        return None
+    scales = surrogate.scales
+    return {
+        "members": surrogate.members.to_json(),
+        "notes": list(surrogate.members.notes),
+        "fitted_on": {"split": scales.split, "num_samples": scales.num_samples},
+        "scales": dict(scales.by_field),
+        "levels": list(SHOWN),
+        "reach": [surrogate.reach(level) for level in SHOWN],
+    }
 
 
 def export_run(run: Path, format: str, out: Path, trust_code: bool, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from data_rich import LINK, SAMPLES, Course, Recipe, all_reduced, run, simulate, write_data
+from loss_curves import draw
 from measure import fresh
 from report import Row
 
@@ -29,6 +30,7 @@ AVERAGED = {
 SYNCHRONOUS = {4: Recipe(1, 11_600, 0.02, batch=128), 8: Recipe(1, 8_000, 0.028, batch=256)}
 SHORT_ONE = Recipe(1, 16_000, 0.007)
 MERGED = Recipe(4, 13_000, 0.005, MERGING)
+FAR_APART = Recipe(4, 14_500, 0.005, AVERAGING.format(100, 4))
 CLEAN_ONE = Recipe(1, 16_000, 0.005)
 CLEAN_AVERAGED = Recipe(4, 7_800, 0.005, AVERAGING.format(10, 4))
 FLOORS = {4: "≥ 2.5×", 8: "≥ 3.5×"}
@@ -126,6 +128,15 @@ def _rows_of(num: int, seeds: Sequence[Compared], told: str) -> list[Row]:
     ]  # fmt: skip
 
 
+def _lines_of(num: int, seeds: Sequence[Compared]) -> dict[str, list[Course]]:
+    return {
+        "one trainer": [of.one for of in seeds],
+        "averaging": [of.averaged[num] for of in seeds],
+        "synchronous data parallel": [of.synchronous[num] for of in seeds],
+        "independent, the best": [of.independent[num] for of in seeds],
+    }
+
+
 def data_rich(tmp: Path, rounds: int, num: int) -> list[Row]:
     """Speed-ups of trainers that average, at as many seeds as there are rounds."""
     inputs, scalars, per_s = simulate(num)
@@ -135,6 +146,7 @@ def data_rich(tmp: Path, rounds: int, num: int) -> list[Row]:
     rows = [Row("ICF samples simulated, scalars alone, one core", f"{per_s:,.0f}/s", "", "", "reported", "")]
     for trainers in AVERAGED:
         rows += _rows_of(trainers, seeds, told)
+    draw({f"{trainers} trainers": _lines_of(trainers, seeds) for trainers in AVERAGED}, told)
     costs = [of.averaged[4] for of in seeds]
     round_ms, step_ms = (
         1000 * statistics.median(getattr(of, key) for of in costs) for key in ("round_s", "step_s")
@@ -150,12 +162,15 @@ def others(tmp: Path, rounds: int, num: int) -> list[Row]:
     noisy = write_data(tmp / "with", inputs, scalars, NOISE)
     clean = write_data(tmp / "without", inputs, scalars, 0.0)
     runs = [Runs(tmp, seed, num / SAMPLES) for seed in range(rounds)]
+    to_one = f"modelled time to the final loss of one, {num:,} ICF samples with {NOISE:.0%} noise"
     pairs = {
         f"4 averaging trainers, modelled time to the final loss of one, {num:,} ICF samples without noise": [
             (of.run(clean, CLEAN_ONE), of.run(clean, CLEAN_AVERAGED)) for of in runs
         ],
-        "a tournament of 4 trainers that merge every 100 steps, modelled time to the final loss of one, "
-        f"{num:,} ICF samples with {NOISE:.0%} noise": [
+        f"4 trainers that average every 100 steps (at the end every 5), {to_one}": [
+            (of.run(noisy, ONE), of.run(noisy, FAR_APART)) for of in runs
+        ],
+        f"a tournament of 4 trainers whose pairs merge every 100 steps, {to_one}": [
             (of.run(noisy, SHORT_ONE), of.run(noisy, MERGED)) for of in runs
         ],
     }

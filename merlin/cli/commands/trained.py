@@ -38,7 +38,8 @@ def evaluate(**given: Any) -> None:
     """Measure the best model of RUN on samples that it has not seen, and write a report.
 
     RUN is what `merlin train` has made. Written are RUN/evaluation.json, charts as RUN/plots/*.png, and one page with
-    everything in it, to open anywhere and to mail.
+    everything in it, to open anywhere and to mail. If several trainers ended with different models, it also measures
+    what their spread says of the uncertainty.
     """
     with needing_torch("evaluating a model"):
         from merlin.cli.results import evaluate_run
@@ -50,6 +51,11 @@ def evaluate(**given: Any) -> None:
 @click.argument("samples", type=EXISTING)
 @out_option(FILE, "File to write: .npz, .csv, .parquet or .h5; CSV has no place for images.", required=True)
 @click.option("--fields", metavar="A,B,…", help="Only these scalars and images [default: all].")
+@click.option(
+    "--uncertainty",
+    is_flag=True,
+    help="Predict the mean of the models of all trainers, and its standard deviation as <field>_std.",
+)
 @number_option("--batch-size", "N", "Samples that are computed at once.", default=256, show_default=True)
 @device_option
 @trust_code_option
@@ -57,9 +63,10 @@ def evaluate(**given: Any) -> None:
 def predict(**given: Any) -> None:
     """Predict what the simulation would say to every sample of SAMPLES.
 
-    RUN is what `merlin train` has made, or a copy of the directory `best` in it. SAMPLES is a .csv, .tsv, .npy, .npz,
-    .parquet or .h5 file with a column for each input of the model, in physical units; further columns are left alone. A
-    data set with these will do, too. The predictions are in physical units, and in the order of the samples.
+    RUN is what `merlin train` has made, or, without --uncertainty, a copy of the directory `best` in it. SAMPLES is a
+    .csv, .tsv, .npy, .npz, .parquet or .h5 file with a column for each input of the model, in physical units; further
+    columns are left alone. A data set with these will do, too. The predictions are in physical units, and in the order
+    of the samples.
     """
     with needing_torch("predicting"):
         from merlin.cli.results import predict_samples

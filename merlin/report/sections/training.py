@@ -32,6 +32,7 @@ _TITLES = {
     "scalars": "True against predicted scalars",
     "errors": "Errors of scalars",
     "inputs": "Inferred inputs",
+    "calibration": "Calibration of the uncertainty",
 }
 _OWN = ("curves", "tournament")
 

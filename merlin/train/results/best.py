@@ -40,16 +40,18 @@ class BestModel:
 
 
 @dataclass(frozen=True)
-class _Model:
+class ModelCall:
+    """A model's name, and the options that it is built with."""
+
     name: str
     options: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _ModelFile:
+class ModelFile:
     """The entries that every file of a model has."""
 
-    model: _Model
+    model: ModelCall
     shapes: dict[str, Any]
     quantities: Quantities
     state_dict: dict[str, Any]
@@ -85,7 +87,7 @@ def load_best(path: str | os.PathLike[str], device: str = "cpu", *, trust_code: 
     state = read_state(where)
     require_format(where, state, MODEL_FORMAT, VERSION)
     try:
-        file = as_kind(state, _ModelFile)
+        file = as_kind(state, ModelFile)
         normaliser = Normaliser.load(directory / NORMALISE)
     except ValueError as error:
         raise CheckpointError(f"{where} is damaged: {error}") from error
@@ -96,15 +98,24 @@ def load_best(path: str | os.PathLike[str], device: str = "cpu", *, trust_code: 
     name = file.model.name
     require_consent(name, _named_in(directory, name), trust_code=trust_code)
     require_code(name, state["model"], str(where))
+    trainee = build_trained(where, file, device)
+    facts = {key: value for key, value in state.items() if key not in ("state_dict", "quantities")}
+    return BestModel(directory, trainee, file.quantities, normaliser, facts)
+
+
+def build_trained(where: Path, file: ModelFile, device: str) -> Trainee:
+    """The model of a file, with its weights, in evaluation mode.
+
+    Raises CheckpointError if the weights are not those of the model, TrainingError if that cannot be built.
+    """
     _require_size(where, file)
     trainee = _build(file)
     try:
         trainee.load_state_dict(file.state_dict)
     except (RuntimeError, TypeError, AttributeError) as error:
+        name = file.model.name
         raise CheckpointError(f"{where} does not fit the model {name} of this code: {error}") from error
-    trainee.to(device).eval()
-    facts = {key: value for key, value in state.items() if key not in ("state_dict", "quantities")}
-    return BestModel(directory, trainee, file.quantities, normaliser, facts)
+    return trainee.to(device).eval()
 
 
 def _named_in(directory: Path, name: str) -> str:
@@ -117,7 +128,7 @@ def _named_in(directory: Path, name: str) -> str:
     return file.where("model", "name") if file.config.model.name == name else str(directory / MODEL)
 
 
-def _require_size(path: Path, file: _ModelFile) -> None:
+def _require_size(path: Path, file: ModelFile) -> None:
     """CheckpointError if a model of ours would be larger than its weights are, before it takes any memory."""
     if file.model.name not in MODELS:
         return
@@ -136,7 +147,7 @@ def _require_size(path: Path, file: _ModelFile) -> None:
     )
 
 
-def _build(file: _ModelFile) -> Trainee:
+def _build(file: ModelFile) -> Trainee:
     name = file.model.name
     try:
         return build(name, Shapes.from_json(file.shapes), file.model.options)

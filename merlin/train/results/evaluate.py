@@ -33,10 +33,12 @@ from merlin.train.quantities import Quantity
 from merlin.train.results.baseline import compare
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.evaluation_file import FORMAT, NAME, VERSION
-from merlin.train.results.held_out import ALL, choose_split, open_held_out
+from merlin.train.results.held_out import ALL, choose_split, open_held_out, rows_at_once
 from merlin.train.results.physical import PhysicalModel, as_chw
+from merlin.train.results.scales import Judged
 from merlin.train.results.scores import ClassScores, ImageScores, ScalarScores
 from merlin.train.results.similarity import ssim
+from merlin.train.results.uncertainty import find_assessment
 from merlin.train.run_directory import RunDirectory, RunFacts
 from merlin.train.run_paths import is_run
 
@@ -45,7 +47,6 @@ Progress = Callable[[int, int], None]  # samples done, in all
 
 MAX_POINTS = 4000  # samples whose scalars are kept for charts
 NUM_SHOWN = 6  # samples whose images are kept
-_BATCH_BYTES = 4 << 20
 _MAX_BATCH = 1024
 _SEED = 0
 
@@ -95,6 +96,7 @@ def evaluate(
     """Evaluate the best model of a run on a split of its data set, or of another one with the same fields.
 
     The split is `test` by default, else `validation`; "all" is every sample. `trust_code` is that of `load_surrogate`.
+    If trainers have ended with different models, the uncertainty that their ensemble tells is measured, too.
 
     Raises:
         UsageError: this is no run, or there is no such split or field.
@@ -112,25 +114,33 @@ def evaluate(
     is_own = digest == run_facts.data_digest
     dataset, name, note = choose_split(held_out, split, is_own)
     evaluator = _RunEvaluator(best, held_out, dataset, chosen)
-    evaluator.run(progress)
+    assessment, reason = find_assessment(run, best, Judged(held_out, dataset, name), is_own, chosen)
+    passes = _Passes(progress, len(dataset) + (assessment.num_samples if assessment else 0))
+    evaluator.run(passes)
+    results = evaluator.results()
     facts = {
         "format": FORMAT,
         "version": VERSION,
         "run": str(run.path.resolve()),
-        "model": best.name,
-        "kind": evaluator.kind,
-        "num_parameters": sum(p.numel() for p in best.trainee.parameters()),
-        **{key: best.facts[key] for key in ("trainer", "step", "metric", "value")},
+        **_model_facts(best, evaluator.kind),
         "data": {"path": str(held_out.ens.path), "digest": digest},
         "split": name,
         "num_samples": len(dataset),
-        "notes": [note] if note else [],
-        **evaluator.results(),
+        "notes": [text for text in (note, reason) if text],
+        **results,
         "baseline": _baseline(best, held_out, dataset, name) if is_own else None,
+        "uncertainty": assessment.run(results, passes).to_json() if assessment else None,
     }
     known = {q.name: q for q in (*best.quantities.inputs, *best.quantities.outputs)}
     points = evaluator.scalars.points(), evaluator.inputs.points()
     return Evaluation(run, config, run_facts, facts, *points, evaluator.shown(), known)
+
+
+def _model_facts(best: BestModel, kind: str) -> dict[str, Any]:
+    """Which model it is; `kind` is what it is judged by."""
+    num = sum(p.numel() for p in best.trainee.parameters())
+    known = {key: best.facts[key] for key in ("trainer", "step", "metric", "value")}
+    return {"model": best.name, "kind": kind, "num_parameters": num, **known}
 
 
 def _baseline(best: BestModel, data: TrainingData, dataset: ShardDataset, split: str) -> Any:
@@ -139,6 +149,18 @@ def _baseline(best: BestModel, data: TrainingData, dataset: ShardDataset, split:
         return None
     found = compare(best, data, dataset, split)
     return None if found is None else found.to_json()
+
+
+class _Passes:
+    """Tells the progress of several passes over samples as that of one."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._before = progress, total, 0
+
+    def __call__(self, done: int, num: int) -> None:
+        self._progress(self._before + done, self._total)
+        if done == num:
+            self._before += num
 
 
 class _Scalars:
@@ -193,9 +215,7 @@ class _RunEvaluator:
                 progress(hi, num)
 
     def _batch_size(self) -> int:
-        images = (*self._quantities.values(), *self._best.quantities.input_images)
-        row_bytes = 8 * sum(int(np.prod(q.shape, dtype=np.int64)) for q in images)
-        return max(1, min(_MAX_BATCH, _BATCH_BYTES // max(1, row_bytes)))
+        return rows_at_once((*self._quantities.values(), *self._best.quantities.input_images), _MAX_BATCH)
 
     def _add(self, lo: int, hi: int) -> None:
         index = np.arange(lo, hi)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 
 from merlin.errors import NotADataSetError, ShardError, UsageError
@@ -16,6 +18,7 @@ from merlin.train.results.best import BestModel
 
 ALL = "all"  # every sample, whatever its split
 USUAL = ("test", "validation")
+_BATCH_BYTES = 4 << 20
 
 
 def open_held_out(best: BestModel, config: TrainConfig, digest: str, data: Path | None) -> TrainingData:
@@ -114,3 +117,9 @@ def _note(split: str, config: TrainConfig) -> str:
             "The best model was chosen by its error on these samples, so the errors are a little too small."
         )
     return "The model was trained on some of these samples." if split == ALL else ""
+
+
+def rows_at_once(quantities: Iterable[Quantity], most: int = 1024) -> int:
+    """How many samples are taken through a model at once, so that their images take a few megabytes as float64."""
+    row_bytes = 8 * sum(prod(q.shape) for q in quantities if q.shape)
+    return max(1, min(most, _BATCH_BYTES // max(1, row_bytes)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,13 @@ from merlin.errors import UsageError
 from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel, load_best
+from merlin.train.results.ensemble_model import SUFFIX, EnsembleModel, with_std
 from merlin.train.results.given import checked_images, checked_matrix, matrix_of, require_columns
+from merlin.train.results.intervals import reach
+from merlin.train.results.members import Members, load_members
 from merlin.train.results.physical import PhysicalModel
+from merlin.train.results.scales import Scales, find_scales
+from merlin.train.run_directory import RunDirectory
 
 Array = np.ndarray[Any, Any]
 
@@ -33,18 +39,25 @@ class ExtrapolationWarning(UserWarning):
 
 
 def load_surrogate(
-    path: str | os.PathLike[str], *, device: str = "auto", trust_code: bool = False
+    path: str | os.PathLike[str], *, device: str = "auto", trust_code: bool = False, uncertainty: bool = False
 ) -> Surrogate:
     """Load the best model of a run: the run's directory, or a copy of the directory `best` in it.
 
     `device` is auto, cpu, cuda or cuda:N. A model of your own, which the run names as "module:callable", is imported
-    only with `trust_code`, for the run may be anybody's.
+    only with `trust_code`, for the run may be anybody's. With `uncertainty`, the surrogate is an `UncertainSurrogate`
+    of the best models of all trainers, which takes the run's directory.
 
-    Raises UsageError if `path` is no run or its model predicts nothing or is not trusted, TrainingError if it has no
-    model yet, CheckpointError if a file is damaged.
+    Raises UsageError if `path` is no run or its model predicts nothing or is not trusted, or there are no two trainers
+    with different models, TrainingError if it has no model yet, CheckpointError if a file is damaged. With
+    `uncertainty`, NotADataSetError or ShardError if the run was not evaluated and its data set is gone or has changed.
     """
     chosen = choose_device(device, 0)
-    return Surrogate(load_best(path, str(chosen), trust_code=trust_code), chosen)
+    best = load_best(path, str(chosen), trust_code=trust_code)
+    surrogate = Surrogate(best, chosen)
+    if not uncertainty:
+        return surrogate
+    members = load_members(best, Path(path), chosen)
+    return UncertainSurrogate(best, chosen, members, find_scales(best, RunDirectory(Path(path)), members))
 
 
 class Surrogate:
@@ -53,8 +66,9 @@ class Surrogate:
     def __init__(self, best: BestModel, device: torch.device) -> None:
         self.best = best
         self.device = device
-        self.model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
-        self.predicted = self.model.predicted()
+        model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
+        self.model: PhysicalModel | EnsembleModel = model
+        self.predicted = model.predicted()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -182,6 +196,38 @@ class Surrogate:
                 if num:
                     found[name] = num
         return found
+
+
+class UncertainSurrogate(Surrogate):
+    """Predicts means of the models of several trainers, and behind each field "<name>_std", the standard deviation of
+    what is predicted.
+
+    That is the trainers' own one (M - 1 in the denominator) times the factor of the field in `scales`, which was fitted
+    to the validation split. An interval of 90 % reaches `reach(0.9)` standard deviations to each side.
+    """
+
+    def __init__(self, best: BestModel, device: torch.device, members: Members, scales: Scales) -> None:
+        super().__init__(best, device)
+        names = {q.name for q in self.predicted}
+        if taken := sorted(name for name in names if name + SUFFIX in names):
+            raise UsageError(
+                f"the model predicts '{taken[0]}{SUFFIX}' itself, which would be the name of the standard deviation of "
+                f"'{taken[0]}'; call the field differently"
+            )
+        self.members, self.scales = members, scales
+        self.model = EnsembleModel(members, scales.by_field).to(device).eval()
+        self.predicted = with_std(self.predicted)
+
+    def chosen(self, fields: Sequence[str] | None) -> tuple[Quantity, ...]:
+        """As that of one model; a field comes with its standard deviation."""
+        known = {q.name: q for q in self.predicted}
+        pairs = ((q, known.get(q.name + SUFFIX, q)) for q in super().chosen(fields))
+        return tuple({q.name: q for pair in pairs for q in pair}.values())
+
+    def reach(self, level: float) -> float:
+        """How many standard deviations the central interval of a level, such as 0.9, reaches to each side of the
+        mean: the quantile of Student's distribution with M - 1 degrees of freedom."""
+        return reach(level, len(self.members.models))
 
 
 def dtype_of(quantity: Quantity) -> np.dtype[Any]:

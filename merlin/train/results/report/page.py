@@ -75,6 +75,7 @@ def _parts(evaluation: Evaluation, history: History, sections: Mapping[str, Sect
     images = [name for name in sections if name.startswith("images_")]
     for name, section in sections.items():
         numbers = tables.scalars_table(facts["inputs"]) if name == "inputs" else ""
+        numbers += tables.uncertainty_table(facts["uncertainty"]) if name == "calibration" else ""
         # the title of the drawing is the text for readers who cannot see it
         drawn = figure(replace(section, title=f"{section.title}: {section.note}"))
         found.append((f"chart-{name}", section.title, drawn + numbers))

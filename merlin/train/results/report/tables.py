@@ -12,11 +12,13 @@ from merlin.base.text import duration
 from merlin.base.yaml_text import yaml_text
 from merlin.shards.plot.ticks import number
 from merlin.train.results.history import History
+from merlin.train.results.intervals import SHOWN
 from merlin.train.results.report.agreement import score
 
 if TYPE_CHECKING:
     from merlin.train.results.evaluate import Evaluation
 
+_MEASURES = {"rmse": "RMSE", "relative_l2": "relative L2"}
 _MAX_CONFUSED = 20  # classes of a table with a line and a column for each
 
 Shown = Mapping[
@@ -86,6 +88,33 @@ def baseline_table(found: Mapping[str, Any] | None) -> str:
     note = f'<p class="remark">The model is no better than a baseline for: {worse}</p>' if worse else ""
     columns = ("error, in percent of the spread", "median field", "worst field")
     return note + table(columns, rows, right=columns[1:])
+
+
+def uncertainty_table(found: Mapping[str, Any]) -> str:
+    """The mean of an ensemble beside the published model, and what its intervals hold, as they are and scaled."""
+    places = [found["levels"].index(level) for level in SHOWN]
+    columns = (
+        "error of the best model",
+        "of the mean",
+        "factor",
+        *(f"in {100 * level:.0f} %" for level in SHOWN),
+    )
+    rows = []
+    for name, of in found["fields"].items():
+        error, shares = of["error"], of["coverage"]
+        measure = _MEASURES[error["measure"]] + (
+            f", {of['units']}" if of["units"] and error["measure"] == "rmse" else ""
+        )
+        held = (f"{_share(shares['raw'][i])} → <b>{_share(shares['scaled'][i])}</b>" for i in places)
+        first = f'<b>{escape(name)}</b> <span class="sub">{escape(measure)}</span>'
+        rows.append([first, number(error["best"]), number(error["mean"]), number(of["scale"]), *held])
+    notes = [found["sentence"], *found["notes"]]
+    note = "".join(f'<p class="note">{escape(text[:1].upper() + text[1:])}.</p>' for text in notes)
+    return note + table(("", *columns), rows, right=columns)
+
+
+def _share(value: float) -> str:
+    return "–" if value != value else f"{100 * value:.0f} %"
 
 
 def _number(value: float | None) -> float:
