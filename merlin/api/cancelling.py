@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from merlin.errors import ExecutionError, WorkspaceError
@@ -78,3 +78,13 @@ def cancel_study(study: Workspace, note: Callable[[str], None]) -> None:
         raise ExecutionError(
             f"{len(left)} chunks of {study.path} may still run, on {hosts}; look there, then cancel again"
         )
+
+
+def end_on_workers(studies: Iterable[Workspace], note: Callable[[str], None]) -> None:
+    """End what workers run of a study and its extensions, to change it; what they have finished counts.
+
+    Raises as `cancel_study`.
+    """
+    for study in studies:
+        if is_published(replay(study.ledger_dir, study.plan)):
+            cancel_study(study, note)

@@ -51,31 +51,59 @@ def plan_of_next_extension(
     return plan_extension(spec, options, study, only_new=only_new)
 
 
+def waits_for(workspace: Workspace) -> str:
+    """What an extension needs of the studies before it that has not ended ok, in words; "" if it may run.
+
+    It had ended when the extension began. An edited spec, or a restart of what failed, may let it run again.
+    """
+    if not workspace.plan.extension:
+        return ""
+    studies = members(workspace)
+    before = [study for study in studies if study.plan.extension < workspace.plan.extension]
+    if lacking := _unsettled(studies[0]):
+        return ", ".join(lacking)
+    unfinished = _unfinished_data_sets(workspace.plan, before)
+    names = [workspace.instance(id).finishes for id in unfinished]
+    return ", ".join(f"the data set {name}" for name in names)
+
+
 def _require_settled(study: Workspace) -> None:
     """What the study did once for all samples is not done again, so it has to be there. Raises WorkspaceError."""
-    outcomes = replay(study.ledger_dir, study.plan).outcomes
-    wanted = [study.instance(id) for id in relied_on(study.plan)]
-    lacking = [
-        i.id
-        for i in wanted
-        if i.on_failure == "skip"
-        and outcomes[i.id].ranges([Outcome.OK, Outcome.SOFT_FAILED]) != [(0, i.num_tasks)]
-    ]
-    if lacking:
+    if lacking := _unsettled(study):
         first = command_line("restart", study.path)
         raise WorkspaceError(
             f"{', '.join(lacking)}, which the new samples need, has not ended ok; first: {first}"
         )
 
 
+def _unsettled(study: Workspace) -> list[str]:
+    """The step instances that extensions rely on, and that have not ended as it takes."""
+    outcomes = replay(study.ledger_dir, study.plan).outcomes
+    wanted = [study.instance(id) for id in relied_on(study.plan)]
+    return [
+        i.id
+        for i in wanted
+        if i.on_failure == "skip"
+        and outcomes[i.id].ranges([Outcome.OK, Outcome.SOFT_FAILED]) != [(0, i.num_tasks)]
+    ]
+
+
 def _require_data_sets(studies: Sequence[Workspace]) -> None:
     """Steps of the extension that work on a data set must find all rows before their own. Raises WorkspaceError."""
-    users = users_of_data_sets(studies[0].plan)
-    for study in studies:
+    for steps in _unfinished_data_sets(studies[0].plan, studies).values():
+        first = command_line("restart", studies[0].path)
+        raise WorkspaceError(
+            f"{', '.join(steps)} would work on a data set that is not finished; first: {first}"
+        )
+
+
+def _unfinished_data_sets(plan: Plan, studies: Sequence[Workspace]) -> dict[str, tuple[str, ...]]:
+    """The data sets that steps of the plan work on and that these studies have not finished, each with the steps."""
+    users = users_of_data_sets(plan)
+    found: dict[str, tuple[str, ...]] = {}
+    for study in studies if users else ():
         outcomes = replay(study.ledger_dir, study.plan).outcomes
         for manifest, steps in users.items():
             if manifest in outcomes and outcomes[manifest][0] != Outcome.OK:
-                first = command_line("restart", study.root)
-                raise WorkspaceError(
-                    f"{', '.join(steps)} would work on a data set that is not finished; first: {first}"
-                )
+                found[manifest] = steps
+    return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from merlin.api.cancelling import end_on_workers
+from merlin.api.left_to_run import refuse_running
 from merlin.api.revision_moves import moves_of
 from merlin.api.updating import MemberUpdate, Update
 from merlin.base.files import file_error, write_text
@@ -21,10 +23,9 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import plan_to_json
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.workspace.directory import PLAN_NAME, Workspace, extensions, ledger_of, revision_dir
+from merlin.workspace.directory import PLAN_NAME, Workspace, extensions, ledger_of, members, revision_dir
 from merlin.workspace.holding import lock
 from merlin.workspace.new_samples import write_rows
-from merlin.workspace.options import StudyOptions
 from merlin.workspace.provenance import find_provenance, write_provenance
 from merlin.workspace.revisions import (
     RevisionNote,
@@ -36,8 +37,6 @@ from merlin.workspace.revisions import (
     keep_present,
     write_note,
 )
-from merlin.workspace.samples import open_samples
-from merlin.workspace.spec_samples import refuse_unsafe_text
 
 UPDATER = "updater"  # its name as a writer of the ledger
 
@@ -56,13 +55,19 @@ def held(study: Workspace) -> Iterator[None]:
         yield
 
 
-def undo_update(study: Workspace) -> RevisionNote:
-    """Go back to the revision before. Raises WorkspaceError if somebody runs it, or if there is none."""
+def undo_update(study: Workspace, note: Callable[[str], None]) -> RevisionNote:
+    """Go back to the revision before; what workers run of the study is ended, and a `note` may say so.
+
+    Raises WorkspaceError if a command runs it, or if there is no such revision; else as `end_on_workers`.
+    """
+    if study.plan.revision:
+        refuse_running(members(study))
+        end_on_workers(members(study), note)
     with held(study):
         with _as_it_was_if_it_fails(study):
-            note = begin_undo(study)
+            undone = begin_undo(study)
         finish_switch(study.path)
-        return note
+        return undone
 
 
 @contextmanager
@@ -114,8 +119,6 @@ def _prepare(update: Update, member: MemberUpdate) -> None:
     write_provenance(update.spec, folder, variables, update.parameters)
     if member.rows is not None and plan.samples is not None:
         write_rows(workspace.path / plan.samples.file, member.rows, 0)
-        table = open_samples(workspace.path / plan.samples.file, plan.samples.labels)
-        refuse_unsafe_text(update.spec, StudyOptions(), plan, table)
     ledger = ledger_of(workspace.info, update.number)
     ledger.mkdir(exist_ok=True)
     write_lineage(ledger, workspace.ledger_dir)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from merlin.api import notebook
+from merlin.api.extending import waits_for
 from merlin.api.left_to_run import refuse_changed_samples, refuse_published, with_work
 from merlin.api.running import run_here
 from merlin.api.study_html import page_html
@@ -118,6 +119,9 @@ class Study:
         studies = with_work(self._workspace, again)
         refuse_changed_samples(studies)
         for study in studies:
+            if missing := waits_for(study):
+                _LOG.warning(f"{study.path} needs {missing}, which has not ended ok")
+                continue
             refuse_published(study, _LOG.warning)
             self.shown_in = run_here(study, options, progress)
         return self

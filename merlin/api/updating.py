@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.errors import MerlinError, UsageError
+from merlin.errors import MerlinError, SpecError, UsageError
 from merlin.ledger.collect_again import badly_collected
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.code_changes import code_changes
@@ -17,9 +17,11 @@ from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan, SamplesInfo, StepKind
 from merlin.plan.rerun import HasFiles
 from merlin.plan.revise import Change, find_change
+from merlin.plan.revise_extension import Revised, because_of_study
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.variables import OUTPUT_PATH
-from merlin.workspace.code_files import with_code
+from merlin.workspace.acquire import missing_paths
+from merlin.workspace.code_files import require_files, with_code
 from merlin.workspace.directory import Workspace, members, revision_dir
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import code_version
@@ -27,8 +29,9 @@ from merlin.workspace.provenance import find_provenance, read_provenance
 from merlin.workspace.replan import Replanning
 from merlin.workspace.revisions import next_number
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, rows_of
-from merlin.workspace.spec_samples import stored_path
-from merlin.workspace.used_samples import samples_of_plan
+from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
+from merlin.workspace.text_values import column_uses
+from merlin.workspace.used_samples import has_its_samples, samples_of_plan
 from merlin.workspace.wanted_samples import KnownSamples, WantedSamples, wanted_samples
 
 if TYPE_CHECKING:
@@ -58,6 +61,10 @@ class MemberUpdate:
     @property
     def num_to_run(self) -> int:
         return sum(each.num_to_run for each in self.change.instances if not each.is_gone)
+
+    @property
+    def revised(self) -> Revised:
+        return Revised(old=self.workspace.plan, new=self.plan, change=self.change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +123,7 @@ def plan_update(
 
     Raises:
         SamplesError: the spec's samples cannot be used.
+        SpecError: a path or a file that the spec depends on does not exist.
         UsageError: the study cannot become what the spec says.
         LedgerError: the ledger cannot be read.
     """
@@ -144,13 +152,16 @@ class _Planning:
         self.replanning = Replanning(self.spec, self.options)
 
     def update(self) -> Update:
+        if findings := missing_paths(self.spec, self.variables):
+            raise SpecError(findings)
+        require_files(self.spec, self.variables, self.replanning.combos)
         studies = members(self.study)
         wanted = self._wanted(studies)
         sizes = self._sizes(studies, wanted)
         changes: dict[str, list[str]] = {}
         updates: list[MemberUpdate] = []
         for member, num in zip(studies, sizes, strict=False):
-            updates.append(self._member(member, num, wanted, [each.plan for each in updates]))
+            updates.append(self._member(member, num, wanted, updates))
             changes |= code_changes(member.plan, replace(member.plan, code=self.code))
         gone = tuple(member.member for member in studies[len(sizes) :])
         update = Update(
@@ -210,28 +221,30 @@ class _Planning:
     # ------------------------------------------------------------------ plans
 
     def _member(
-        self, member: Workspace, num: int, wanted: WantedSamples | None, before: list[Plan]
+        self, member: Workspace, num: int, wanted: WantedSamples | None, before: list[MemberUpdate]
     ) -> MemberUpdate:
         samples, rows = self._samples(member, num, wanted)
         first = member.first_sample
         moved = [] if wanted is None else _within(wanted.changed, first, first + num)
         state = replay(member.ledger_dir, member.plan)
         has_files = self.has_files(member, state)
-        plan = self.replanning.plan(member, samples, before)
+        plan = self.replanning.plan(member, samples, [each.plan for each in before])
+        self._refuse_unsafe_text(member, plan, rows)
         if not self.code:
             self.code = with_code(self.spec, plan, self.variables, self.replanning.combos).code
         again = code_changes(member.plan, replace(plan, code=self.code))
-        plan = replace(plan, revision=self.number, code=self._recorded(member.plan, again))
         change = find_change(
             member.plan,
             plan,
             state.outcomes,
             has_files,
             changed_samples=moved,
+            changed_inputs=because_of_study(plan, [each.revised for each in before]),
             changed_code=again if self.how.rerun_code else {},
             keep=self.how.keep,
             badly_collected=badly_collected(state),
         )
+        plan = replace(plan, revision=self.number, code=self._recorded(member.plan, again, change))
         return MemberUpdate(workspace=member, plan=plan, change=change, state=state, rows=rows)
 
     def _samples(
@@ -242,7 +255,8 @@ class _Planning:
         if wanted is None or old is None:
             return old, None
         has_new_labels = wanted.table is not None and tuple(wanted.table.labels) != old.labels
-        if not (_within(wanted.changed, first, first + num) or has_new_labels or num != old.num):
+        is_other = bool(_within(wanted.changed, first, first + num)) or has_new_labels or num != old.num
+        if not is_other and has_its_samples(member):
             return old, None
         if wanted.table is None:
             rows = rows_of(samples_of_plan(member), 0, num)
@@ -251,9 +265,19 @@ class _Planning:
         file = stored_path(revision_dir(member.info, self.number) / "samples_used.npy", member.path)
         return replace(old, file=file, num=num, digest="", stamp="", room=max(old.num, old.room)), rows
 
-    def _recorded(self, old: Plan, changes: Mapping[str, list[str]]) -> dict[str, dict[str, str]]:
-        """The code that the steps' results come from: that of before, where it has changed and nothing runs again."""
-        is_old = set() if self.how.rerun_code else changes.keys()
+    def _refuse_unsafe_text(self, member: Workspace, plan: Plan, rows: SamplesTable | None) -> None:
+        """Raise SamplesError for text that a shell acts on, if other samples or another script would bring it there."""
+        if plan.samples is None or (rows is None and column_uses(plan) == column_uses(member.plan)):
+            return
+        refuse_unsafe_text(self.spec, self.options, plan, samples_of_plan(member) if rows is None else rows)
+
+    def _recorded(
+        self, old: Plan, changes: Mapping[str, list[str]], change: Change
+    ) -> dict[str, dict[str, str]]:
+        """The code that the steps' results come from: that of before, where it has changed and results are kept."""
+        here = [each for each in change.instances if not each.is_gone]
+        renewed = {each.step for each in here} - {each.step for each in here if each.num_kept}
+        is_old = set() if self.how.rerun_code else changes.keys() - renewed
         return {step: old.code[step] if step in is_old else files for step, files in self.code.items()}
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from merlin.api.extending import waits_for
 from merlin.api.left_to_run import refuse_published
 from merlin.cli import execute, publishing
 from merlin.cli.output import print_json, remark
+from merlin.errors import WorkspaceError, command_line
 from merlin.workspace.directory import Workspace
 
 if TYPE_CHECKING:
@@ -28,9 +30,21 @@ class Work:
 
 
 def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) -> list[dict[str, Any]]:
-    """Run or publish what is missing, study by study; the reports are shown as they come, or wanted as JSON."""
+    """Run or publish what is missing, study by study; the reports are shown as they come, or wanted as JSON.
+
+    Extensions that need what the studies before them have not ended ok are left for later. Raises WorkspaceError if
+    there is nothing but such.
+    """
     reports: list[dict[str, Any]] = []
     for work in works:
+        if missing := waits_for(work.study):
+            words = f"{work.study.path} needs {missing}, which has not ended ok"
+            if not reports:
+                raise WorkspaceError(
+                    f"{words}; first: {command_line('restart', work.study.root, '--failed')}"
+                )
+            remark(f"{words}; when it has: {command_line('restart', work.study.root)}")
+            continue
         if config is None:
             refuse_published(work.study, remark)
             report = execute.run_the_rest(work.study, work.options)

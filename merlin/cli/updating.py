@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from merlin.api.cancelling import cancel_study
+from merlin.api.cancelling import end_on_workers
 from merlin.api.extending import next_extension
 from merlin.api.left_to_run import has_work, refuse_running, with_work
 from merlin.api.revising import apply_update, held
@@ -20,10 +20,12 @@ from merlin.base.text import count, duration
 from merlin.cli import execute
 from merlin.cli.output import print_json, print_table, remark
 from merlin.errors import UsageError, command_line
-from merlin.ledger.replay import Replay, replay
+from merlin.ledger.replay import Replay
+from merlin.plan.change_words import some_are
+from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import Outcome
-from merlin.status.snapshot import is_published
 from merlin.views.rerunning import HasFiles
+from merlin.workspace.acquire import acquire_dependencies
 from merlin.workspace.directory import Workspace, members, open_workspace
 from merlin.workspace.holding import open_root
 
@@ -107,7 +109,8 @@ def update_study(
 ) -> tuple[Workspace, int]:
     """Show, ask, and let the study be what the spec says; returns it, and how many samples an extension has to add.
 
-    Raises UsageError if somebody has to be asked and nobody can answer, WorkspaceError if another command runs it.
+    Raises UsageError if somebody has to be asked and nobody can answer, WorkspaceError if another command runs it,
+    SpecError if a repository cannot be cloned, or is there in another version.
     """
     study = open_root(path, remark, "--update")
     refuse_running(members(study))
@@ -115,11 +118,12 @@ def update_study(
         update = plan_update(spec, options, study, how, _has_files, Path(folder))
         if not as_json:
             _show(update, as_json=False)
+    if not (update.is_nothing or yes):
+        _ask(update)
+    acquire_dependencies(spec, runtime_variables(spec, study.path), remark)
     if update.is_nothing:
         return study, update.num_more
-    if not yes:
-        _ask(update)
-    _stop_workers(study)
+    end_on_workers(members(study), remark)
     with held(study):
         study = open_workspace(path)  # an update that was cut off may have been finished
         update = plan_update(spec, options, study, how, _has_files)
@@ -131,13 +135,6 @@ def update_study(
 
 def _has_files(workspace: Workspace, state: Replay) -> HasFiles:
     return HasFiles(workspace, state.outcomes)
-
-
-def _stop_workers(study: Workspace) -> None:
-    """End what workers run of the study; what they have finished counts, and what they have not runs again."""
-    for member in members(study):
-        if is_published(replay(member.ledger_dir, member.plan)):
-            cancel_study(member, remark)
 
 
 def _ask(update: Update) -> None:
@@ -172,7 +169,7 @@ def step_lines(update: Update) -> Iterator[StepLine]:
         yield StepLine(
             step=step,
             what=kinds.pop() if len(kinds) == 1 else "changed",
-            why=tuple(dict.fromkeys(why for _, each, _ in several for why in each.why)),
+            why=tuple(dict.fromkeys(why for _, each, _ in several for why in each.why)) + _partly(several),
             to_run=sum(each.num_to_run for _, each, _ in several if not each.is_gone),
             again=sum(each.num_again for _, each, _ in several),
             kept=sum(each.num_kept for _, each, _ in several),
@@ -183,6 +180,14 @@ def step_lines(update: Update) -> Iterator[StepLine]:
             kept_s=sum(each.num_kept * seconds for _, each, seconds in several),
             again_s=sum(each.num_again * seconds for _, each, seconds in several),
         )
+
+
+def _partly(several: list[tuple[str, Any, float]]) -> tuple[str, ...]:
+    """Which instances of a step are new or gone, if that is not so for all of them."""
+    if len({what for what, _, _ in several}) == 1:
+        return ()
+    found = (some_are((each.id for w, each, _ in several if w == what), what) for what in ("new", "gone"))
+    return tuple(filter(None, found))
 
 
 def _seconds_per_task(member: MemberUpdate) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -27,6 +27,14 @@ def changed(old: Any, new: Any) -> str:
     if isinstance(old, str) and isinstance(new, str) and "\n" in old.strip() + new.strip():
         return _changed_lines(old.strip().splitlines(), new.strip().splitlines())
     return _pair(_in_words(old), _in_words(new))
+
+
+def some_are(ids: Iterable[str], what: str) -> str:
+    """ "a/P.4 is new", "a/P.4 and 2 more are new"; "" if there are none."""
+    names = list(dict.fromkeys(ids))
+    if len(names) < 2:
+        return f"{names[0]} is {what}" if names else ""
+    return f"{names[0]} and {len(names) - 1:,} more are {what}"
 
 
 def _parts(old: Any, new: Any) -> list[tuple[str, Any, Any]]:

@@ -109,6 +109,7 @@ def find_change(
     has_files: HasFiles,
     *,
     changed_samples: Collection[Range] = (),
+    changed_inputs: Mapping[str, list[Range]] | None = None,
     changed_code: Mapping[str, Iterable[str]] | None = None,
     keep: Collection[str] = (),
     badly_collected: Mapping[str, list[Range]] | None = None,
@@ -121,6 +122,7 @@ def find_change(
         outcomes: Of the old plan's tasks, by step instance.
         has_files: Whether a task of a script left what it made.
         changed_samples: Rows of the samples that have other values now.
+        changed_inputs: By step instance, tasks whose inputs outside of these plans change.
         changed_code: By step, what has changed in files that it uses; these steps run again.
         keep: Steps whose results are taken as they are, however differently they are defined now.
         badly_collected: Tasks that failed only because their outputs could not be collected.
@@ -141,19 +143,16 @@ def find_change(
             chosen[instance.id] = [(0, instance.num_tasks)]
         elif known is not None:
             ranges = list(changed_samples) if instance.per_sample else []
+            ranges += (changed_inputs or {}).get(instance.id, ())
             chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, new)])
     chosen = {id: ranges for id, ranges in chosen.items() if ranges}
     lost = _without_results(before, new, now, reasons, has_files)
     tasks = _Tasks(*_again(before, new, now, chosen, lost, has_files), fresh, frozenset(lost))
-    return Change(
-        instances=(
-            *(
-                _describe(instance, before, reasons.get(instance.id, ()), now[instance.id], tasks)
-                for instance in new.instances
-            ),
-            *_gone(before, new),
-        )
+    described = (
+        _describe(instance, before, reasons.get(instance.id, ()), now[instance.id], tasks)
+        for instance in new.instances
     )
+    return Change(instances=(*described, *_gone(before, new)))
 
 
 @dataclass(slots=True)

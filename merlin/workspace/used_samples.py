@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from merlin.errors import WorkspaceError
+from merlin.errors import SamplesError, WorkspaceError
 from merlin.plan.plan import Plan
 from merlin.workspace.directory import Workspace
 from merlin.workspace.new_samples import write_rows
@@ -22,11 +22,23 @@ def keep_samples(info: Path, plan: Plan, table: SamplesTable | None) -> None:
         write_rows(info / NAME, table, 0)
 
 
+def has_its_samples(workspace: Workspace) -> bool:
+    """Whether the file that the plan names is there, and has the samples that the workspace was planned with."""
+    try:
+        workspace.samples()
+    except (WorkspaceError, SamplesError):
+        return False
+    return True
+
+
 def samples_of_plan(workspace: Workspace) -> SamplesTable:
-    """The samples that the workspace was planned with. Raises WorkspaceError if they are not to be had any more."""
+    """The samples that the workspace was planned with.
+
+    Raises WorkspaceError or SamplesError if they are not to be had any more.
+    """
     try:
         return workspace.samples()
-    except WorkspaceError:
+    except (WorkspaceError, SamplesError):
         info = workspace.plan.samples
         copy = workspace.info / NAME
         if info is None or not copy.is_file():

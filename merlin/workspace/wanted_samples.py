@@ -53,7 +53,7 @@ def wanted_samples(
     moved = {**variables, "MERLIN_INFO": str(folder)}
     path = samples_path(samples, options, moved)
     if samples.generate is None or not is_made(samples, options, path):
-        if options.samples_file is None and known.info.stamp and stamp(path) == known.info.stamp:
+        if options.samples_file is None and _is_untouched(path, samples, known.info):
             return WantedSamples(num=known.table.num, table=None, changed=())
         return _compared(located_samples(spec, options, path, check=True), known.table)
     was = None if known.block is None else known.block.generate
@@ -68,6 +68,12 @@ def wanted_samples(
         return _compared(open_samples(path, samples.column_labels), known.table)
     run_generate(spec, substitute(samples.generate.cmd, moved), path, folder)
     return _compared(located_samples(spec, options, path, check=True), known.table)
+
+
+def _is_untouched(path: Path, samples: Samples, info: SamplesInfo) -> bool:
+    """Whether the file is the one that the study was planned with, and nobody has written to it since."""
+    is_same = str(path) == info.file and tuple(samples.column_labels) == info.labels
+    return is_same and bool(info.stamp) and stamp(path) == info.stamp
 
 
 def _makes_the_same(new: Generate, old: Generate, variables: Mapping[str, str]) -> bool:

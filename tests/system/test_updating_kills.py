@@ -25,7 +25,8 @@ def home(finished_change: Path, tmp_path: Path) -> Home:
 
 # ------------------------------------------------------------------ kill -9
 
-# updates a study, and ends at the n-th thing that it does to the file system, or does so after it has replaced the plan
+# updates a study or goes back, and ends at the n-th thing that it does to the file system, or at the n-th after it has
+# replaced the plan
 KILLED = """
 import os, sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def count(event, args):
         left[0] -= 1
         if left[0] == 0:
             os._exit(9)
-from merlin.api.revising import apply_update, held
+from merlin.api.revising import apply_update, held, undo_update
 from merlin.api.updating import UpdateOptions, plan_update
 from merlin.cli.updating import _has_files
 from merlin.workspace.checking import load_checked
@@ -49,9 +50,13 @@ from merlin.workspace.directory import open_workspace
 from merlin.workspace.options import StudyOptions
 spec = load_checked(sys.argv[1], {}, StudyOptions())
 study = open_workspace(sys.argv[2])
-with held(study):
+if "undo" in sys.argv:
     sys.addaudithook(count)
-    apply_update(plan_update(spec, StudyOptions(), study, UpdateOptions(), _has_files))
+    undo_update(study, print)
+else:
+    with held(study):
+        sys.addaudithook(count)
+        apply_update(plan_update(spec, StudyOptions(), study, UpdateOptions(), _has_files))
 print(int(sys.argv[3]) - left[0])
 """
 
@@ -98,6 +103,25 @@ def test_an_update_that_is_killed_leaves_the_old_study_or_the_new_one(
     home.ask("shards", "verify", study)
     home.ask("history", study, "--undo")
     assert contents(study) == before
+
+
+@pytest.mark.parametrize("step", sorted(random.Random(18).sample(range(1, 50), repeats(4, 40))))
+def test_going_back_that_is_killed_leaves_one_of_the_two_revisions(
+    home: Home, anew: dict[str, tuple[str, Any]], step: int
+) -> None:
+    study = study_of(home)
+    before = contents(study)
+    home.write(edited(SPEC))
+    home.run("--update", study, "--yes")
+    update_and_kill(home, study, step, "undo")
+    if open_workspace(study).plan.revision:
+        assert contents(study) == anew
+        home.ask("history", study, "--undo")
+    assert home.ask("status", study)["state"] == "finished"
+    assert contents(study) == before
+    home.ask("shards", "verify", study)
+    home.run("--update", study, "--yes")
+    assert contents(study) == anew
 
 
 # ------------------------------------------------------------------ whoever comes after a kill
@@ -154,6 +178,7 @@ CHOICES: tuple[tuple[Callable[[str], str], ...], ...] = (
     (lambda text: text, put("values: [1, 2]", "values: [2]"), put("values: [1, 2]", "values: [1, 2, 3]")),
     (lambda text: text, put("Y: [2, 3]", "Y: [2, 4]")),
     (lambda text: text, put(POST, ""), put(POST, EXTRA)),
+    (lambda text: text, put("echo 2 > factor", "echo 3 > factor")),
 )
 WRONG_KEY = put("key: s}", "key: missing}")  # no output has it, so that all of them fail until it is mended
 
@@ -172,9 +197,10 @@ def test_any_sequence_of_edits_kills_and_updates_ends_as_a_fresh_run_of_the_last
 ) -> None:
     seed = int(os.environ.get("MERLIN_SOAK_SEED") or random.SystemRandom().randrange(1_000_000)) + number
     print(f"to draw the same again: MERLIN_SOAK_SEED={seed - number}")
-    draw, study, size = random.Random(seed), study_of(home), 10
+    draw, study, size, grows = random.Random(seed), study_of(home), 10, bool(number % 2)
     for _ in range(4):
-        size -= draw.choice((0, 0, 1, 2))
+        # extensions begin a shard of their own, so they make the same ones only if those before them are full
+        size = draw.choice((5, 10, 15)) if grows else size - draw.choice((0, 0, 1, 2))
         text = some_edits(draw, size)
         is_wrong = draw.random() < 0.3
         home.write(WRONG_KEY(text) if is_wrong else text)
@@ -187,7 +213,8 @@ def test_any_sequence_of_edits_kills_and_updates_ends_as_a_fresh_run_of_the_last
         elif fate < 0.8:
             home.run("--update", study, "--yes", code=None if is_wrong else 0)
         elif open_workspace(study).plan.revision:
-            home.ask("history", study, "--undo")  # what comes back may have more samples, and never fewer
+            back = home.say("history", study, "--undo")  # what comes back may have more samples
+            assert back.returncode == 0 or "without losing them" in back.stderr, back.stderr
     home.write(text)
     home.run("--update", study, "--yes")
     home.ask("shards", "verify", study)

@@ -108,6 +108,27 @@ def test_a_finished_study_of_workers_is_edited_and_goes_back(home: Home) -> None
     assert home.ask("status", study)["state"] == "finished"
 
 
+def test_going_back_ends_what_workers_run(home: Home) -> None:
+    study = Path(home.ask("run", "edited.yaml")["workspace"])
+    home.merlin("run-workers", "edited.yaml")
+    home.ended(study)
+    (home.folder / "gate").touch()
+    home.write("2")
+    home.merlin("run", "edited.yaml", "--update", study, "--yes")
+    wait_until(lambda: "first 2" in (home.folder / "ran").read_text())
+    home.merlin("history", study, "--undo")
+    began = (home.folder / "ran").read_text()
+    assert began.count("first 2") < 12  # not all of them had begun
+    (home.folder / "gate").unlink()
+    assert home.ask("status", study)["state"] == "finished" and scales(study) == {1}
+    home.write("3")
+    home.merlin("run", "edited.yaml", "--update", study, "--yes")
+    home.ended(study)
+    assert (home.folder / "ran").read_text().count("first 2") == began.count("first 2")
+    home.merlin("history", study, "--undo")
+    assert {json.loads(path.read_text())["scale"] for path in study.glob("simulate/*/out.json")} == {1}
+
+
 def test_more_samples_follow_what_workers_run_again(home: Home) -> None:
     sobol = {"method: grid, num: 12": "method: sobol, seed: 3, num: 12"}
     home.write("1", **sobol)

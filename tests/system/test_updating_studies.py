@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -92,11 +93,67 @@ def test_only_samples_with_other_values_run_again_and_new_ones_extend_the_study(
     with merlin.open_shards(study / "collect") as ens:
         assert np.asarray(ens["y"][:]).tolist() == [0, 1, 2, 33, 4, 5, 6, 7, 8, 9, 10, 11]
         assert np.asarray(ens["Y"][:]).tolist()[7:10] == [77, 8.5, 9.5]
+    (home.folder / "s.csv").write_text((home.folder / "s.csv").read_text().replace("33,3.5", "3,3.5"))
+    home.write(OF_FILE)
+    home.run("--update", study, "--yes")  # the extension's report has seen all rows
+    assert home.ran() == {"simulate": 1, "post": 2, "report": 2}
     # what was there before is a data set still
-    (aside,) = (study / "merlin_info/revisions").glob("*/before/collect")
+    aside, _ = sorted((study / "merlin_info/revisions").glob("*/before/collect"))
     with merlin.open_shards(aside) as ens:
         assert np.asarray(ens["y"][:]).tolist() == list(range(10))
     assert json.loads((aside / "manifest.json").read_text())["content_digest"] == before["collect"][0]
+
+
+def test_other_columns_or_another_file_are_seen_even_if_size_and_time_of_the_file_are_the_same(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path / "home")
+    file, other = home.folder / "s.csv", home.folder / "other.csv"
+    file.write_text(CSV.removeprefix("X,Y\n"))
+    other.write_text(file.read_text().replace("3,3.5", "9,3.5"))
+    shutil.copystat(file, other)
+    home.write(OF_FILE)
+    study = home.run()
+    home.write(OF_FILE.replace("s.csv", "other.csv"))
+    assert home.ask("plan", "change.yaml", "--update", study)["samples"] == "1 with other values"
+    text = OF_FILE.replace("column_labels: [X, Y]", "column_labels: [Y, X]")
+    home.write(text)
+    home.run("--update", study, "--yes")
+    assert home.ran()["simulate"] == 10
+    anew = Home(tmp_path / "anew")
+    (anew.folder / "s.csv").write_text(file.read_text())
+    anew.write(text)
+    assert contents(study) == contents(anew.run())
+
+
+def test_the_file_of_the_samples_may_get_another_name(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    (home.folder / "s.csv").write_text(CSV)
+    home.write(OF_FILE)
+    study = home.run()
+    (home.folder / "s.csv").rename(home.folder / "new.csv")
+    text = OF_FILE.replace("s.csv", "new.csv")
+    home.write(text)
+    assert not any(line["to_run"] for line in home.ask("plan", "change.yaml", "--update", study)["steps"])
+    home.write(text.replace("echo report", "echo the report"))
+    home.run("--update", study, "--yes")
+    assert home.ran() == {"report": 1}
+    home.ask("restart", study, "--local", "--failed")  # all of it is there
+    home.ask("rerun", study, "--step", "simulate", "--samples", "3", "--yes", "--local")
+    assert home.ran()["simulate"] == 1
+
+
+def test_an_edit_brings_no_text_into_a_script_that_a_shell_acts_on(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    (home.folder / "s.csv").write_text("X,Y\n" + "".join(f"{i},b;touch hacked\n" for i in range(10)))
+    text = OF_FILE.replace('"z": $(Y), ', "")
+    home.write(text)
+    study = home.run()
+    home.write(text.replace("echo post $(P)", "echo post $(P) $(Y)"))
+    for command in ("plan", "change.yaml"), ("run", "change.yaml", "--local", "--yes"):
+        done = home.say(*command, "--update", study)
+        assert done.returncode == 2 and "use the environment variable MERLIN_VALUE_Y" in done.stderr, done
+    assert open_workspace(study).plan.revision == 0 and not list(study.rglob("hacked"))
 
 
 # ------------------------------------------------------------------ code
@@ -117,12 +174,79 @@ def test_changed_code_is_told_and_runs_again_if_asked(home: Home) -> None:
     assert not home.ask("plan", "change.yaml", "--update", study)["changed_code"]
 
 
+def test_a_declared_file_and_other_versions_are_told_and_run_nothing(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    deck = home.folder / "deck.txt"
+    deck.write_text("first")
+    text = SPEC.replace("  - name: post\n    run: {", "  - name: post\n    run: {files: [deck.txt], ")
+    home.write(text)
+    study = home.run()
+    deck.write_text("second")
+    made_with = study / "merlin_info/provenance.json"
+    made_with.write_text(json.dumps(json.loads(made_with.read_text()) | {"python": "3.1.4"}))
+    home.write(text)
+    told = home.ask("plan", "change.yaml", "--update", study)
+    assert told["changed_code"] == {"post": ["deck.txt has changed"]} and told["is_nothing"]
+    assert [words for words in told["versions"] if words.startswith("Python 3.1.4, now 3.")], told["versions"]
+    home.run("--update", study, "--yes", "--changed-code")
+    assert home.ran() == {"post": 20}
+
+
+def test_changed_code_is_not_told_any_more_once_all_of_the_step_has_run_for_another_reason(
+    home: Home,
+) -> None:
+    study = study_of(home)
+    (home.folder / "model.py").write_text(MODEL.replace("* 3", "* 5"))
+    home.write(SPEC.replace("model:draw", "model:other"))
+    home.run("--update", study, "--yes")
+    with merlin.open_shards(study / "random/P.1") as ens:
+        assert np.allclose(ens["value"][:], np.asarray(ens["X"][:]) * 5)
+    assert not home.ask("plan", "change.yaml", "--update", study)["changed_code"]
+
+
 def test_what_steps_have_made_may_be_kept(home: Home) -> None:
     study = study_of(home)
     home.write(SPEC.replace('"y": $(X)', '"y": 1$(X)'))
     home.run("--update", study, "--yes", "--keep", "simulate")
     assert home.ran() == {}
     assert home.ask("plan", "change.yaml", "--update", study)["is_nothing"]
+
+
+# ------------------------------------------------------------------ dependencies
+
+
+def test_what_an_edited_spec_depends_on_is_there_before_anything_runs(home: Home) -> None:
+    study, library = study_of(home), home.folder / "library"
+    words = ("plan", "change.yaml"), ("run", "change.yaml", "--local", "--yes")
+    function = 'run: {function: "model:draw"'
+    for text, told in (
+        (with_dependency("paths: [{name: DATA, path: nowhere}]"), "nowhere of DATA does not exist"),
+        (SPEC.replace(function, f"{function}, files: [nowhere.txt]"), "'nowhere.txt' does not exist"),
+    ):
+        home.write(text)
+        for command in words:
+            done = home.say(*command, "--update", study)
+            assert done.returncode == 2 and told in done.stderr, done.stderr
+    git = ["git", "-C", str(library), "-c", "user.name=a", "-c", "user.email=a@b"]
+    library.mkdir()
+    (library / "seven").write_text("7")
+    for line in ("init --quiet", "add .", "commit --quiet --message first"):
+        subprocess.run([*git, *line.split()], check=True)
+    clones = home.folder / "clones"
+    text = with_dependency(f"git: [{{name: LIB, path: {clones}, url: {library}}}]")
+    text = text.replace("echo 2 > factor", "cat $(LIB)/seven > factor")
+    home.write(text)
+    home.ask("plan", "change.yaml", "--update", study)
+    assert not clones.exists()
+    home.run("--update", study, "--yes")
+    with merlin.open_shards(study / "collect") as ens:
+        assert set(np.asarray(ens["f"][:]).tolist()) == {7}
+    home.write(text.replace(f"url: {library}", f"url: {library}, tag: second"))
+    assert "not at second" in home.say("run", "change.yaml", "--local", "--update", study, "--yes").stderr
+
+
+def with_dependency(block: str) -> str:
+    return SPEC.replace("SCALE: 2}}", f"SCALE: 2}}, dependencies: {{{block}}}}}")
 
 
 # ------------------------------------------------------------------ asking, and other studies
@@ -166,6 +290,32 @@ def test_a_study_with_extensions_is_edited_shrinks_grows_and_goes_back(home: Hom
         home.ask("history", study, "--undo")
         assert contents(study) == before
         home.ask("shards", "verify", study)
+
+
+def test_an_extension_runs_again_what_depends_on_a_step_of_its_study_alone(
+    home: Home, tmp_path: Path
+) -> None:
+    study, text = study_of(home), SPEC.replace("N: 10", "N: 15")
+    home.write(text)
+    home.run("--update", study, "--yes")
+    before = contents(study)
+    home.write(text.replace("echo 2 > factor", "exit 1"))
+    told = home.say("run", "change.yaml", "--local", "--update", study, "--yes")
+    assert told.returncode == 1 and "extensions/001 needs mesh, which has not ended ok" in told.stderr
+    assert home.ran() == {"report": 1}
+    error = home.ask("restart", study / "extensions/001", "--local", code=1)["error"]
+    assert f"first: merlin restart {study} --failed" in error
+    text = text.replace("echo 2 > factor", "echo 3 > factor")
+    home.write(text)
+    home.run("--update", study, "--yes")
+    assert home.ran() == {"mesh": 1, "simulate": 15, "post": 30, "report": 2}
+    anew = Home(tmp_path / "anew")
+    anew.write(text)
+    assert contents(study) == contents(anew.run())
+    for _ in range(2):
+        home.ask("history", study, "--undo")
+    assert contents(study) == before
+    home.ask("shards", "verify", study)
 
 
 def test_an_extension_that_loses_all_of_its_samples_is_put_aside_and_comes_back(home: Home) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,12 @@ from merlin.cli.output import print_json, print_table, remark
 
 MAX_REASONS = 3  # of a step
 _WHAT = {"kept": "its results are kept, by --keep"}
+_PARTLY = ("new", "gone")  # what some instances of a step may be, and others not
+_MEMBER = re.compile(r"^extensions/\d+/")
 MANIFEST_SUFFIX = ".manifest"
 
 if TYPE_CHECKING:
-    from merlin.workspace.revisions import RevisionNote
+    from merlin.workspace.revisions import RevisionNote, StepNote
 
 
 @click.command(short_help="Show the revisions of a study that was updated; go back by one.")
@@ -38,7 +42,7 @@ def history(workspace: Path, undo: bool, as_json: bool) -> None:
     study = find_workspace(workspace)
     study = open_workspace(study.root)
     if undo:
-        note = undo_update(study)
+        note = undo_update(study, remark)
         study = open_workspace(study.path)
         remark(f"{study.path} is at revision {note.base} again")
     notes = history_of(study)
@@ -65,16 +69,34 @@ def _changes(note: RevisionNote) -> list[str]:
     if note.number == 0:
         return ["the study began"]
     reasons: dict[str, dict[str, None]] = {}  # of several instances of a step each is told once
+    steps: dict[str, list[StepNote]] = {}
     for step in note.steps:
-        if step.what != "same" and not step.id.endswith(MANIFEST_SUFFIX):  # a data set's reasons stand once
-            words = step.why if step.what == "changed" else (_WHAT.get(step.what, step.what),)
-            reasons.setdefault(step.step, {}).update(dict.fromkeys(" ".join(w.split()) for w in words))
+        if not step.id.endswith(MANIFEST_SUFFIX):  # a data set's reasons stand once
+            steps.setdefault(step.step, []).append(step)
+    for name, several in steps.items():
+        if words := [" ".join(each.split()) for each in _of_step(several)]:
+            reasons[name] = dict.fromkeys(words)
     lines = [f"samples: {note.samples}"] if note.samples else []
     lines += [f"{step}: {_first(list(words))}" for step, words in reasons.items()]
     again, collected = sum(step.again for step in note.steps), sum(step.collected for step in note.steps)
     lines += [f"outputs of {count(collected, 'task')} collected again"] if collected else []
     lines += [f"{count(again, 'task')} run again"] if again else []
     return lines or ["nothing that results depend on"]
+
+
+def _of_step(several: list[StepNote]) -> Iterator[str]:
+    """What has changed in a step, of which these are the instances."""
+    from merlin.plan.change_words import some_are
+
+    is_whole = len({each.what for each in several}) == 1
+    for each in several:
+        if each.what == "changed":
+            yield from each.why
+        elif each.what != "same" and (is_whole or each.what not in _PARTLY):
+            yield _WHAT.get(each.what, each.what)
+    for what in () if is_whole else _PARTLY:
+        if told := some_are((_MEMBER.sub("", each.id) for each in several if each.what == what), what):
+            yield told
 
 
 def _first(reasons: list[str]) -> str:

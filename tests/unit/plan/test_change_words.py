@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from merlin.plan.change_words import changes
+from merlin.plan.change_words import changes, some_are
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,11 @@ from merlin.plan.change_words import changes
 )
 def test_changes_are_told_in_words(old: Any, new: Any, told: list[str]) -> None:
     assert list(changes("x", old, new)) == told
+
+
+def test_instances_are_named_by_the_first() -> None:
+    assert [some_are(ids, "new") for ids in ([], ["a/P.4"], ["a/P.4", "a/P.5", "a/P.4", "a/P.6"])] == [
+        "",
+        "a/P.4 is new",
+        "a/P.4 and 2 more are new",
+    ]
