@@ -16,7 +16,7 @@ from merlin.api.extending import next_extension
 from merlin.api.left_to_run import has_work, refuse_running, with_work
 from merlin.api.revising import apply_update, held
 from merlin.api.updating import MemberUpdate, Update, UpdateOptions, plan_update
-from merlin.base.text import count, duration
+from merlin.base.text import count
 from merlin.cli import execute
 from merlin.cli.output import print_json, print_table, remark
 from merlin.errors import UsageError, command_line
@@ -24,6 +24,7 @@ from merlin.ledger.replay import Replay
 from merlin.plan.change_words import some_are
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import Outcome
+from merlin.views.cost import cores_of
 from merlin.views.rerunning import HasFiles
 from merlin.workspace.acquire import acquire_dependencies
 from merlin.workspace.directory import Workspace, members, open_workspace
@@ -147,7 +148,7 @@ def _ask(update: Update) -> None:
     if not (sys.stdin and sys.stdin.isatty()):
         reason = "removes a step" if is_gone else "repeats work"
         raise UsageError(f"the update asks before it {reason}, and nobody can answer here; add --yes")
-    took = f", which took {duration(again_s)} of a worker" if again_s >= 1 else ""
+    took = f", which took {_core_time(again_s)}" if again_s >= 1 else ""
     gone = ", ".join(each.step for each in lines if each.what == "gone")
     words = [f"put aside what {gone} has made"] if gone else []
     words += [f"run {count(num_again, 'task')} again{took}"] if num_again else []
@@ -159,7 +160,7 @@ def step_lines(update: Update) -> Iterator[StepLine]:
     """The steps in the order of the plan, then those that are gone."""
     found: dict[str, list[tuple[str, Any, float]]] = {}
     for member in update.members:
-        seconds = _seconds_per_task(member)
+        seconds = _core_seconds_per_task(member)
         for each in member.change.instances:
             what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
             found.setdefault(each.step, []).append((what, each, seconds.get(each.id, 0.0)))
@@ -190,12 +191,14 @@ def _partly(several: list[tuple[str, Any, float]]) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def _seconds_per_task(member: MemberUpdate) -> dict[str, float]:
+def _core_seconds_per_task(member: MemberUpdate) -> dict[str, float]:
+    """By step instance, what a task has taken: its time on all of its cores."""
     found = {}
     for instance in member.workspace.plan.instances:
         headers = [entry.header for entry in member.state.entries(instance.id) if entry.header.elapsed_s > 0]
         num = sum(header.counts[Outcome.OK] + header.counts[Outcome.FAILED] for header in headers)
-        found[instance.id] = sum(header.elapsed_s for header in headers) / num if num else 0.0
+        elapsed_s = sum(header.elapsed_s for header in headers) / num if num else 0.0
+        found[instance.id] = elapsed_s * cores_of(instance)
     return found
 
 
@@ -227,7 +230,7 @@ def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
             )
         return
     rows = [
-        (each.step, _why(each), f"{each.to_run:,}", f"{each.kept:,}", _core_hours(each.kept_s))
+        (each.step, _why(each), f"{each.to_run:,}", f"{each.kept:,}", _core_time(each.kept_s))
         for each in lines
     ]
     columns = ("step", "why", "to run", "kept", "saved")
@@ -263,5 +266,8 @@ def _why(line: StepLine) -> str:
     return words or "changed"
 
 
-def _core_hours(seconds: float) -> str:
-    return f"{duration(seconds)}" if seconds >= 1 else ""
+def _core_time(seconds: float) -> str:
+    """ "2.5 core-hours", or "37 core-s" for what is small; "" for less than a second."""
+    if seconds >= 360:
+        return f"{seconds / 3600:,.3g} core-hours"
+    return f"{seconds:.0f} core-s" if seconds >= 1 else ""

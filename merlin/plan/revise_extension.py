@@ -42,9 +42,23 @@ def because_of_study(extension: Plan, before: Sequence[Revised]) -> dict[str, li
         return {}
     ours = {instance.id for instance in extension.instances}
     was, now = (_foreign_sources(plan, ours) for plan in (before[0].old, before[0].new))
-    anew = before[0].made_anew
-    seen = {id for id in ours if now.get(id) != was.get(id) or anew & now.get(id, frozenset())}
-    changing = set().union(*(each.made_anew for each in before))
+    seen = saw_what_is_made(extension, before[0].new, [each.made_anew for each in before])
+    others = {id for id in ours if now.get(id) != was.get(id)}
+    return seen | {
+        i.id: [(0, i.num_tasks)] for i in extension.instances if i.id in others and i.aggregate is None
+    }
+
+
+def saw_what_is_made(extension: Plan, study: Plan, made: Sequence[Collection[str]]) -> dict[str, list[Range]]:
+    """The tasks of an extension that have seen what is made again elsewhere in its study, by step instance.
+
+    `made`: ids of step instances that run again, of the study itself and then of its extensions before this one.
+    """
+    if not made:
+        return {}
+    sources = _foreign_sources(study, {instance.id for instance in extension.instances})
+    seen = {id for id, of in sources.items() if of & set(made[0])}
+    changing = set().union(*made)
     for manifest, steps in users_of_data_sets(extension).items():
         if manifest in changing:
             seen.update(steps)

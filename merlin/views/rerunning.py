@@ -11,6 +11,7 @@ from merlin.ledger.replay import replay
 from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import StepInstance
 from merlin.plan.rerun import tasks_to_rerun
+from merlin.plan.revise_extension import saw_what_is_made
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.failures import failed_tasks
@@ -41,7 +42,7 @@ class RerunStep:
 
     step: str
     chosen: int
-    others: int  # because they depend on chosen tasks, or made files that these need and that are gone
+    others: int  # because they saw what chosen tasks made, or made files that these need and that are gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +68,13 @@ def reruns(workspace: Workspace, choice: Choice) -> list[Rerun]:
     if choice.samples:
         _require_samples(studies, choice.samples)
     found = _by_condition(workspace, choice.where) if choice.where else None
-    out = []
+    out: list[Rerun] = []
     for study in studies:
         chosen = _chosen(study, choice)
         if found is not None:
             chosen = _both(chosen, found.get(study.plan.extension, {}))
-        out.append(_rerun(study, chosen))
+        stale = saw_what_is_made(study.plan, studies[0].plan, [rerun.again.keys() for rerun in out])
+        out.append(_rerun(study, chosen, stale))
     if choice.groups:
         _require_groups(studies, choice)
     return [rerun for rerun in out if rerun.num_tasks]
@@ -117,9 +119,11 @@ def _both(one: Mapping[str, list[Range]], other: Mapping[str, list[Range]]) -> T
     return out
 
 
-def _rerun(study: Workspace, chosen: Tasks) -> Rerun:
+def _rerun(study: Workspace, chosen: Tasks, stale: Tasks) -> Rerun:
+    """`stale`: what the study before has made for these tasks is made again."""
     outcomes = replay(study.ledger_dir, study.plan).outcomes
-    again = tasks_to_rerun(study.plan, outcomes, chosen, HasFiles(study, outcomes)) if chosen else {}
+    both = {id: merged([*chosen.get(id, ()), *stale.get(id, ())]) for id in (*chosen, *stale)}
+    again = tasks_to_rerun(study.plan, outcomes, both, HasFiles(study, outcomes)) if both else {}
     steps: dict[str, RerunStep] = {}
     missing = 0
     for instance in study.plan.instances:

@@ -311,7 +311,15 @@ def test_an_extension_runs_again_what_depends_on_a_step_of_its_study_alone(
     assert home.ran() == {"mesh": 1, "simulate": 15, "post": 30, "report": 2}
     anew = Home(tmp_path / "anew")
     anew.write(text)
-    assert contents(study) == contents(anew.run())
+    fresh = contents(anew.run())
+    assert contents(study) == fresh
+    dry = home.ask("rerun", study, "--step", "mesh", "--dry")["rerun"]
+    tasks = [{step["step"]: step["chosen"] + step["others"] for step in of["steps"]} for of in dry]
+    assert tasks[0]["mesh"] == 1 and "mesh" not in tasks[1]
+    assert (tasks[0]["simulate"], tasks[1]["simulate"], tasks[1]["post"]) == (10, 5, 10)
+    home.ask("rerun", study, "--step", "mesh", "--yes", "--local")
+    assert home.ran() == {"mesh": 2, "simulate": 30, "post": 60, "report": 4}
+    assert contents(study) == fresh
     for _ in range(2):
         home.ask("history", study, "--undo")
     assert contents(study) == before

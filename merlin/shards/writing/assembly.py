@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from merlin.errors import ShardError
+from merlin.errors import ShardError, command_line
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.shards.format.rows import format_ranges, row_map, to_ranges
 from merlin.shards.proving.previous import previous_rows
@@ -179,10 +179,17 @@ class Assembly:
         if missing.any():
             what = format_ranges(to_ranges(self._wanted[missing]))
             why = "".join(f"\n  {problem}" for problem in self._problems[:_MAX_PROBLEMS])
+            again = command_line("rerun", self._workspace.path, *self._steps_to_rerun())
             raise ShardError(
                 f"shard {self._shard} of '{self._instance.id}': nothing holds row {what}, though the tasks ended ok; "
-                f"merlin shards verify --repair runs them again{why}"
+                f"to run them again: {again}{why}"
             )
+
+    def _steps_to_rerun(self) -> list[str]:
+        aggregate = self._instance.aggregate
+        sources = () if aggregate is None else aggregate.sources
+        steps = dict.fromkeys(self._workspace.instance(id).step for id in sources)
+        return [word for step in steps for word in ("--step", step)]
 
     def _keep_those_to_store(self) -> None:
         """Set the filtered rows apart, and cut the others into stretches that are consecutive in one source."""
