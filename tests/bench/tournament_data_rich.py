@@ -25,7 +25,7 @@ MERGING = "strategy: random_pairwise, merge: true, interval: 100, lr_scale: 3, t
 ONE = Recipe(1, 32_000, 0.005)
 AVERAGED = {
     4: Recipe(4, 11_600, 0.005, AVERAGING.format(10, 4)),
-    8: Recipe(8, 8_000, 0.005, AVERAGING.format(5, 5.66)),
+    8: Recipe(8, 9_000, 0.005, AVERAGING.format(5, 5.66)),
 }
 SYNCHRONOUS = {4: Recipe(1, 11_600, 0.02, batch=128), 8: Recipe(1, 8_000, 0.028, batch=256)}
 SHORT_ONE = Recipe(1, 16_000, 0.007)
