@@ -43,10 +43,7 @@ def because_of_study(extension: Plan, before: Sequence[Revised]) -> dict[str, li
     ours = {instance.id for instance in extension.instances}
     was, now = (_foreign_sources(plan, ours) for plan in (before[0].old, before[0].new))
     seen = saw_what_is_made(extension, before[0].new, [each.made_anew for each in before])
-    others = {id for id in ours if now.get(id) != was.get(id)}
-    return seen | {
-        i.id: [(0, i.num_tasks)] for i in extension.instances if i.id in others and i.aggregate is None
-    }
+    return seen | _all_tasks(extension, {id for id in ours if now.get(id) != was.get(id)})
 
 
 def saw_what_is_made(extension: Plan, study: Plan, made: Sequence[Collection[str]]) -> dict[str, list[Range]]:
@@ -62,8 +59,12 @@ def saw_what_is_made(extension: Plan, study: Plan, made: Sequence[Collection[str
     for manifest, steps in users_of_data_sets(extension).items():
         if manifest in changing:
             seen.update(steps)
+    return _all_tasks(extension, seen)
+
+
+def _all_tasks(extension: Plan, ids: Collection[str]) -> dict[str, list[Range]]:
     # rows are collected, and manifests written, from what is their own; for the rest they only wait
-    return {i.id: [(0, i.num_tasks)] for i in extension.instances if i.id in seen and i.aggregate is None}
+    return {i.id: [(0, i.num_tasks)] for i in extension.instances if i.id in ids and i.aggregate is None}
 
 
 def _foreign_sources(study: Plan, ours: Collection[str]) -> dict[str, frozenset[str]]:

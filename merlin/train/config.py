@@ -224,7 +224,7 @@ class Tournament(Block):
     )
     interval: Steps = optional("Steps between two rounds; default: by the strategy.", 500)
     interval_end: Steps | None = optional(
-        "Of averaging: what the interval shrinks to at the end of the run; default: a tenth of the usual one."
+        "Of averaging: what the interval shrinks to at the end of the run; default: by the transport."
     )
     merge: Flag = optional(
         "Of random_pairwise: the mean of both models is a third candidate; default: by the size of a share.",

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from merlin.errors import TrainingError
-
-State = dict[str, Any]
+from merlin.train.state_file import State
 
 
 def flat(state: State) -> Tensor:

@@ -16,11 +16,12 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from merlin.errors import CheckpointError, TrainingError
-from merlin.train.flat import State, joined, overwrite, tensors_of
+from merlin.train.flat import joined, overwrite, tensors_of
 from merlin.train.models.base import Batch, Trainee
 from merlin.train.optim import BASE_LR, MovingAverage, make_optimizer
 from merlin.train.parallel.mesh import Mesh
 from merlin.train.parallel.parallelize import parallelize
+from merlin.train.state_file import State
 from merlin.train.widths import fitted, fitted_moment, transposed
 
 if TYPE_CHECKING:

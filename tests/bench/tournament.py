@@ -319,7 +319,7 @@ def overhead(tmp: Path, rounds: int, num: int) -> list[Row]:
     cost_s = statistics.median(costs)
     what = f"a round (exchange and evaluation) of a model of {prepared.facts.num_parameters:,} parameters"
     shown = f"{cost_s:.2f} s after {work_s:.2f} s of training"
-    return [Row(what, shown, "", f"{cost_s / (cost_s + work_s):.1%}", "≤ 5 %", "")]
+    return [Row(what, shown, "", f"{cost_s / (cost_s + work_s):.1%}", "≤ 3 %", "")]
 
 
 def kill(tmp: Path, rounds: int, num: int) -> list[Row]:
