@@ -16,11 +16,12 @@ from merlin.api.updating import MemberUpdate, Update
 from merlin.base.files import file_error, write_text
 from merlin.errors import LedgerError, WorkspaceError
 from merlin.ledger.records import RESET, EventRecord, RangeRecord
-from merlin.ledger.resets import COLLECT_AGAIN, EDITED, resets
+from merlin.ledger.resets import COLLECT_AGAIN, EDITED, resets, taken_from
 from merlin.ledger.segments import write_lineage
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import plan_to_json
+from merlin.plan.revise_collection import PRESENT
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.workspace.directory import PLAN_NAME, Workspace, extensions, ledger_of, members, revision_dir
@@ -125,11 +126,11 @@ def _prepare(update: Update, member: MemberUpdate) -> None:
     session = next_session(workspace.ledger_dir, time.time())
     with LedgerWriter(ledger, UPDATER, session=session, study_id=plan.study_id) as writer:
         about = {"revision": update.number, "base": workspace.plan.revision}
-        writer.append(EventRecord(kind="updated", data=about), *_records(member))
+        writer.append(EventRecord(kind="updated", data=about), *_records(member, update.number))
     write_text(folder / PLAN_NAME, plan_to_json(plan))
 
 
-def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
+def _records(member: MemberUpdate, number: int) -> Iterator[RangeRecord]:
     """What of the outcomes of before does not count any more, and what does though its record does not."""
     sizes = {instance.id: instance.num_tasks for instance in member.workspace.plan.instances}
     for instance in member.plan.instances:
@@ -145,6 +146,8 @@ def _records(member: MemberUpdate) -> Iterator[RangeRecord]:
     # of the attempt of the records above, over which they count because they come later
     yield from resets(member.change.resets, EDITED, attempt=1)
     yield from resets(member.change.collected, COLLECT_AGAIN, attempt=1)
+    for revision, tasks in member.change.taken.items():
+        yield from resets(tasks, taken_from(number if revision == PRESENT else revision), attempt=1)
 
 
 def _note(update: Update, moves: list[Any]) -> RevisionNote:
@@ -178,5 +181,5 @@ def _steps(update: Update) -> Iterator[StepNote]:
                 what=what,
                 again=each.num_again,
                 kept=each.num_kept,
-                collected=each.num_collected,
+                collected=each.num_collected + each.num_taken,
             )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.errors import MerlinError, SpecError, UsageError
-from merlin.ledger.collect_again import badly_collected
+from merlin.ledger.collect_again import badly_collected, ever_taken, to_collect_again
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.code_changes import code_changes
 from merlin.plan.parameters import as_block
@@ -17,6 +18,7 @@ from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan, SamplesInfo, StepKind
 from merlin.plan.rerun import HasFiles
 from merlin.plan.revise import Change, find_change
+from merlin.plan.revise_collection import Holds
 from merlin.plan.revise_extension import Revised, because_of_study
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.variables import OUTPUT_PATH
@@ -243,6 +245,9 @@ class _Planning:
             changed_code=again if self.how.rerun_code else {},
             keep=self.how.keep,
             badly_collected=badly_collected(state),
+            pending=to_collect_again(state, member.plan),
+            taken=ever_taken(state, member.plan),
+            holds=_data_sets_before(member, state),
         )
         plan = replace(plan, revision=self.number, code=self._recorded(member.plan, again, change))
         return MemberUpdate(workspace=member, plan=plan, change=change, state=state, rows=rows)
@@ -279,6 +284,18 @@ class _Planning:
         renewed = {each.step for each in here} - {each.step for each in here if each.num_kept}
         is_old = set() if self.how.rerun_code else changes.keys() - renewed
         return {step: old.code[step] if step in is_old else files for step, files in self.code.items()}
+
+
+def _data_sets_before(member: Workspace, state: Replay) -> Holds:
+    """What knows the data sets of before. They are looked at when it is asked, because few updates ask."""
+
+    @cache
+    def found() -> Holds:
+        from merlin.shards.recollecting.before import DataSetsBefore  # with HDF5
+
+        return DataSetsBefore(member, state.outcomes)
+
+    return lambda *asked: found()(*asked)
 
 
 def _other_versions(study: Workspace) -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from merlin.cli.output import print_json, print_table, remark
 from merlin.errors import UsageError, command_line
 from merlin.ledger.replay import Replay
 from merlin.plan.change_words import some_are
+from merlin.plan.revise_collection import added
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import Outcome
 from merlin.views.cost import cores_of
@@ -51,7 +53,9 @@ class StepLine:
     kept: int
     collected: int  # of these, tasks of which only the outputs are collected again
     has_other_samples: bool  # it runs per sample, and some have other values
-    has_lost: bool  # its results are in a data set alone, which is made anew
+    taken: int  # ... of which the values are taken from data sets of before
+    has_lost: bool  # some of its results are nowhere any more, and a data set that is made anew needs them
+    lacking: dict[str, int]  # why data sets of before do not have them, and how many each
     is_kept: bool  # what it has made is taken as it is, by --keep
     kept_s: float  # seconds of workers that need not be spent again
     again_s: float
@@ -106,9 +110,18 @@ def preview_update(
 
 
 def update_study(
-    spec: Spec, options: StudyOptions, path: Path, how: UpdateOptions, *, yes: bool, as_json: bool
+    spec: Spec,
+    options: StudyOptions,
+    path: Path,
+    how: UpdateOptions,
+    *,
+    yes: bool,
+    as_json: bool,
+    check: Callable[[Update], None] = lambda update: None,
 ) -> tuple[Workspace, int]:
     """Show, ask, and let the study be what the spec says; returns it, and how many samples an extension has to add.
+
+    `check` may refuse an update before anything changes.
 
     Raises UsageError if somebody has to be asked and nobody can answer, WorkspaceError if another command runs it,
     SpecError if a repository cannot be cloned, or is there in another version.
@@ -117,6 +130,7 @@ def update_study(
     refuse_running(members(study))
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
         update = plan_update(spec, options, study, how, _has_files, Path(folder))
+        check(update)
         if not as_json:
             _show(update, as_json=False)
     if not (update.is_nothing or yes):
@@ -128,6 +142,7 @@ def update_study(
     with held(study):
         study = open_workspace(path)  # an update that was cut off may have been finished
         update = plan_update(spec, options, study, how, _has_files)
+        check(update)
         apply_update(update)
     back = command_line("history", study.path, "--undo")
     remark(f"{study.path} is at revision {update.number} now; to go back: {back}")
@@ -176,7 +191,9 @@ def step_lines(update: Update) -> Iterator[StepLine]:
             kept=sum(each.num_kept for _, each, _ in several),
             collected=sum(each.num_collected for _, each, _ in several),
             has_other_samples=step in per_sample and update.has_other_values,
+            taken=sum(each.num_taken for _, each, _ in several),
             has_lost=any(each.has_lost for _, each, _ in several),
+            lacking=reduce(added, (each.lacking for _, each, _ in several), {}),
             is_kept=step in update.keep,
             kept_s=sum(each.num_kept * seconds for _, each, seconds in several),
             again_s=sum(each.num_again * seconds for _, each, seconds in several),
@@ -253,10 +270,16 @@ def _show_code(update: Update) -> None:
 def _why(line: StepLine) -> str:
     if line.what == "same" and line.again:
         if line.has_lost:
-            return "its results are in its data set alone"
+            taken = (
+                [f"values of {count(line.taken, 'task')} from the data set of before"] if line.taken else []
+            )
+            lost = (f"{num:,} {why}" for why, num in line.lacking.items())
+            return "; ".join([*taken, *lost]) or "its results are in its data set alone"
         return "other samples" if line.has_other_samples else "because of others"
     if line.what == "same" and line.collected:
         return f"outputs of {count(line.collected, 'task')} collected again"
+    if line.what == "same" and line.taken:
+        return f"values of {count(line.taken, 'task')} from the data set of before"
     if line.what == "same" and line.to_run:
         return "not ended yet"
     if line.what != "changed":

@@ -16,6 +16,7 @@ from merlin.execution.journal import ChunkJournal, EndedTask, ProgressCallback
 from merlin.execution.shard_runner import ShardRunner
 from merlin.execution.shell import machine_error, task_environment
 from merlin.execution.shell_runner import ShellRunner
+from merlin.execution.taken_rows import TakenRows
 from merlin.execution.task_files import unmark_finished
 from merlin.execution.waiting import Waiter
 from merlin.execution.walltime import Walltime, Warnings
@@ -59,6 +60,7 @@ class ChunkRunner:
         self._shells = ShellRunner(workspace, env, self._waiter, self._walltime, warnings or Warnings())
         self._functions = FunctionRunner(workspace, worker)
         self._shards = ShardRunner(workspace, self._walltime, fence)
+        self._taken = TakenRows(workspace)
         self._variables: Mapping[str, str] = {}  # of the environment of the chunk that runs
 
     def run(self, chunk: Chunk, assignment: Assignment | None = None) -> ChunkResult:
@@ -96,11 +98,15 @@ class ChunkRunner:
         self, instance: StepInstance, chunk: Chunk, *, reports_progress: bool = True
     ) -> ChunkJournal:
         on_progress = self._on_progress if reports_progress else None
+        take = self._taken.taker(chunk.taken_from) if chunk.taken_from else None
         return ChunkJournal(
-            self._workspace, instance, chunk, self._worker, self._ledger, on_progress, self._fence
+            self._workspace, instance, chunk, self._worker, self._ledger, on_progress, self._fence, take
         )
 
     def _run(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> ChunkResult:
+        if chunk.taken_from:
+            self._taken.run(chunk, journal, self._waiter)
+            return journal.result()
         match instance.kind:
             case StepKind.CMD:
                 self._shells.run(instance, chunk, journal, self._variables)
@@ -163,6 +169,7 @@ class ChunkRunner:
         """Kill the running task."""
         self._shells.close()
         self._functions.close()
+        self._taken.close()
 
 
 def _merged(chunk: Chunk, parts: Sequence[ChunkResult]) -> ChunkResult:

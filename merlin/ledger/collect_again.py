@@ -1,7 +1,7 @@
-"""Tasks whose scripts have run in an earlier revision of the study, and whose outputs another data set collects.
+"""Tasks that have run in an earlier revision of the study, and whose outputs another data set collects.
 
-They are reset with a cause of their own, so that a run collects their outputs and does not start their scripts. Any
-later reset takes that back.
+They are reset with causes of their own, so that a run collects their outputs and does not start their scripts or call
+their functions. Any later reset takes that back.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from merlin.ledger.entries import LedgerEntry, payloads
 from merlin.ledger.format import Kind
 from merlin.ledger.records import RESET, RangeRecord
-from merlin.ledger.resets import COLLECT_AGAIN
+from merlin.ledger.resets import whence
 from merlin.plan.pieces import Range, merged
 from merlin.plan.runs import RunMap
+from merlin.plan.tasks import Outcome
 
 if TYPE_CHECKING:
     from merlin.ledger.replay import Replay
@@ -32,22 +33,45 @@ def badly_collected(found: Replay) -> dict[str, list[Range]]:
 
 
 def to_collect_again(found: Replay, plan: Plan) -> dict[str, RunMap]:
-    """By step instance, 1 for each task that is to be collected again; only instances with such tasks are in it."""
+    """By step instance, where the values of each task lie that is to be collected again (see `FROM_FILES`), 0 for the
+    others; only instances with such tasks are in it."""
     marks: dict[str, RunMap] = {}
     for instance in plan.instances if plan.revision else ():
         for entry, ranges in found.standing(instance.id):
             header = entry.header
-            if header.kind != Kind.RANGE or header.outcome != RESET or not _is_collection(entry):
+            if header.kind != Kind.RANGE or header.outcome != RESET or not (place := _whence(entry)):
                 continue
             marked = marks.setdefault(instance.id, RunMap(instance.num_tasks, 0))
             for lo, hi in [(header.lo, header.hi)] if ranges is None else ranges:
-                marked.set(lo, hi, 1)
+                marked.set(lo, hi, place)
     return marks
 
 
-def _is_collection(entry: LedgerEntry) -> bool:
+def ever_taken(found: Replay, plan: Plan) -> dict[str, dict[int, list[Range]]]:
+    """By step instance: the tasks that were to be taken from data sets, by the revision that has put these aside.
+
+    Only those that have not run since: the values there are still theirs.
+    """
+    taken: dict[str, dict[int, list[Range]]] = {}
+    for instance in plan.instances if plan.revision else ():
+        marks: dict[int, RunMap] = {}
+        for entry in (entry for _, _, group in found.clusters(instance.id) for entry in group):
+            header = entry.header
+            is_reset = header.kind == Kind.RANGE and header.outcome == RESET
+            place = _whence(entry) if is_reset else 0
+            if place > 0:
+                marks.setdefault(place, RunMap(instance.num_tasks, 0)).set(header.lo, header.hi, 1)
+            elif is_reset or header.counts[Outcome.INTERRUPTED]:  # after which tasks would run
+                for each in marks.values():
+                    each.set(header.lo, header.hi, 0)
+        if marks:
+            taken[instance.id] = {place: each.ranges([1]) for place, each in marks.items()}
+    return taken
+
+
+def _whence(entry: LedgerEntry) -> int:
     from merlin.ledger.encode import decode
 
     ((_, payload),) = payloads([entry])
     record = decode(entry.header, payload, entry.writer)
-    return isinstance(record, RangeRecord) and record.cause == COLLECT_AGAIN
+    return whence(record.cause) if isinstance(record, RangeRecord) else 0

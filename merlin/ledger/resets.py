@@ -10,10 +10,25 @@ from collections.abc import Mapping
 
 from merlin.ledger.records import RESET, RangeRecord
 from merlin.plan.pieces import Range
+from merlin.plan.tasks import FROM_FILES
 
 RUN_AGAIN = "to be run again"
 EDITED = "the spec was edited"
 COLLECT_AGAIN = "to be collected again"  # only the outputs: the script does not run
+_FROM_DATA_SETS = f"{COLLECT_AGAIN} from the data sets that were put aside by revision "
+
+
+def taken_from(revision: int) -> str:
+    """The cause of tasks whose values are in the data sets that a revision has put aside: these do not run."""
+    return f"{_FROM_DATA_SETS}{revision}"
+
+
+def whence(cause: str) -> int:
+    """Where the values of tasks lie that were reset with this cause: see `FROM_FILES`; 0 if they run."""
+    if cause == COLLECT_AGAIN:
+        return FROM_FILES
+    number = cause.removeprefix(_FROM_DATA_SETS)
+    return int(number) if number != cause and number.isdecimal() else 0
 
 
 def resets(

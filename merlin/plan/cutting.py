@@ -9,7 +9,7 @@ from merlin.plan.pieces import Range, Run, chunk_of
 from merlin.plan.plan import StepKind
 from merlin.plan.readiness import absent_rows
 from merlin.plan.task_states import READY, InstanceState
-from merlin.plan.tasks import Chunk
+from merlin.plan.tasks import FROM_FILES, Chunk
 
 MAX_SPARSE_SPAN = 4096  # a chunk with holes reaches no further than this, or four times the tasks it runs
 MAX_PIECES = 2000  # of one chunk
@@ -19,18 +19,16 @@ NUM_COLLECTED = 256  # tasks of a chunk whose outputs are only collected
 def cut(state: InstanceState, size: int, attempt: int) -> Chunk:
     """At most `size` ready tasks, in order; scattered ones share a chunk with holes. Something must be ready.
 
-    Tasks that run, and tasks whose outputs are only collected, share no chunk.
+    Tasks that run, and tasks whose outputs are only collected, share no chunk; nor do tasks whose values lie in
+    different places.
     """
-    reach = max(MAX_SPARSE_SPAN, 4 * size)
     pieces: list[Range] = []
-    num = 0
-    collect_only = False
+    num = whence = 0
     for a, b, value in _ready(state):
-        if not pieces and (collect_only := bool(value)):
-            size = NUM_COLLECTED
-        if bool(value) != collect_only:
-            break
-        if pieces and (len(pieces) == MAX_PIECES or a - pieces[0][0] >= reach):
+        if not pieces:
+            size, whence = _size(state, size, value), value
+        reach = max(MAX_SPARSE_SPAN, 4 * size)
+        if value != whence or (pieces and (len(pieces) == MAX_PIECES or a - pieces[0][0] >= reach)):
             break
         b = min(b, a + size - num)
         pieces.append((a, b))
@@ -39,15 +37,26 @@ def cut(state: InstanceState, size: int, attempt: int) -> Chunk:
             break
     state.cursor = pieces[-1][1]
     chunk = chunk_of(pieces, instance=state.instance.id, attempt=attempt)
-    if collect_only:
-        chunk = replace(chunk, collect_only=True)
+    if whence:
+        chunk = replace(chunk, collect_only=True, taken_from=max(whence, 0))
     if state.instance.kind is StepKind.AGGREGATE:
         chunk = replace(chunk, absent_rows=absent_rows(state, chunk))
     return chunk
 
 
 def _ready(state: InstanceState) -> Iterator[Run]:
-    """The ready tasks in order, as runs; the value is 1 for tasks whose outputs are only collected, else 0."""
+    """The ready tasks in order, as runs; the value says where those have their values that are only collected, else
+    it is 0."""
     for a, b, value in state.tasks.runs(state.cursor):
         if value == READY:
             yield from ((a, b, 0),) if state.collect_only is None else state.collect_only.runs(a, b)
+
+
+def _size(state: InstanceState, size: int, whence: int) -> int:
+    """Tasks of a chunk: of a shard at least if their values come from shards, as each is checked as a whole."""
+    if whence == 0:
+        return size
+    sizes = (
+        each.instance.aggregate.samples_per_shard for each in state.block_targets if each.instance.aggregate
+    )
+    return NUM_COLLECTED if whence == FROM_FILES else max([NUM_COLLECTED, *sizes])

@@ -73,17 +73,25 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return out
 
 
+def within(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """The numbers of the first ranges that are in the others, too."""
+    ranges = merged(ranges)
+    return without(ranges, without(ranges, others))
+
+
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
     """The numbers of the first ranges that are in none of the others."""
     out: list[Range] = []
     cuts = merged(others)
+    at = 0  # no cut before it reaches what is left
     for lo, hi in merged(ranges):
-        for a, b in cuts:
-            if a >= hi:
-                break
-            if b > lo:
-                out += [(lo, a)] if a > lo else []
-                lo = b
+        while at < len(cuts) and cuts[at][0] < hi:
+            a, b = cuts[at]
+            out += [(lo, a)] if a > lo else []
+            lo = max(lo, b)
+            if b > hi:
+                break  # it reaches into the next range, too
+            at += 1
         out += [(lo, hi)] if lo < hi else []
     return out
 

@@ -17,9 +17,9 @@ from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.plan_io import relocate
 from merlin.plan.reopen import reopen
 from merlin.plan.rerun import HasFiles, tasks_to_rerun
-from merlin.plan.restrict import may_lack
+from merlin.plan.revise_collection import Before, Collected, Holds, find_collection
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.plan.tasks import Outcome
 
 _WORKSPACE = "$(MERLIN_WORKSPACE)"  # in what is compared and shown
 # what says who runs a step, how often it is tried, and what is shown of it; `num_tasks` is compared apart
@@ -31,7 +31,6 @@ _FREE = frozenset(
 )  # fmt: skip
 _FREE_OF_AGGREGATES = frozenset({"cleanup", "needed_by", "fields"})
 OF_THE_MANIFEST = frozenset({"splits", "seed"})  # what shards do not hold
-_OF_STORAGE = frozenset({"compression", "level", "shuffle", "description"})  # of a field
 # parts of a definition that are named otherwise in the spec
 _KEYS = {"command": "cmd", "sources": "from", "per_sample": "runs per sample", "params": "parameters"}
 _ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
@@ -48,10 +47,14 @@ class InstanceChange:
     is_gone: bool = False
     again: tuple[Range, ...] = ()  # tasks that have ended and run again
     fresh: tuple[Range, ...] = ()  # tasks that there were not before
-    collected: tuple[
-        Range, ...
-    ] = ()  # tasks of which the script does not run, and the outputs are collected again
-    has_lost: bool = False  # what it has made is in a data set alone, which is made anew
+    # tasks that do not run, and of which the outputs are collected again: from their files,
+    collected: tuple[Range, ...] = ()
+    # ... or from data sets that a revision has put aside, by its number; `PRESENT`: the one that this makes
+    taken: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
+    has_lost: bool = False  # what some tasks have made is nowhere any more, and a data set needs it
+    lacking: Mapping[str, int] = field(
+        default_factory=dict
+    )  # in words: why how many tasks are in no data set
     num_kept: int = 0  # tasks that have ended, and keep their outcomes
     num_open: int = 0  # tasks of before that had not ended
 
@@ -62,6 +65,10 @@ class InstanceChange:
     @property
     def num_collected(self) -> int:
         return sum(hi - lo for lo, hi in self.collected)
+
+    @property
+    def num_taken(self) -> int:
+        return sum(hi - lo for ranges in self.taken.values() for lo, hi in ranges)
 
     @property
     def num_to_run(self) -> int:
@@ -85,21 +92,17 @@ class Change:
 
     @property
     def collected(self) -> dict[str, list[Range]]:
-        """The tasks of which nothing but the outputs is collected again: that decides anew how they ended."""
+        """The tasks of which nothing but the files is collected again: that decides anew how they ended."""
         return {each.id: list(each.collected) for each in self.instances if each.collected}
 
-
-@dataclass(slots=True)
-class _Before:
-    """The study as it was."""
-
-    plan: Plan
-    outcomes: Mapping[str, RunMap]
-    badly_collected: Mapping[str, list[Range]]
-    instances: Mapping[str, StepInstance] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.instances = {instance.id: instance for instance in self.plan.instances}
+    @property
+    def taken(self) -> dict[int, dict[str, list[Range]]]:
+        """The same of tasks whose values are in data sets that were put aside, by the revision that has done so."""
+        found: dict[int, dict[str, list[Range]]] = {}
+        for each in self.instances:
+            for revision, ranges in each.taken.items():
+                found.setdefault(revision, {})[each.id] = list(ranges)
+        return found
 
 
 def find_change(
@@ -113,6 +116,9 @@ def find_change(
     changed_code: Mapping[str, Iterable[str]] | None = None,
     keep: Collection[str] = (),
     badly_collected: Mapping[str, list[Range]] | None = None,
+    pending: Mapping[str, RunMap] | None = None,
+    taken: Mapping[str, Mapping[int, list[Range]]] | None = None,
+    holds: Holds | None = None,
 ) -> Change:
     """Compare two plans of the same workspace.
 
@@ -126,28 +132,26 @@ def find_change(
         changed_code: By step, what has changed in files that it uses; these steps run again.
         keep: Steps whose results are taken as they are, however differently they are defined now.
         badly_collected: Tasks that failed only because their outputs could not be collected.
+        pending: Tasks that have run, and were to be collected again: where their values lie (see `FROM_FILES`).
+        taken: Tasks that have not run since they were taken from data sets, by the revision that has put these aside.
+        holds: What the data sets of before have; None: nothing.
     """
-    before = _Before(old, outcomes, badly_collected or {})
-    kept = {instance.id for instance in new.instances if instance.step in keep}
-    reasons = {id: () if id in kept else why for id, why in _reasons(before.plan, new, changed_code or {})}
-    chosen: dict[str, list[Range]] = {}
-    now: dict[str, RunMap] = {}
-    fresh: dict[str, list[Range]] = {}
-    for instance in new.instances:
-        known = before.instances.get(instance.id)
-        num_before = 0 if known is None else known.num_tasks
-        now[instance.id] = _carried(outcomes.get(instance.id), instance.num_tasks)
-        if num_before < instance.num_tasks:
-            fresh[instance.id] = [(num_before, instance.num_tasks)]
-        if reasons.get(instance.id):
-            chosen[instance.id] = [(0, instance.num_tasks)]
-        elif known is not None:
-            ranges = list(changed_samples) if instance.per_sample else []
-            ranges += (changed_inputs or {}).get(instance.id, ())
-            chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, new)])
-    chosen = {id: ranges for id, ranges in chosen.items() if ranges}
-    lost = _without_results(before, new, now, reasons, has_files)
-    tasks = _Tasks(*_again(before, new, now, chosen, lost, has_files), fresh, frozenset(lost))
+    before = Before(
+        plan=old,
+        outcomes=outcomes,
+        badly_collected=badly_collected or {},
+        pending=pending or {},
+        has_files=has_files,
+        holds=holds,
+        taken=taken or {},
+    )
+    reasons = _reasons_to_run(before, new, changed_code or {}, keep)
+    now = {each.id: before.carried(each.id, each.num_tasks) for each in new.instances}
+    chosen = _chosen(before, new, reasons, changed_samples, changed_inputs or {})
+    changed = {id for id, why in reasons.items() if why}
+    collection = find_collection(before, new, now, changed)
+    again = _again(before, new, now, chosen, collection)
+    tasks = _Tasks(again, _fresh(before, new), collection)
     described = (
         _describe(instance, before, reasons.get(instance.id, ()), now[instance.id], tasks)
         for instance in new.instances
@@ -160,67 +164,108 @@ class _Tasks:
     """What becomes of tasks, by step instance; see `InstanceChange`."""
 
     again: Mapping[str, list[Range]]
-    collected: Mapping[str, list[Range]]
     fresh: Mapping[str, list[Range]]
-    lost: frozenset[str]
+    collection: Collected
+
+
+def _reasons_to_run(
+    before: Before, new: Plan, changed_code: Mapping[str, Iterable[str]], keep: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """By step instance of the new plan: why all of it runs again."""
+    kept = {instance.id for instance in new.instances if instance.step in keep}
+    found = {id: () if id in kept else why for id, why in _reasons(before.plan, new, changed_code)}
+    for instance in new.instances:
+        if instance.id in before.instances and _is_numbered_otherwise(instance, before, new):
+            found[instance.id] = (*found[instance.id], "its rows have other numbers")
+    return found
+
+
+def _is_numbered_otherwise(target: StepInstance, before: Before, plan: Plan) -> bool:
+    """Whether a data set collects from several steps, and these have more or fewer tasks than before."""
+    if target.kind is not StepKind.AGGREGATE or target.aggregate is None or len(target.aggregate.sources) < 2:
+        return False
+    was, now = ({each.id: each.num_tasks for each in of.instances} for of in (before.plan, plan))
+    return any(source in was and was[source] != now[source] for source in target.aggregate.sources)
+
+
+def _chosen(
+    before: Before,
+    new: Plan,
+    reasons: Mapping[str, tuple[str, ...]],
+    changed_samples: Collection[Range],
+    changed_inputs: Mapping[str, list[Range]],
+) -> dict[str, list[Range]]:
+    """The tasks that run again for a reason of their own."""
+    chosen: dict[str, list[Range]] = {}
+    for instance in new.instances:
+        known = before.instances.get(instance.id)
+        if reasons.get(instance.id):
+            chosen[instance.id] = [(0, instance.num_tasks)]
+        elif known is not None:
+            ranges = list(changed_samples) if instance.per_sample else []
+            ranges += changed_inputs.get(instance.id, ())
+            chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, new)])
+    return {id: ranges for id, ranges in chosen.items() if ranges}
+
+
+def _fresh(before: Before, new: Plan) -> dict[str, list[Range]]:
+    """Tasks that there were not before."""
+    sizes = {id: instance.num_tasks for id, instance in before.instances.items()}
+    return {
+        each.id: [(sizes.get(each.id, 0), each.num_tasks)]
+        for each in new.instances
+        if sizes.get(each.id, 0) < each.num_tasks
+    }
 
 
 def _again(
-    before: _Before,
+    before: Before,
     new: Plan,
     now: Mapping[str, RunMap],
     chosen: Mapping[str, list[Range]],
-    lost: Mapping[str, list[Range]],
-    has_files: HasFiles,
-) -> tuple[dict[str, list[Range]], dict[str, list[Range]]]:
-    """The tasks that run again, and those of which only the outputs are collected again."""
-    collected = _to_collect(before, new, now, has_files)
-    gone = dict(lost)
+    collection: Collected,
+) -> dict[str, list[Range]]:
+    """The tasks that run again; nothing of them is left in the collection."""
+    collected = collection.tasks()
+    gone = dict(collection.lost)
     for id, ranges in reopen(new, now, collected).items():
         gone[id] = merged([*gone.get(id, ()), *without(ranges, collected.get(id, ()))])
-    again = tasks_to_rerun(new, now, chosen, has_files, gone)
-    return again, {id: without(ranges, again.get(id, ())) for id, ranges in collected.items()}
+    again = tasks_to_rerun(new, now, chosen, before, gone)
+    collection.leave_out(again)
+    return again
 
 
 def _describe(
-    instance: StepInstance, before: _Before, why: tuple[str, ...], outcomes: RunMap, tasks: _Tasks
+    instance: StepInstance, before: Before, why: tuple[str, ...], outcomes: RunMap, tasks: _Tasks
 ) -> InstanceChange:
-    ranges, added = tuple(tasks.again.get(instance.id, ())), tuple(tasks.fresh.get(instance.id, ()))
+    id, found = instance.id, tasks.collection
+    ranges, added = tuple(tasks.again.get(id, ())), tuple(tasks.fresh.get(id, ()))
     ended = sum(hi - lo for lo, hi in outcomes.ranges(_ENDED))
     num_again = sum(hi - lo for lo, hi in ranges)
-    is_new = instance.id not in before.instances
     return InstanceChange(
-        id=instance.id,
+        id=id,
         step=instance.step,
         why=why,
-        is_new=is_new,
+        is_new=id not in before.instances,
         again=ranges,
         fresh=added,
-        collected=tuple(tasks.collected.get(instance.id, ())),
-        has_lost=instance.id in tasks.lost,
+        collected=tuple(found.from_files.get(id, ())),
+        taken={revision: tuple(of) for revision, of in found.from_data_sets.get(id, {}).items()},
+        has_lost=id in found.lost,
+        lacking=found.lacking.get(id, {}),
         num_kept=ended - num_again,
         num_open=instance.num_tasks - ended - sum(hi - lo for lo, hi in added),
     )
 
 
-def _gone(before: _Before, new: Plan) -> Iterator[InstanceChange]:
+def _gone(before: Before, new: Plan) -> Iterator[InstanceChange]:
     left = {instance.id for instance in new.instances}
     for instance in before.plan.instances:
         if instance.id not in left:
             yield InstanceChange(id=instance.id, step=instance.step, is_gone=True)
 
 
-def _carried(outcomes: RunMap | None, size: int) -> RunMap:
-    """The outcomes of before for a step instance that may have more or fewer tasks now."""
-    if outcomes is None:
-        return RunMap(size)
-    if outcomes.size == size:
-        return outcomes
-    kept = outcomes.runs(0, min(size, outcomes.size))
-    return RunMap.from_runs(size, (run for run in kept if run[2] != NO_OUTCOME))
-
-
-def _other_inputs(old: StepInstance, new: StepInstance, before: _Before, plan: Plan) -> list[Range]:
+def _other_inputs(old: StepInstance, new: StepInstance, before: Before, plan: Plan) -> list[Range]:
     """Tasks that see all of another step instance, if that has more or fewer tasks than before."""
     sizes = {instance.id: instance.num_tasks for instance in plan.instances}
     differs = [
@@ -233,81 +278,11 @@ def _other_inputs(old: StepInstance, new: StepInstance, before: _Before, plan: P
     if new.kind is StepKind.MANIFEST:
         return [(0, 1)]
     if new.aggregate is not None:
-        if len(new.aggregate.sources) > 1:  # the rows of all but the first have other numbers
-            return [(0, new.num_tasks)]
         size = new.aggregate.samples_per_shard
         first = min(sizes[differs[0]], before.instances[differs[0]].num_tasks) // size
         return [(first, new.num_tasks)] if first < new.num_tasks else []
     sees_all = any(edge.kind == "all" for edge in new.edges if edge.source in differs)
     return [(0, new.num_tasks)] if sees_all else []
-
-
-def _without_results(
-    before: _Before,
-    plan: Plan,
-    outcomes: Mapping[str, RunMap],
-    reasons: Mapping[str, tuple[str, ...]],
-    has_files: HasFiles,
-) -> dict[str, list[Range]]:
-    """Tasks whose results a data set collects anew, and that have left no files to collect them from."""
-    instances = {instance.id: instance for instance in plan.instances}
-    found: dict[str, list[Range]] = {}
-    for target in plan.instances:
-        is_other = target.id not in before.instances or bool(reasons.get(target.id))
-        if target.kind is not StepKind.AGGREGATE or target.aggregate is None or not is_other:
-            continue
-        for source in (instances[id] for id in target.aggregate.sources):
-            ended = outcomes[source.id].ranges([Outcome.OK])
-            if source.kind is not StepKind.CMD:
-                ended += _below(source.num_tasks, before.badly_collected.get(source.id, ()))
-            if source.kind is StepKind.CMD and not may_lack(source, has_files):
-                continue
-            if source.kind is StepKind.CMD:
-                ended = [(t, t + 1) for lo, hi in ended for t in range(lo, hi) if not has_files(source, t)]
-            found[source.id] = merged([*found.get(source.id, ()), *ended])
-    return {id: ranges for id, ranges in found.items() if ranges}
-
-
-def _to_collect(
-    before: _Before, plan: Plan, outcomes: Mapping[str, RunMap], has_files: HasFiles
-) -> dict[str, list[Range]]:
-    """Tasks of scripts whose files hold what a data set collects in another way now.
-
-    Whether all of that is there, and as the spec says, is a part of how a task ends, so it is decided anew. What only
-    stores rows in another way does not count.
-    """
-    ours, theirs = _collections(before.plan), _collections(plan)
-    found: dict[str, list[Range]] = {}
-    for instance in plan.instances:
-        was = ours.get(instance.id, {})
-        now = theirs.get(instance.id, {})
-        if instance.kind is not StepKind.CMD or was == now:
-            continue
-        ranges = list(before.badly_collected.get(instance.id, ()))
-        if any(one not in was.get(target, ()) for target, fields in now.items() for one in fields):
-            ranges += outcomes[instance.id].ranges([Outcome.OK])
-        if may_lack(instance, has_files):
-            ranges = [(t, t + 1) for lo, hi in ranges for t in range(lo, hi) if has_files(instance, t)]
-        found[instance.id] = merged(_below(instance.num_tasks, ranges))
-    return {id: ranges for id, ranges in found.items() if ranges}
-
-
-def _below(end: int, ranges: Iterable[Range]) -> Iterator[Range]:
-    return ((lo, min(hi, end)) for lo, hi in ranges if lo < end)
-
-
-def _collections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """By step instance, and by aggregate: how it takes values from the outputs of the step's tasks."""
-    found: dict[str, dict[str, Any]] = {}
-    for target in plan.instances:
-        if target.kind is StepKind.AGGREGATE and target.aggregate is not None:
-            fields = [
-                {key: value for key, value in asdict(one).items() if key not in _OF_STORAGE}
-                for one in target.aggregate.fields
-            ]
-            for source in target.aggregate.sources:
-                found.setdefault(source, {})[target.id] = fields
-    return found
 
 
 # ----------------------------------------------------------------------- definitions

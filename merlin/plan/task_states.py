@@ -88,7 +88,7 @@ class InstanceState:
     jobs: JobPolicy | None = None  # its chunks become batch jobs; None: workers run them
     cursor: int = 0  # no task below it is ready
     collect_only: RunMap | None = (
-        None  # 1: the script of the task has run, and its outputs are collected anew
+        None  # where the values of tasks lie that are only collected: see `FROM_FILES`
     )
     requeue: deque[Chunk] = field(default_factory=deque)
     is_active: bool = False  # it has an entry in the scheduler's heap
@@ -154,7 +154,7 @@ def build_states(
 ) -> dict[str, InstanceState]:
     """The states of all step instances, by id, with the outcomes that the ledger has.
 
-    `collect_only` marks with 1 the tasks whose outputs are collected anew. Raises ExecutionError.
+    `collect_only`: where the values of tasks lie that are collected anew (see `FROM_FILES`). Raises ExecutionError.
     """
     states: dict[str, InstanceState] = {}
     depth: dict[str, int] = {}

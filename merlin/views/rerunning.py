@@ -163,9 +163,11 @@ class HasFiles:
         return instance.id in self._cleaned
 
     def __call__(self, instance: StepInstance, task: int) -> bool:
-        if instance.id not in self._cleaned or self._outcomes[instance.id][task] != Outcome.OK:
-            return True
-        return is_finished(str(self._study.task_dir(instance, task)))
+        outcome = self._outcomes[instance.id][task]
+        directory = self._study.task_dir(instance, task)
+        if instance.id in self._cleaned and outcome == Outcome.FAILED:  # perhaps on what a data set had of it
+            return directory.is_dir()
+        return instance.id not in self._cleaned or outcome != Outcome.OK or is_finished(str(directory))
 
 
 def _require_samples(studies: Sequence[Workspace], samples: Sequence[Range]) -> None:

@@ -50,10 +50,16 @@ merlin:
     column_labels: [X, Y]
 """
 MODEL = """
+from pathlib import Path
 import numpy as np
+def note(context):
+    with Path(__file__).with_name("ran").open("a") as file:
+        file.write("".join(f"draw {id}\\n" for id in context.sample_ids))
 def draw(inputs, context):
-    return {"value": inputs["X"] * 2}
+    note(context)
+    return {"value": inputs["X"] * 2, "twice": inputs["X"] * 4}
 def other(inputs, context):
+    note(context)
     return {"value": inputs["X"] * 3}
 """
 
@@ -99,8 +105,10 @@ EDITS: dict[str, tuple[Callable[[str], str], dict[str, int]]] = {
     "a step that nothing depends on": (put("echo post $(P)", "echo later $(P)"), {"post": 20}),
     "the last step": (put("echo report >>", "echo the report >>"), {"report": 1}),
     "a function": (put("model:draw", "model:other"), {"draw": 20, "random": 6}),
-    "the data set of a function": (put("5, fields: {v", "5, compression: gzip, fields: {v"), {"draw": 20, "random": 6}),
-    "another name of that data set": (put("name: random", "name: other"), {"draw": 20, "other": 6}),
+    "the data set of a function": (put("5, fields: {v", "5, compression: gzip, fields: {v"), {"random": 6}),
+    "another name of that data set": (put("name: random", "name: other"), {"other": 6}),
+    "another field of a function": (put("{value: {}}", "{value: {}, twice: {}}"), {"draw": 20, "random": 6}),
+    "a filter of a function": (put("5, fields: {v", "5, valid: value < 1, fields: {v"), {"random": 6}),
     "a new step": (put("  - name: collect\n", f"{EXTRA}  - name: collect\n"), {"extra": 10}),
     "a step less": (put(POST, ""), {}),
     "another parameter": (put("values: [1, 2]", "values: [1, 2, 3]"), {"post": 10, "draw": 10, "random": 3}),
@@ -116,7 +124,7 @@ TOGETHER: tuple[tuple[str, ...], ...] = (
     ("another field", "samples in a shard", "a function", "a step that nothing depends on"),
     ("a field less", "compression", "the data set of a function", "a step less"),
     ("another key", "another name of that data set", "a new step", "the last step"),
-    ("a filter", "another parameter"),
+    ("a filter", "a filter of a function", "another parameter"),
     ("splits alone", "a parameter less"),
     ("the simulation", "a variable of the simulation"),
     ("what all samples wait for",),
@@ -163,9 +171,9 @@ class Home(UserHome):
         return {step: steps.count(step) for step in steps}
 
 
-def of_shells(expected: Mapping[str, int]) -> dict[str, int]:
+def that_say_so(expected: Mapping[str, int]) -> dict[str, int]:
     """Of tasks by step, those that `Home.ran` counts."""
-    shells = ("mesh", "simulate", "post", "report", "extra")
+    shells = ("mesh", "simulate", "draw", "post", "report", "extra")
     return {step: num for step, num in expected.items() if step in shells}
 
 

@@ -141,7 +141,7 @@ def test_after_a_wrong_key_nothing_has_to_run_again(home: Home) -> None:
 def test_what_does_not_fit_the_study_is_refused(home: Home) -> None:
     study = home.run("first")
     words = ("shards", "collect", study)
-    assert "--out DIR is missing" in home.merlin(*words, "--aggregate", "random", code=2).stderr
+    assert "with --out DIR one is made beside them" in home.merlin(*words, code=2).stderr
     assert (
         "several data sets; name one with --aggregate: collect, random"
         in home.merlin(*words, "--out", "new", code=2).stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from changing_study import EXTRA, POST, SPEC, Home, contents, of_collect, put, study_of
 from commands import run_python
 from effort import repeats
+from live_processes import processes_inside
+from waiting import wait_until
 
 from merlin.workspace.directory import open_workspace
 
@@ -179,8 +182,24 @@ CHOICES: tuple[tuple[Callable[[str], str], ...], ...] = (
     (lambda text: text, put("Y: [2, 3]", "Y: [2, 4]")),
     (lambda text: text, put(POST, ""), put(POST, EXTRA)),
     (lambda text: text, put("echo 2 > factor", "echo 3 > factor")),
+    tuple(
+        put("5, fields: {v", f"5, {more}fields: {{v")
+        for more in ("", "valid: value < 1, ", "valid: value > 0.5, ")
+    ),
+    (lambda text: text, put("name: random", "name: other")),
 )
 WRONG_KEY = put("key: s}", "key: missing}")  # no output has it, so that all of them fail until it is mended
+
+
+def run_and_kill(home: Home, study: Path, seconds: float) -> None:
+    """Update the study and run it, for so long."""
+    process = home.start("run", "change.yaml", *home.how, "--update", study, "--yes")
+    try:
+        process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+    wait_until(lambda: not processes_inside(home.folder), lambda: processes_inside(home.folder))
 
 
 def some_edits(draw: random.Random, size: int) -> str:
@@ -210,6 +229,8 @@ def test_any_sequence_of_edits_kills_and_updates_ends_as_a_fresh_run_of_the_last
             update_and_kill(home, study, draw.randrange(1, 80))
         elif fate < 0.4:
             update_and_kill(home, study, draw.randrange(1, 30), "after the switch")
+        elif fate < 0.5:
+            run_and_kill(home, study, draw.uniform(0.5, 4))
         elif fate < 0.8:
             home.run("--update", study, "--yes", code=None if is_wrong else 0)
         elif open_workspace(study).plan.revision:

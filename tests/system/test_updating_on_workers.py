@@ -108,6 +108,17 @@ def test_a_finished_study_of_workers_is_edited_and_goes_back(home: Home) -> None
     assert home.ask("status", study)["state"] == "finished"
 
 
+def test_the_data_set_alone_of_a_study_of_workers_is_made_again_here(home: Home) -> None:
+    study = Path(home.ask("run", "edited.yaml")["workspace"])
+    home.merlin("run-workers", "edited.yaml")
+    home.ended(study)
+    home.write("1", **{"samples_per_shard: 4": "samples_per_shard: 6", "key: scale": "key: y"})
+    home.merlin("shards", "collect", study, "--spec", "edited.yaml")
+    assert rows(study) == list(range(12))
+    assert len((home.folder / "ran").read_text().splitlines()) == 12
+    home.merlin("shards", "verify", study)
+
+
 def test_going_back_ends_what_workers_run(home: Home) -> None:
     study = Path(home.ask("run", "edited.yaml")["workspace"])
     home.merlin("run-workers", "edited.yaml")

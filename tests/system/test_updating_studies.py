@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from changing_study import EDITS, MODEL, POST, SPEC, Home, contents, of_collect, of_shells, study_of
+from changing_study import EDITS, MODEL, POST, SPEC, Home, contents, of_collect, study_of, that_say_so
 
 import merlin
 from merlin.workspace.directory import open_workspace
@@ -31,7 +31,7 @@ def test_what_an_edit_runs_again(home: Home, tmp_path: Path, name: str) -> None:
     assert {line["step"]: line["to_run"] for line in planned["steps"] if line["to_run"]} == expected
     assert (home.folder / "ran").read_text() == "" and contents(study) == before
     home.run("--update", study, "--yes")
-    assert home.ran() == of_shells(expected)
+    assert home.ran() == that_say_so(expected)
     home.ask("shards", "verify", study)
 
     anew = Home(tmp_path / "anew")
@@ -88,7 +88,7 @@ def test_only_samples_with_other_values_run_again_and_new_ones_extend_the_study(
     planned = home.ask("plan", "change.yaml", "--update", study)
     assert (planned["samples"], planned["new_samples"]) == ("2 with other values, 2 new", 2)
     home.run("--update", study, "--yes")
-    assert home.ran() == {"simulate": 4, "post": 8, "report": 2}
+    assert home.ran() == {"simulate": 4, "draw": 8, "post": 8, "report": 2}
     home.ask("shards", "verify", study)
     with merlin.open_shards(study / "collect") as ens:
         assert np.asarray(ens["y"][:]).tolist() == [0, 1, 2, 33, 4, 5, 6, 7, 8, 9, 10, 11]
@@ -96,7 +96,7 @@ def test_only_samples_with_other_values_run_again_and_new_ones_extend_the_study(
     (home.folder / "s.csv").write_text((home.folder / "s.csv").read_text().replace("33,3.5", "3,3.5"))
     home.write(OF_FILE)
     home.run("--update", study, "--yes")  # the extension's report has seen all rows
-    assert home.ran() == {"simulate": 1, "post": 2, "report": 2}
+    assert home.ran() == {"simulate": 1, "draw": 2, "post": 2, "report": 2}
     # what was there before is a data set still
     aside, _ = sorted((study / "merlin_info/revisions").glob("*/before/collect"))
     with merlin.open_shards(aside) as ens:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from changing_study import SPEC, TOGETHER, Home, contents, edited_together, of_shells
+from changing_study import SPEC, TOGETHER, Home, contents, edited_together, that_say_so
 from live_processes import processes_inside
 from servers import RedisServer
 from waiting import wait_until
@@ -47,7 +47,7 @@ def test_what_edits_run_again_on_workers(home: Home, tmp_path: Path, any_redis: 
         home.write(text + WORKERS)
         home.run("--update", study, "--yes")
         wait(study)
-        assert home.ran() == of_shells(expected), names
+        assert home.ran() == that_say_so(expected), names
         assert contents(study) == contents(wait(fresh)), names
         home.ask("history", study, "--undo")
         assert contents(study) == before

@@ -12,14 +12,11 @@ from merlin.errors import ShardError, command_line
 from merlin.plan.plan import PlannedField, StepInstance
 from merlin.shards.format.rows import Ranges, format_ranges, to_ranges
 from merlin.shards.recollecting.directory import CollectedShard, Origins, folders_in
-from merlin.shards.recollecting.old_shards import OldShards, StoredRows
+from merlin.shards.recollecting.from_shards import ShardCollector
 from merlin.shards.recollecting.share import Recollection, Share, describe_fields, where_stored
-from merlin.shards.writing.bundle import GATHERED, Contribution, free_path, write_bundle
-from merlin.shards.writing.collect import Array, CollectRequest, collect_chunk, read_files, store_piece
-from merlin.shards.writing.derive import Rules
+from merlin.shards.writing.collect import Array, CollectRequest, collect_chunk
 from merlin.shards.writing.folders import Folders
 from merlin.shards.writing.gather import write_shard
-from merlin.shards.writing.piece import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +98,8 @@ class _SourceCollector:
     def __post_init__(self) -> None:
         share = self.share
         self.source = share.workspace.instance(self.source_id)
-        self.first = share.rows.first_row(self.source_id)
         self.in_files, self.only_stored = share.ways(self.source)
-        self.old = OldShards(share)
-        self.rules = Rules(share.workspace, share.new, self.source)
+        self._shards = ShardCollector(share, self.source)
 
     def collect(self, job: CollectJob) -> Collected:
         ok = np.zeros(job.hi - job.lo, dtype=bool)
@@ -157,74 +152,22 @@ class _SourceCollector:
     ) -> None:
         """Collect the wanted tasks, whose fields `in_shards` are in the study's shards."""
         self._require_stored(job, wanted, in_shards)
-        request, left = self._request(job, wanted), wanted.copy()
-        for shard, lo, hi in self.old.pieces(self.source_id, job.lo, job.hi):
-            if not left[lo - job.lo : hi - job.lo].any():
-                continue
-            for stored in self.old.rows(shard, self.source_id, lo, hi, in_shards):
-                span = slice(stored.lo - job.lo, stored.hi - job.lo)
-                taken = left[span] & stored.is_there
-                if taken.any():
-                    self._take(request, stored, taken, in_files, in_shards, causes)
-                    left[span] &= ~taken
-            if left[lo - job.lo : hi - job.lo].any():
-                self._take_filtered(job, shard, lo, hi, left)
+        left = self._shards.collect(self._request(job, wanted), in_files, in_shards, causes)
         if left.any():
+            self._refuse_filtered(job, left)
             raise self._not_there(job.lo + np.flatnonzero(left))
 
-    def _take(
-        self,
-        request: CollectRequest,
-        stored: StoredRows,
-        taken: Array,
-        in_files: tuple[PlannedField, ...],
-        in_shards: tuple[PlannedField, ...],
-        causes: dict[int, str],
-    ) -> None:
-        """Write bundles of the tasks in `taken`; a bundle has rows of one shard."""
-        columns = {f.name: stored.values(self.share.stored[f.name], f) for f in in_shards}
-        for shard, lo, hi in self.share.rows.pieces(self.first + stored.lo, self.first + stored.hi):
-            at, end = lo - self.first, hi - self.first
-            while at < end:
-                span = slice(at - stored.lo, end - stored.lo)
-                piece = Piece(at, end, taken[span].copy(), causes)
-                if in_files and piece.keep.any():
-                    read_files(request, piece, in_files)  # the piece may end earlier now
-                cut = slice(span.start, span.start + piece.num)
-                for column in in_shards:
-                    piece.add(column, columns[column.name][cut])
-                if piece.keep.any():
-                    store_piece(request, self.rules, piece, shard, self.first)
-                at = piece.hi
-
-    def _take_filtered(self, job: CollectJob, old_shard: int, lo: int, hi: int, left: Array) -> None:
-        """What an old filter rejected and a new one rejects, too. Raises ShardError for what has to be in the data set
-        now."""
-        for expression, tasks in self.old.filtered(old_shard, self.source_id).items():
-            mine = tasks[(tasks >= lo) & (tasks < hi)]
-            mine = mine[left[mine - job.lo]]
-            if not len(mine):
-                continue
-            if expression not in self.share.kept_filters:
-                raise ShardError(
-                    f"tasks {format_ranges(to_ranges(mine))} of '{self.source_id}': the study's data set does not have "
-                    f"what its filter '{expression}' rejected, and their files are not there; keep this filter in "
-                    f"valid, or run the spec again"
-                )
-            left[mine - job.lo] = False
-            self._note_filtered(expression, mine)
-
-    def _note_filtered(self, expression: str, tasks: Array) -> None:
-        for shard, lo, hi in self.share.rows.pieces(
-            self.first + int(tasks[0]), self.first + int(tasks[-1]) + 1
-        ):
-            rows = self.first + tasks
-            rows = rows[(rows >= lo) & (rows < hi)]
-            if len(rows):
-                nothing = np.zeros(0, np.int64)
-                content = Contribution(nothing, nothing.astype(bool), {}, {expression: rows})
-                path = free_path(self.folders.bundles_of(shard), lo, hi, GATHERED)
-                write_bundle(path, content, {}, is_durable=self.folders.is_durable)
+    def _refuse_filtered(self, job: CollectJob, left: Array) -> None:
+        """Raise ShardError for what an old filter rejected, and has to be in the data set now."""
+        for shard, lo, hi in self._shards.old.pieces(self.source_id, job.lo, job.hi):
+            for expression, tasks in self._shards.filtered(shard, lo, hi).items():
+                mine = tasks[left[tasks - job.lo]]
+                if len(mine):
+                    raise ShardError(
+                        f"tasks {format_ranges(to_ranges(mine))} of '{self.source_id}': the study's data set does not "
+                        f"have what its filter '{expression}' rejected, and their files are not there; keep this "
+                        f"filter in valid, or run the spec again"
+                    )
 
     def _require_stored(self, job: CollectJob, wanted: Array, fields: tuple[PlannedField, ...]) -> None:
         lacking = [each for each in fields if each.name not in self.share.stored]
@@ -240,7 +183,7 @@ class _SourceCollector:
         what = f"tasks {format_ranges(to_ranges(tasks))} of '{self.source_id}' ended ok"
         if share.old_directory is None or not share.old_directory.is_dir():
             return ShardError(f"{what}, and neither their files nor a data set '{share.new.id}' are there")
-        why = "".join(f"\n  {problem}" for problem in self.old.problems[:5])
+        why = "".join(f"\n  {problem}" for problem in self._shards.old.problems[:5])
         repair = command_line("shards", "verify", share.old_directory, "--repair")
         return ShardError(
             f"{what}, and their files are not there; the shards in {share.old_directory} do not have them, or are "
@@ -248,4 +191,4 @@ class _SourceCollector:
         )
 
     def close(self) -> None:
-        self.old.close()
+        self._shards.close()

@@ -26,6 +26,7 @@ class Share:
     new: StepInstance
     old: StepInstance | None  # what the study has collected by, if it has a data set of this name
     old_workspace: Workspace
+    aside: Path | None = None  # the directory in which the old data set lies, if it was put aside
 
     @cached_property
     def definition(self) -> Aggregate:
@@ -54,7 +55,9 @@ class Share:
     @property
     def old_directory(self) -> Path | None:
         """The data set that the study has made."""
-        return None if self.old is None else self.old_workspace.data_set_dir(self.old)
+        if self.old is None:
+            return None
+        return self.old_workspace.data_set_dir(self.old) if self.aside is None else self.aside / self.old.id
 
     def ways(self, source: StepInstance) -> tuple[tuple[PlannedField, ...], tuple[PlannedField, ...]]:
         """The fields that are read from a task's files while they are there, and those that only shards have."""

@@ -7,12 +7,13 @@ from scheduling import Bench
 from merlin.plan.cutting import NUM_COLLECTED
 from merlin.plan.pieces import without
 from merlin.plan.schedule import Scheduler
+from merlin.plan.tasks import FROM_FILES
 from merlin.testing.plans import plan, runs, step
 
 
 def test_chunks_are_of_tasks_that_run_or_of_tasks_that_are_collected() -> None:
     size = 1000
-    marks = {"sim": runs(size, (0, size, 0), (100, 800, 1))}
+    marks = {"sim": runs(size, (0, size, 0), (100, 800, FROM_FILES))}
     bench = Bench(Scheduler(plan(step("sim", size)), {}, num_workers=2, collect_only=marks))
     collected, ran = [], []
     for chunk in bench.drive():
@@ -23,7 +24,7 @@ def test_chunks_are_of_tasks_that_run_or_of_tasks_that_are_collected() -> None:
 
 
 def test_collecting_says_nothing_of_how_long_a_task_takes() -> None:
-    marks = {"sim": runs(2000, (0, 2000, 1), (1000, 2000, 0))}
+    marks = {"sim": runs(2000, (0, 2000, FROM_FILES), (1000, 2000, 0))}
     bench = Bench(Scheduler(plan(step("sim", 2000)), {}, num_workers=1, collect_only=marks))
     while (chunk := bench.take()).collect_only:
         bench.finish_ok(chunk, busy_s=0.001)

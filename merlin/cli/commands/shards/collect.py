@@ -1,4 +1,4 @@
-"""`merlin shards collect`: make a data set of a study again, from the files and shards that are there."""
+"""`merlin shards collect`: make data sets of a study again, from the files and shards that are there."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _MAX_CAUSES = 8  # that are shown
     "--spec",
     type=EXISTING_FILE,
     metavar="FILE",
-    help="The spec with the new aggregate step [default: as the study did it].",
+    help="The spec with the new aggregate step [default with --out: as the study did it].",
 )
 @click.option(
     "--aggregate",
     default="",
     metavar="STEP",
-    help="Which aggregate step, or its instance, if there are several.",
+    help="With --out: which aggregate step, or its instance, if there are several.",
 )
-@out_option(FOLDER, "Directory of the new data set; a killed collect goes on there.")
+@out_option(FOLDER, "Directory of a new data set beside the study's; a killed collect goes on there.")
 @spec_options
 @workers_option
 @json_option
@@ -60,28 +60,53 @@ def collect(
     num_workers: int | None,
     as_json: bool,
 ) -> None:
-    """Make a data set of a study again, without running its steps.
+    """Make data sets of a study again, without running its steps.
 
     Values come from the files of the tasks that ended ok, and where these are gone from the study's own shards. With
-    --spec the aggregate step of another spec says what is collected: other fields, filters, shapes, compression,
-    samples per shard or splits. The data set of the study stays as it is.
+    --spec the aggregate steps of another spec say what is collected: other fields, filters, shapes, compression,
+    samples per shard or splits.
+
+    The data sets of the study become what the spec says, as with `merlin run SPEC --update WORKSPACE`, and `merlin
+    history WORKSPACE --undo` goes back. What depends on them is left to `merlin restart`. With --out, one data set is
+    made in another directory, and the study stays as it is.
 
     Exits with 0 if every task that ended ok is in the data set or filtered, with 1 if the values of one are not as the
-    aggregate step says, and with 2 if the spec does not fit the study.
+    aggregate step says, and with 2 if the spec does not fit the study, or if anything else would have to run.
     """
-    from merlin.api.collecting import recollection_of
-    from merlin.cli.display import progress_bar
-    from merlin.shards.recollecting.run import collect_again
+    from merlin.cli.remaking import remake_data_sets
     from merlin.workspace.options import StudyOptions
 
-    if out is None:
-        raise UsageError(
-            "--out DIR is missing: where the new data set goes; the one in the workspace stays as it is. "
-            f"To make that one again: {command_line('run', spec or 'SPEC', '--update', workspace)}"
-        )
     loaded = None if spec is None else _load(spec, assignments, options)
     if loaded is None and (assignments or options != StudyOptions()):
         raise UsageError("--vars, --samplesfile and --pgen say how to read a spec; name it with --spec FILE")
+    if out is not None:
+        sys.exit(_collect_beside(workspace, loaded, options, aggregate, out, num_workers, as_json=as_json))
+    if loaded is None:
+        again = command_line("shards", "verify", workspace, "--repair")
+        raise UsageError(
+            "name what is new: with --spec FILE the data sets of the study become what that says, with --out DIR one "
+            f"is made beside them; damaged rows come back with: {again}"
+        )
+    if aggregate:
+        raise UsageError("--aggregate goes with --out; in the study, all data sets become what the spec says")
+    sys.exit(remake_data_sets(loaded, options, workspace, num_workers=num_workers, as_json=as_json))
+
+
+def _collect_beside(
+    workspace: Path,
+    loaded: Spec | None,
+    options: StudyOptions,
+    aggregate: str,
+    out: Path,
+    num_workers: int | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Make one data set in the directory `out`; returns the exit code."""
+    from merlin.api.collecting import recollection_of
+    from merlin.cli.display import progress_bar
+    from merlin.shards.recollecting.run import collect_again
+
     begin = time.monotonic()
     request = recollection_of(workspace, out, name=aggregate, spec=loaded, options=options)
     with progress_bar(f"collect {request.shares[0].new.id}", "tasks", quiet=as_json) as report:
@@ -92,7 +117,7 @@ def collect(
     else:
         _show(found, document)
     flush()
-    sys.exit(int(bool(found.failed)))
+    return int(bool(found.failed))
 
 
 def _load(path: Path, assignments: tuple[str, ...], options: StudyOptions) -> Spec:
