@@ -269,8 +269,7 @@ class TrainConfig(Block):
     splits: Splits = Field(default_factory=lambda: Splits(), description="Which splits are used.")
     normalise: dict[str, NormaliseMethod] = Field(
         default_factory=dict,
-        description="Methods for inputs, scalars, images, or single fields; "
-        "default: minmax for inputs, standard for scalars and for images, also among the inputs.",
+        description="Methods for inputs, scalars, images, or single fields; default: standard.",
     )
     model: Model = Field(description="What is trained.")
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer(), description="How it is optimised.")

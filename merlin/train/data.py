@@ -29,7 +29,7 @@ from merlin.train.loading.order import Partition, derive_seed
 from merlin.train.models.base import Shapes, number
 from merlin.train.parallel.mesh import Mesh
 
-DEFAULT_METHODS = {"inputs": "minmax", "scalars": "standard", "images": "standard"}
+DEFAULT_METHOD = "standard"
 DEFAULT_PREFETCH = 2
 MAX_CLASSES = 1000
 EVALUATED_AT_ONCE = 1024  # samples at least, where they are few numbers each
@@ -109,8 +109,7 @@ class ColumnSelection:
         chosen = {}
         for group, columns in (("inputs", self.inputs), ("scalars", self.scalars), ("images", self.images)):
             for column in columns:
-                usual = DEFAULT_METHODS["images" if column.kind == "image" else group]
-                chosen[column.name] = given.get(column.name, given.get(group, usual))
+                chosen[column.name] = given.get(column.name, given.get(group, DEFAULT_METHOD))
         return chosen
 
 

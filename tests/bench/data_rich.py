@@ -6,7 +6,9 @@ their runs are shorter. All trainers of a run live in this process, and train an
 modelled: each trainer has a clock, which its seconds of computing move on; in a round all clocks are set to the
 latest, because trainers wait for each other, and what is exchanged travels over `LINK`. What a few steps take is drawn
 from those of the one trainer, which had a core for itself, as each trainer of a cluster has: trainers that take turns
-in one process find the core's caches full of another one's data. Rounds are measured as they come, in turns.
+in one process find the core's caches full of another one's data. All trainers get stretches that followed each other,
+so that a minute in which this machine was slow slows all of them, and does not look as if one waited for another.
+Rounds are measured as they come, in turns.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tournament import BOUNDS
 
 from merlin.base.document.findings import Findings
@@ -191,6 +194,13 @@ class Recipe:
     lr: float  # of one trainer; what trainers exchange is trained with lr_scale times that
     tournament: str = "strategy: none"
     batch: int = 32
+    words: tuple[str, ...] = ()  # as on the command line
+
+
+def stretches(draws: np.random.Generator, pace: NDArray[np.float64], num: int, trainers: int) -> Any:
+    """Seconds of a step (num, trainers): in each row of stretches that followed each other."""
+    first = draws.integers(len(pace) - trainers + 1, size=num)
+    return pace[first[:, None] + np.arange(trainers)]
 
 
 def run(
@@ -201,7 +211,7 @@ def run(
         data=data, directory=folder, seed=seed, lr=recipe.lr, steps=recipe.steps, batch=recipe.batch,
         trainers=recipe.trainers, tournament=recipe.tournament,
     )  # fmt: skip
-    prepared = check(parse_config(text, "bench.yaml"))
+    prepared = check(parse_config(text, "bench.yaml", recipe.words))
     prepared = replace(prepared, run=prepared.begin())
     with ExitStack() as stack:
         loops = []
@@ -251,6 +261,7 @@ class Play:
         return course
 
     def _train(self, num: int) -> None:
+        drawn = stretches(self._draws, self.pace, 1, len(self.loops))[0] if len(self.pace) else None
         for k, loop in enumerate(self.loops):
             if k in self._random:
                 torch.set_rng_state(self._random[k])
@@ -258,7 +269,7 @@ class Play:
             loop.trainer.train_steps(num)
             taken = time.thread_time() - begin
             self.course.pace.append(taken / num)
-            self.clocks[k] += num * self._draws.choice(self.pace) if len(self.pace) else taken
+            self.clocks[k] += taken if drawn is None else num * float(drawn[k])
             self._random[k] = torch.get_rng_state()
 
     def _round(self) -> None:

@@ -17,7 +17,7 @@ from surrogate_data import make_surrogate_data
 from train_run import prepare_run, state_digest
 
 from merlin.errors import ConfigError, TrainingError
-from merlin.train.config_defaults import lr_scale, with_defaults
+from merlin.train.config_defaults import first_beta, lr_scale, with_defaults
 from merlin.train.config_file import parse_config
 from merlin.train.flat import flat, replaced
 from merlin.train.metrics_log import read_metrics
@@ -157,6 +157,31 @@ def test_the_strategy_follows_the_size_of_a_share() -> None:
     assert (small.tournament.strategy, small.tournament.merge) == ("random_pairwise", False)
     assert large.merges and middle.merges and not small.merges
     assert not resolved(10**6, phases=2).merges  # adversaries
+
+
+def test_moments_of_adam_outlast_the_interval_unless_the_run_is_short() -> None:
+    assert [first_beta(interval, 12_000) for interval in (1, 10, 25, 50, 100)] == [
+        0.98,
+        0.98,
+        0.98,
+        0.99,
+        0.995,
+    ]
+    assert first_beta(500, 12_000) == 0.9  # nothing would last that long
+    assert [first_beta(10, steps) for steps in (300, 600, 1_200, 3_000)] == [0.9, 0.9, 0.95, 0.98]
+    near = resolved(10**6, "tournament.transport=process_group", "training.steps=10000")
+    assert near.optimizer.betas == (0.98, 0.999)
+    assert resolved(10**6, "training.steps=10000").optimizer.betas == (
+        0.994,
+        0.999,
+    )  # over files, every 100 steps
+    merging = ("tournament.merge=true", "training.steps=10000")
+    assert resolved(10**6, *merging).optimizer.betas == (0.9, 0.999)
+    assert resolved(10**6, *merging, "tournament.interval=50").optimizer.betas == (0.99, 0.999)
+    own = resolved(10**6, "training.steps=10000", "optimizer.betas=[0.8, 0.99]")
+    assert own.optimizer.betas == (0.8, 0.99)
+    adversaries = ("tournament.strategy=averaging", "training.steps=10000")
+    assert resolved(10**6, *adversaries, phases=2).optimizer.betas == (0.9, 0.999)
 
 
 def test_what_is_written_stays() -> None:
