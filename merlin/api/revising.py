@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from merlin.api.cancelling import end_on_workers
 from merlin.api.left_to_run import refuse_running
@@ -29,6 +28,7 @@ from merlin.workspace.holding import lock
 from merlin.workspace.new_samples import write_rows
 from merlin.workspace.provenance import find_provenance, write_provenance
 from merlin.workspace.revisions import (
+    Move,
     RevisionNote,
     StepNote,
     begin_switch,
@@ -95,12 +95,13 @@ def apply_update(update: Update) -> RevisionNote:
     """
     study = update.study
     changes = [(each.workspace, each.plan, each.change) for each in update.members]
-    moves = [
-        move
-        for move in moves_of(changes, update.number, gone=update.gone, grows=update.grows)
-        if move.is_link or os.path.lexists(study.path / move.source)
-    ]
-    note = _note(update, moves)
+    moves, absent = [], []
+    for move in moves_of(changes, update.number, gone=update.gone, grows=update.grows):
+        if move.is_link or os.path.lexists(study.path / move.source):
+            moves.append(move)
+        else:
+            absent.append(move.source)
+    note = _note(update, moves, absent)
     with _as_it_was_if_it_fails(study):
         for member in update.members:
             keep_present(member.workspace, study.plan.revision)
@@ -150,7 +151,7 @@ def _records(member: MemberUpdate, number: int) -> Iterator[RangeRecord]:
         yield from resets(tasks, taken_from(number if revision == PRESENT else revision), attempt=1)
 
 
-def _note(update: Update, moves: list[Any]) -> RevisionNote:
+def _note(update: Update, moves: list[Move], absent: list[str]) -> RevisionNote:
     began = find_provenance(Path(update.spec.path).parent)
     return RevisionNote(
         number=update.number,
@@ -164,6 +165,7 @@ def _note(update: Update, moves: list[Any]) -> RevisionNote:
         samples=update.samples,
         steps=tuple(_steps(update)),
         moves=tuple(moves),
+        absent=tuple(absent),
         members=tuple(each.workspace.member for each in update.members),
     )
 

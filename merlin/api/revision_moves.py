@@ -43,7 +43,10 @@ def moves_of(
             if instance.kind is StepKind.CMD and instance.per_sample and not (each.is_gone or each.why):
                 for task in range(new[each.id].num_tasks, instance.num_tasks):  # samples that are gone
                     yield _move(workspace, f"{each.id}/{workspace.sample_path(instance, task)}", aside)
-            if not _is_touched(each):
+            is_open = (
+                bool(each.num_open) and instance.kind is StepKind.AGGREGATE
+            )  # its data set may not be there
+            if not _is_touched(each) and not (is_open and not (workspace.path / each.id).exists()):
                 continue
             if instance.kind is StepKind.MANIFEST:
                 data_sets.setdefault(instance.finishes, False)

@@ -238,6 +238,9 @@ def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
             }
         )
         return
+    other = update.spec.document.description.name
+    if update.study.plan.name != other:
+        print(f"the study is called {update.study.plan.name}, and this spec {other}")
     _show_code(update)
     if update.is_nothing and not update.num_more:
         print(f"{update.study.path} is what {update.spec.path} says; nothing runs again")

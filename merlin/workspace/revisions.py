@@ -82,6 +82,7 @@ class RevisionNote:
     samples: str = ""  # what has changed in the samples, in words
     steps: tuple[StepNote, ...] = ()
     moves: tuple[Move, ...] = ()
+    absent: tuple[str, ...] = ()  # paths that it would have put aside, and that were not there
     members: tuple[str, ...] = ()  # the workspaces that it concerns: "" and "extensions/001"
 
 
@@ -328,7 +329,7 @@ def begin_undo(study: Workspace) -> RevisionNote:
 
 def _require_data_sets(note: RevisionNote, study: Workspace, added: list[str]) -> None:
     """Raise WorkspaceError if extensions have added rows to a data set that was not put aside before."""
-    aside = {move.source for move in note.moves}
+    aside = {*note.absent, *(move.source for move in note.moves)}
     kept = [
         each.id for each in study.plan.instances if each.kind is StepKind.AGGREGATE and each.id not in aside
     ]
@@ -343,7 +344,7 @@ def _moves_back(note: RevisionNote, added: list[str]) -> Iterator[Move]:
     aside = f"{INFO_DIR}/{REVISIONS_DIR}/{note.number:03d}/{AFTER}"
     new = [step.id for step in note.steps if step.what == "new"]
     back = [move for move in note.moves if not move.is_link]
-    for path in (*added, *new, *(move.source for move in back)):
+    for path in dict.fromkeys((*added, *new, *note.absent, *(move.source for move in back))):
         yield Move(path, f"{aside}/{path}")
     for move in back:
         yield Move(move.target, move.source)

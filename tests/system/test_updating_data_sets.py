@@ -170,6 +170,21 @@ def test_outputs_that_were_to_be_collected_are_not_once_their_step_is_another_on
     assert contents(study) == anew(tmp_path / "anew", text)
 
 
+def test_a_data_set_that_an_undone_revision_has_made_is_put_aside_also_where_there_was_none(
+    home: Home,
+) -> None:
+    study = study_of(home)
+    home.write(PACKED(SPEC))
+    run_python(UPDATE_ONLY, home.folder / "change.yaml", study, cwd=home.folder)
+    assert not (study / "random/P.1").exists()
+    assert change(home, study, STRICT(SPEC)) == {}
+    home.ask("history", study, "--undo")
+    assert not (study / "random/P.1").exists()
+    assert (study / "merlin_info/revisions/002/after/random/P.1").is_dir()
+    home.ask("restart", study, "--local")
+    assert change(home, study, SPEC) == {}
+
+
 def test_a_row_that_was_damaged_meanwhile_fails_and_runs_again_if_asked(home: Home, tmp_path: Path) -> None:
     study = study_of(home)
     home.write(PACKED(SPEC))

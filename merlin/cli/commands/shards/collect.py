@@ -155,7 +155,7 @@ def _show(found: Recollected, document: dict[str, Any]) -> None:
     origins = (
         f"values of {count(found.origins.files, 'row')} from files, of {found.origins.shards:,} from shards"
     )
-    if not (found.origins.files or found.origins.shards):
+    if document["num_rows"] and not (found.origins.files or found.origins.shards):
         origins = "it was complete already"
     print(
         f"{document['out']}: {what}, {size(document['size_bytes'])}, {duration(document['seconds'])}; {origins}"
