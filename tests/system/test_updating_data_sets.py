@@ -185,6 +185,15 @@ def test_a_data_set_that_an_undone_revision_has_made_is_put_aside_also_where_the
     assert change(home, study, SPEC) == {}
 
 
+def test_a_spec_of_another_name_is_told(home: Home) -> None:
+    study = study_of(home)
+    home.write(SPEC.replace("name: change", "name: other", 1))
+    assert (
+        "the study is called change, and this spec other"
+        in home.say("plan", "change.yaml", "--update", study).stdout
+    )
+
+
 def test_a_row_that_was_damaged_meanwhile_fails_and_runs_again_if_asked(home: Home, tmp_path: Path) -> None:
     study = study_of(home)
     home.write(PACKED(SPEC))
