@@ -46,6 +46,15 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _signals_of_its_own() -> Iterator[None]:
+    """What a command that a test calls in this process does with signals is not for the next test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def _imports_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A test's own modules, such as a user's `model.py`, are not found by the next test that has one of that name."""
     path, known = list(sys.path), len(sys.modules)

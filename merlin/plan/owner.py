@@ -25,6 +25,7 @@ from merlin.plan.tasks import Chunk, Outcome
 Times = Collection[tuple[float, int]]  # of the workers of a queue: (seconds that they have left, slots)
 Machines = Collection[tuple[int, int]]  # of the workers of a queue: (cores, GPUs)
 SPARE_S = 600.0  # for so long failures on one node do not stop a study, where others may show what is wrong
+AWAIT_S = 60.0  # and for so long if these others have no workers yet
 SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
 
 
@@ -56,6 +57,7 @@ class Owner:
         self._failing_since: dict[str, float] = {}  # by step: all that has ended did so on one node
         self.bad_nodes = BadNodes()
         self.nodes: dict[str, set[str]] = {}  # by queue: where its workers are
+        self.awaited: set[str] = set()  # queues whose workers are not on all nodes of their allocations yet
 
     # ------------------------------------------------------------------ events
 
@@ -102,10 +104,13 @@ class Owner:
         else:
             return
         self.bad_nodes.ended(report.node, step, chunk.instance, runs)
-        others = self.nodes.get(self._queues[chunk.instance], set()) - {report.node}
+        queue = self._queues[chunk.instance]
         since = self._failing_since.setdefault(step, now)
-        is_one = bool(report.node) and bool(others) and self.bad_nodes.is_on_one_node(step)
-        self.scheduler.is_canary_spared = is_one and now - since < SPARE_S
+        limit_s = AWAIT_S if queue in self.awaited else 0.0
+        if self.nodes.get(queue, set()) - {report.node}:
+            limit_s = SPARE_S
+        is_one = bool(report.node) and self.bad_nodes.is_on_one_node(step)
+        self.scheduler.is_canary_spared = is_one and now - since < limit_s
 
     def expired(self, lease: str, done: Iterable[Run]) -> Chunk | None:
         """Its holder has not reported for too long; returns the chunk, None if it is not handed out."""

@@ -139,6 +139,7 @@ class Engine:
             node=self._here.host if self._here.job else "",
             scheduler=self._here.scheduler,
             job=self._here.job,
+            num_nodes=self._here.num_nodes,
             is_stopping=self.leaving.is_leaving or is_announced,
             running=[
                 RunningChunk(

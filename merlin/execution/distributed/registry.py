@@ -50,6 +50,7 @@ class WorkerInfo:
     node: Text = ""  # the scheduler's name of its host, in an allocation
     scheduler: Text = ""  # of the allocation that it lives in
     job: Text = ""  # the id of that allocation
+    num_nodes: Whole = 1  # of that allocation
     ends: Seconds | None = None  # server time, when the walltime of the allocation is over
     last_beat: float = 0.0  # epoch seconds, server time
     age_s: float = 0.0  # since the last beat

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from math import inf
 
-from merlin.execution.distributed.registry import OpenWork
+from merlin.execution.distributed.registry import OpenWork, WorkerInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
 from merlin.execution.walltime import MARGIN_S
@@ -49,6 +50,7 @@ class Workforce:
             ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
             self._ends[queue] = sorted(ends)
             owner.nodes[queue] = {w.node or w.host for w in serving}
+            (owner.awaited.add if _are_nodes_missing(serving) else owner.awaited.discard)(queue)
             self.machines[queue] = [(w.cores, len(w.gpus)) for w in serving]
         self._publish(owner)
         took = time.monotonic() - began
@@ -94,3 +96,14 @@ class Workforce:
         queues = {self._tools.config.queue_name(queue) for queue in self._study.queues}
         names = [w.name for w in self._tools.backend.registry.workers() if queues & set(w.queues)]
         self._tools.backend.registry.send(names, "stop", in_s=0.0 if now else STOP_WORKERS_S)
+
+
+def _are_nodes_missing(workers: Iterable[WorkerInfo]) -> bool:
+    """Whether an allocation has nodes without a worker: they start one after the other."""
+    found: dict[tuple[str, str], set[str]] = {}
+    sizes = {}
+    for worker in workers:
+        if worker.job:
+            found.setdefault((worker.scheduler, worker.job), set()).add(worker.node)
+            sizes[worker.scheduler, worker.job] = worker.num_nodes
+    return any(len(nodes) < sizes[job] for job, nodes in found.items())

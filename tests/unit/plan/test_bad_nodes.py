@@ -113,16 +113,30 @@ def test_what_fails_on_a_bad_node_runs_again_and_new_offers_avoid_it() -> None:
     assert take(owner).avoid == ("bad",)
 
 
+def canary_owner() -> Owner:
+    return Owner(Scheduler(plan(step("sim", 500, canary=3)), {}, num_workers=500), min_chunk_s=3.0)
+
+
 def test_a_canary_waits_for_other_nodes_to_try() -> None:
     for nodes, is_stopped in (({"bad", "other"}, False), ({"bad"}, True)):
-        owner = Owner(Scheduler(plan(step("sim", 500, canary=3)), {}, num_workers=500), min_chunk_s=3.0)
+        owner = canary_owner()
         owner.nodes = {"merlin": nodes}
         for _ in range(5):
             if not owner.scheduler.stop_reason:
                 owner.reported(report(take(owner), "bad", FAILED), (), 0.0)
         assert bool(owner.scheduler.stop_reason) == is_stopped
-    owner = Owner(Scheduler(plan(step("sim", 500, canary=3)), {}, num_workers=500), min_chunk_s=3.0)
+    owner = canary_owner()
     owner.nodes = {"merlin": {"a", "b"}}
     for i in range(3):
         owner.reported(report(take(owner), "ab"[i % 2], FAILED), (), 0.0)
     assert owner.scheduler.stop_reason
+
+
+def test_a_canary_waits_a_minute_for_nodes_of_a_job_that_have_no_workers_yet() -> None:
+    owner = canary_owner()
+    owner.nodes, owner.awaited = {"merlin": {"bad"}}, {"merlin"}
+    for now in (0.0, 1.0, 2.0, 59.0):
+        owner.reported(report(take(owner), "bad", FAILED), (), now)
+    assert not owner.scheduler.stop_reason
+    owner.reported(report(take(owner), "bad", FAILED), (), 61.0)
+    assert owner.scheduler.stop_reason.startswith("canary")
