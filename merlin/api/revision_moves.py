@@ -43,10 +43,7 @@ def moves_of(
             if instance.kind is StepKind.CMD and instance.per_sample and not (each.is_gone or each.why):
                 for task in range(new[each.id].num_tasks, instance.num_tasks):  # samples that are gone
                     yield _move(workspace, f"{each.id}/{workspace.sample_path(instance, task)}", aside)
-            is_open = (
-                bool(each.num_open) and instance.kind is StepKind.AGGREGATE
-            )  # its data set may not be there
-            if not _is_touched(each) and not (is_open and not (workspace.path / each.id).exists()):
+            if not (_is_touched(each) or _makes_data_set(members[0][0], instance, each)):
                 continue
             if instance.kind is StepKind.MANIFEST:
                 data_sets.setdefault(instance.finishes, False)
@@ -66,6 +63,12 @@ def moves_of(
 
 def _is_touched(each: InstanceChange) -> bool:
     return bool(each.is_gone or each.why or each.again)
+
+
+def _makes_data_set(study: Workspace, instance: StepInstance, each: InstanceChange) -> bool:
+    """Whether the next revision makes a data set that is not there yet."""
+    is_open = instance.kind is StepKind.AGGREGATE and each.num_open > 0
+    return is_open and not (study.path / each.id).exists()
 
 
 def _move(workspace: Workspace, name: str, aside: str) -> Move:

@@ -265,7 +265,8 @@ def _show_code(update: Update) -> None:
     for step, changes in update.code.items():
         print(f"{step}: {'; '.join(changes)}")
     if update.code and not update.reruns_code:
-        print("  that alone runs nothing again; --changed-code does")
+        again = command_line("run", update.spec.path, "--update", update.study.path, "--changed-code")
+        print(f"  that alone runs nothing again; to run it: {again}")
     for line in update.versions:
         print(f"made with {line}")
 

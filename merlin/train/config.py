@@ -190,6 +190,10 @@ class Training(Block):
         "On a GPU: only deterministic kernels, which are slower. A CPU always is.", False
     )
 
+    def num_steps(self, per_epoch: int) -> int:
+        """Of the run, given the steps of an epoch."""
+        return self.steps or (self.epochs or DEFAULT_EPOCHS) * per_epoch
+
 
 class Loading(Block):
     """How batches are read."""

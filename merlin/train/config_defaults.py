@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
+from merlin.train.config import TrainConfig
 
 AVERAGING_FROM = 16_000  # samples of a share, from which on trainers average
 MERGING_FROM = 1_000  # and from which on the mean of two models is a candidate
 AVERAGING_INTERVAL = 100  # over files, where a round takes longer than in a process group
 MOST_LR_SCALE = 8.0
-ADAM_MEMORY = (
-    10.0,
-    200.0,
-)  # steps over which Adam's first moment averages, least and most; 10 is its usual 0.9
+LEAST_MEMORY, MOST_MEMORY = 10.0, 200.0  # steps that Adam's first moment lasts; 10 is its usual 0.9
 MOST_JUDGING = 1_000  # samples of a share that only decide rounds; each round evaluates three models by them
 
 
@@ -52,11 +49,7 @@ def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> Tra
     updates: dict[str, Any] = {"tournament": tournament.model_copy(update=found)}
     if averages and "name" not in config.schedule.model_fields_set:
         updates["schedule"] = config.schedule.model_copy(update={"name": "cosine"})
-    decided = config.model_copy(update=updates)
-    if decided.merges and num_phases == 1 and "betas" not in config.optimizer.model_fields_set:
-        first = first_beta(decided.tournament.interval, _num_steps(decided, num_samples))
-        updates["optimizer"] = config.optimizer.model_copy(update={"betas": (first, 0.999)})
-    return config.model_copy(update=updates)
+    return _with_betas(config.model_copy(update=updates), num_samples, num_phases)
 
 
 def averaging_intervals(transport: str, trainers: int) -> tuple[int, int]:
@@ -73,16 +66,20 @@ def first_beta(interval: int, num_steps: int) -> float:
     Moments are averaged in a round. If they last longer than the interval, most of each step is what all trainers have
     in common. But a run of few steps needs them short.
     """
-    least, most = ADAM_MEMORY
-    lasting = max(50.0, 2.0 * interval)
-    memory = least if lasting > most else min(lasting, num_steps / 60)
-    return round(1 - 1 / max(least, memory), 4)
+    memory = max(50.0, 2.0 * interval)
+    if memory > MOST_MEMORY:  # nothing useful would last as long
+        memory = LEAST_MEMORY
+    return round(1 - 1 / max(LEAST_MEMORY, min(memory, num_steps / 60)), 4)
 
 
-def _num_steps(config: TrainConfig, num_samples: int) -> int:
-    """About as many as a run of a trainer has."""
-    training, share = config.training, num_samples // config.tournament.trainers
-    return training.steps or (training.epochs or DEFAULT_EPOCHS) * (share // training.batch_size)
+def _with_betas(config: TrainConfig, num_samples: int, num_phases: int) -> TrainConfig:
+    optimizer, training = config.optimizer, config.training
+    if not config.merges or num_phases > 1 or "betas" in optimizer.model_fields_set:
+        return config
+    share = num_samples // config.tournament.trainers
+    num_steps = training.num_steps(share // training.batch_size)  # about; trainers may have a few more
+    betas = first_beta(config.tournament.interval, num_steps), optimizer.betas[1]
+    return config.model_copy(update={"optimizer": optimizer.model_copy(update={"betas": betas})})
 
 
 def lr_scale(trainers: int) -> float:

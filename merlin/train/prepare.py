@@ -11,7 +11,7 @@ import torch
 
 from merlin.errors import ConfigError, ShardError, TrainingError, UsageError, command_line
 from merlin.shards.ensemble import Ensemble, open_shards
-from merlin.train.config import CHANGEABLE, DEFAULT_EPOCHS, Fields, Model, TrainConfig
+from merlin.train.config import CHANGEABLE, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_defaults import with_defaults
 from merlin.train.config_file import ConfigFile, load_config
@@ -319,7 +319,7 @@ def _check_shares(file: ConfigFile, data: TrainingData) -> None:
 def _check_interval(file: ConfigFile, config: TrainConfig, least_samples: int) -> None:
     """There is a round before the end of the run; otherwise the trainers would never meet."""
     training, interval = config.training, config.tournament.interval
-    steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * (least_samples // training.batch_size)
+    steps = training.num_steps(least_samples // training.batch_size)
     if 0 < steps <= interval and not config.averages:
         file.error(
             ("tournament", "interval"),

@@ -20,7 +20,7 @@ from torch.utils import deterministic
 
 from merlin.errors import MerlinError, TrainingError
 from merlin.train.checkpoint import Checkpoints
-from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
+from merlin.train.config import TrainConfig
 from merlin.train.config_file import load_config
 from merlin.train.data import TrainingData
 from merlin.train.events import StopRequest
@@ -134,9 +134,8 @@ def _trainer(config: TrainConfig, mesh: Mesh, data: TrainingData, device: torch.
     seed_initial_weights(config.seed, 0 if config.merges else mesh.trainer)
     trainee = build_trainee(config, data.shapes)
     loader = data.training_loader(mesh, device)
-    training = config.training
     per_epoch = data.least_steps() if config.averages else len(loader)
-    num_steps = training.steps or (training.epochs or DEFAULT_EPOCHS) * per_epoch
+    num_steps = config.training.num_steps(per_epoch)
     widths = None
     if config.mutates_width:
         widths = Widths(configured_capacity(config), partial(build_trainee, config, data.shapes))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from changing_study import POST, SPEC, Home, contents, put, study_of
 from commands import run_python
+from killed_update import update_alone
 
 import merlin
 
@@ -22,19 +23,6 @@ from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
 from merlin.workspace.directory import open_workspace
 run_embedded(open_workspace(sys.argv[1]), RunOptions(workers=1, only=tuple(sys.argv[2:])), SilentObserver())
-"""
-# updates a study as a command does that is killed before it runs anything
-UPDATE_ONLY = """
-import sys
-from merlin.api.revising import apply_update, held
-from merlin.api.updating import UpdateOptions, plan_update
-from merlin.cli.updating import _has_files
-from merlin.workspace.checking import load_checked
-from merlin.workspace.directory import open_workspace
-from merlin.workspace.options import StudyOptions
-spec, study = load_checked(sys.argv[1], {}, StudyOptions()), open_workspace(sys.argv[2])
-with held(study):
-    apply_update(plan_update(spec, StudyOptions(), study, UpdateOptions(), _has_files))
 """
 STRICT, LOOSE = (put("5, fields: {v", f"5, valid: value < {limit}, fields: {{v") for limit in (1, 1.5))
 PACKED = put("5, fields: {v", "5, compression: gzip, fields: {v")
@@ -133,7 +121,7 @@ def test_one_edit_after_another_with_kills_between_them(
     before = contents(study)
     for text in (STRICT(SPEC), PACKED(SPEC), LOOSE(SPEC)):
         home.write(text)
-        assert run_python(UPDATE_ONLY, home.folder / "change.yaml", study, cwd=home.folder).returncode == 0
+        update_alone(home, study)
         if is_half_collected:  # rows are in bundles, and no shard is written
             done = run_python(RUN_ONLY, study, "draw/P.1", cwd=home.folder)
             assert done.returncode == 0, done.stderr
@@ -152,7 +140,7 @@ def test_rows_that_were_to_be_taken_are_not_taken_once_their_step_is_another_one
 ) -> None:
     study = study_of(home)
     home.write(PACKED(SPEC))
-    run_python(UPDATE_ONLY, home.folder / "change.yaml", study, cwd=home.folder)
+    update_alone(home, study)
     text = PACKED(SPEC).replace("model:draw", "model:other").replace('"y": $(X)', '"y": 1$(X)')
     assert change(home, study, text) == {"simulate": 10, "draw": 20, "post": 20, "report": 1}
     assert contents(study) == anew(tmp_path / "anew", text)
@@ -164,7 +152,7 @@ def test_outputs_that_were_to_be_collected_are_not_once_their_step_is_another_on
     study = study_of(home)
     text = SPEC.replace("          f: {", "          z: {file: out.json, key: z}\n          f: {")
     home.write(text)
-    run_python(UPDATE_ONLY, home.folder / "change.yaml", study, cwd=home.folder)
+    update_alone(home, study)
     text = text.replace('"y": $(X)', '"y": 1$(X)')
     assert change(home, study, text) == {"simulate": 10, "post": 20, "report": 1}
     assert contents(study) == anew(tmp_path / "anew", text)
@@ -175,7 +163,7 @@ def test_a_data_set_that_an_undone_revision_has_made_is_put_aside_also_where_the
 ) -> None:
     study = study_of(home)
     home.write(PACKED(SPEC))
-    run_python(UPDATE_ONLY, home.folder / "change.yaml", study, cwd=home.folder)
+    update_alone(home, study)
     assert not (study / "random/P.1").exists()
     assert change(home, study, STRICT(SPEC)) == {}
     home.ask("history", study, "--undo")
@@ -197,7 +185,7 @@ def test_a_spec_of_another_name_is_told(home: Home) -> None:
 def test_a_row_that_was_damaged_meanwhile_fails_and_runs_again_if_asked(home: Home, tmp_path: Path) -> None:
     study = study_of(home)
     home.write(PACKED(SPEC))
-    run_python(UPDATE_ONLY, home.folder / "change.yaml", study, cwd=home.folder)
+    update_alone(home, study)
     shutil.rmtree(study / "merlin_info/revisions/001/before/random/P.1")
     home.ask("restart", study, "--local", code=1)
     (group,) = home.ask("failures", study)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from changing_study import EXTRA, POST, SPEC, Home, contents, of_collect, put, study_of
-from commands import run_python
 from effort import repeats
+from killed_update import update_alone, update_and_kill
 from live_processes import processes_inside
 from waiting import wait_until
 
@@ -27,42 +27,6 @@ def home(finished_change: Path, tmp_path: Path) -> Home:
 
 
 # ------------------------------------------------------------------ kill -9
-
-# updates a study or goes back, and ends at the n-th thing that it does to the file system, or at the n-th after it has
-# replaced the plan
-KILLED = """
-import os, sys
-from pathlib import Path
-left, counts = [int(sys.argv[3])], ["after the switch" not in sys.argv]
-CALLS = {"os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "shutil.copyfile", "os.truncate"}
-def count(event, args):
-    if event == "os.rename" and str(args[1]).endswith("/merlin_info/plan.json"):
-        counts[0] = True
-    if not counts[0]:
-        return
-    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
-    if writes or event in CALLS or (event == "open" and args[1] is None and args[2] & os.O_CREAT):
-        left[0] -= 1
-        if left[0] == 0:
-            os._exit(9)
-from merlin.api.revising import apply_update, held, undo_update
-from merlin.api.updating import UpdateOptions, plan_update
-from merlin.cli.updating import _has_files
-from merlin.workspace.checking import load_checked
-from merlin.workspace.directory import open_workspace
-from merlin.workspace.options import StudyOptions
-spec = load_checked(sys.argv[1], {}, StudyOptions())
-study = open_workspace(sys.argv[2])
-if "undo" in sys.argv:
-    sys.addaudithook(count)
-    undo_update(study, print)
-else:
-    with held(study):
-        sys.addaudithook(count)
-        apply_update(plan_update(spec, StudyOptions(), study, UpdateOptions(), _has_files))
-print(int(sys.argv[3]) - left[0])
-"""
-
 
 KILLED_AT = sorted(random.Random(17).sample(range(1, 90), repeats(5, 60)))
 
@@ -81,13 +45,6 @@ def edited(text: str) -> str:
         .replace("Y: [2, 3]", "Y: [2, 4]")
         .replace(POST, EXTRA)
     )
-
-
-def update_and_kill(home: Home, study: Path, step: int, *more: str) -> int:
-    """The exit code: 9, or 0 if it did not do so many things."""
-    done = run_python(KILLED, home.folder / "change.yaml", study, str(step), *more, cwd=home.folder)
-    assert done.returncode in (0, 9), done.stderr
-    return done.returncode
 
 
 @pytest.mark.parametrize("step", KILLED_AT)
@@ -154,7 +111,7 @@ def test_a_change_that_was_cut_off_is_finished_by_the_next_command(
     home.write(edited(SPEC))
     shutil.copytree(home.folder, tmp_path / "whole", symlinks=True)
     whole = study_of(Home(tmp_path / "whole"))
-    assert update_and_kill(Home(tmp_path / "whole"), whole, 1_000_000) == 0
+    update_alone(Home(tmp_path / "whole"), whole)
     assert update_and_kill(home, study, step, "after the switch") == 9
     assert names(study) != names(whole)
     for number, line in enumerate(OPENING):
@@ -249,7 +206,7 @@ def test_what_an_update_has_reset_stays_so_when_the_next_one_has_fewer_samples(
 ) -> None:
     study = study_of(home)
     home.write(SPEC.replace("SCALE: 2", "SCALE: 3"))
-    assert update_and_kill(home, study, 1_000_000) == 0  # it is updated, and not run
+    update_alone(home, study)
     text = SPEC.replace("SCALE: 2", "SCALE: 3").replace("N: 10", "N: 8")
     home.write(text)
     home.run("--update", study, "--yes")

@@ -27,7 +27,7 @@ from merlin.shards.export.base import ExportOptions
 from merlin.shards.export.lbann_schemas import write_schemas
 from merlin.shards.export.run import export
 from merlin.shards.export.view import ExportColumn, View
-from merlin.train.config import DEFAULT_EPOCHS, TrainConfig
+from merlin.train.config import TrainConfig
 from merlin.train.data import ColumnSelection, TrainingData
 from merlin.train.lbann.networks import Network, drawn
 from merlin.train.loading.normalise import Normaliser
@@ -205,7 +205,7 @@ def _lengths(prepared: Prepared) -> tuple[int, int]:
     data = TrainingData(ens, ColumnSelection((), (), ()), prepared.normaliser, config)
     size = len(data.share(0, "train").select(ens.sample_id[ens.splits[config.splits.train]]))
     per_epoch = max(1, size // config.training.batch_size)
-    return config.training.steps or (config.training.epochs or DEFAULT_EPOCHS) * per_epoch, per_epoch
+    return config.training.num_steps(per_epoch), per_epoch
 
 
 def _optimizer(config: TrainConfig, phase: str) -> dict[str, Any]:
